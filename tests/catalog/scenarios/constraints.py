@@ -15,8 +15,10 @@ from strandline.catalog.commands import (
     RenameTable,
 )
 from strandline.catalog.commands.constraints import (
+    MAX_COLUMNS,
     MAX_CONSTRAINTS,
     MAX_TEXT,
+    ParentKeys,
     valid_constraints,
 )
 from strandline.errors import (
@@ -71,7 +73,8 @@ ADDED: list[Run] = [SCHEMA, PARENT, CHILD, add(KEY), add(FOREIGN, table="c")]
 def shown(name: str) -> Callable[[Result], list[str]]:
     """The names of the constraints of a table that are shown."""
     return lambda result: [
-        one.name for one in valid_constraints(result.after, table_of(result.after, name))
+        constraint.name
+        for constraint in valid_constraints(table_of(result.after, name), ParentKeys(result.after))
     ]
 
 
@@ -115,6 +118,17 @@ SCENARIOS = [
         ],
         expect=Made(),
         checks=[(shown("s.c"), ["to_p", "Key", "own"])],
+    ),
+    Scenario(
+        "a foreign key refers to a key that comes with it",
+        setup=[SCHEMA, CHILD],
+        run=add(
+            replace(FOREIGN, parent="s.c", parent_columns=("y",)),
+            replace(UNIQUE, columns=("Y",)),
+            table="c",
+        ),
+        expect=Made(["add_constraints"]),
+        checks=[(shown("s.c"), ["u", "to_p"])],
     ),
     Scenario(
         "constraints follow renames",
@@ -183,6 +197,17 @@ SCENARIOS = [
         setup=[SCHEMA, PARENT],
         run=add(*[replace(CHECK, name=f"c{n}") for n in range(MAX_CONSTRAINTS + 1)]),
         expect=Refused(LimitExceeded, f"{MAX_CONSTRAINTS} is the most"),
+    ),
+    Scenario(
+        "two primary keys at once",
+        setup=[SCHEMA, PARENT],
+        run=add(KEY, replace(KEY, name="k2")),
+        expect=Refused(AlreadyExists, "the primary key of table p already exists"),
+    ),
+    refused(
+        replace(UNIQUE, columns=tuple(f"c{n}" for n in range(MAX_COLUMNS + 1))),
+        LimitExceeded,
+        f"{MAX_COLUMNS} is the most",
     ),
     refused(replace(KEY, name="key"), AlreadyExists, "constraint key of table p already exists"),
     refused(replace(KEY, name="k2"), AlreadyExists, "the primary key of table p already exists"),

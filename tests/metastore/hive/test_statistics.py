@@ -162,6 +162,16 @@ def test_a_request_of_hive_4_has_the_statistics_of_one_partition_and_does_not_me
     assert of_parts(client, "p=1", "p=2") == {"p=1": ["a"]}
 
 
+def test_a_sum_of_counts_ends_where_the_protocol_does(client: ThriftClient) -> None:
+    most = (1 << 63) - 1
+    for value in "12":
+        store(client, numbers(numNulls=most), part=f"p={value}")
+    request = {"dbName": "d1", "tblName": "parted", "colNames": ["a"]}
+    answer = client.call("get_aggr_stats_for", request=request | {"partNames": ["p=1", "p=2"]})
+    (of_both,) = answer["colStats"]
+    assert of_both["statsData"]["longStats"]["numNulls"] == most
+
+
 def test_dates_and_times_are_merged_too(client: ThriftClient) -> None:
     columns = "a int, g date, h timestamp"
     client.call("create_table", tbl=table("d1", "dated", columns))

@@ -7,9 +7,11 @@ that it refers to, too. So an undone drop brings back what was declared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
+from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.definition import check_distinct
 from strandline.catalog.planning import Planning
@@ -19,11 +21,14 @@ from strandline.model.identifiers import QualifiedName, check_name
 
 MAX_CONSTRAINTS = 1_000
 """Constraints of one table, those that are not shown included."""
+MAX_COLUMNS = 100
+"""Columns of one constraint."""
 MAX_TEXT = 4_000
 """Characters of a default or a check."""
 MAX_RULE = 4
 """JDBC's largest number of a rule of a foreign key."""
 
+_COLUMNS_OF_A_THING = 20
 _KEYS = (ConstraintKind.PRIMARY_KEY, ConstraintKind.UNIQUE)
 _ON_ONE_COLUMN = (ConstraintKind.NOT_NULL, ConstraintKind.DEFAULT)
 
@@ -60,17 +65,14 @@ class AddConstraints:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`."""
         if not self.constraints:
             raise InvalidInput(f"no constraints were given for table {self.table}")
-        table = planning.table(self.schema, self.table)
-        shown = planning.catalog.qualified_name(table)
-        before = table
-        for definition in self.constraints:
-            added = _constraint(planning.catalog, table, definition)
-            table = replace(table, constraints=(*table.constraints, added))
-        if len(table.constraints) > MAX_CONSTRAINTS:
+        before = planning.table(self.schema, self.table)
+        shown = planning.catalog.qualified_name(before)
+        size = len(before.constraints) + len(self.constraints)
+        if size > MAX_CONSTRAINTS:
             raise LimitExceeded(
-                f"table {shown} would have {len(table.constraints)} constraints;"
-                f" {MAX_CONSTRAINTS} is the most"
+                f"table {shown} would have {size} constraints; {MAX_CONSTRAINTS} is the most"
             )
+        table = _with_constraints(planning.catalog, before, self.constraints)
         with planning.entry(
             "add_constraints",
             table=shown,
@@ -94,7 +96,7 @@ class DropConstraint:
         table = planning.table(self.schema, self.table)
         shown = planning.catalog.qualified_name(table)
         wanted = self.constraint.lower()
-        kept = tuple(one for one in table.constraints if one.name.lower() != wanted)
+        kept = tuple(known for known in table.constraints if known.name.lower() != wanted)
         if kept == table.constraints:
             if self.if_exists:
                 return
@@ -105,51 +107,106 @@ class DropConstraint:
             transaction.put(replace(table, constraints=kept))
 
 
-def valid_constraints(catalog: Catalog, table: TableDescriptor) -> Iterator[Constraint]:
-    """The constraints of a table whose columns, and for foreign keys the parent's key, exist."""
+class ParentKeys:
+    """The keys that foreign keys may refer to: of a catalog, or of ``newer`` in place of a table.
+
+    Those of a table are gathered once.
+    """
+
+    def __init__(self, catalog: Catalog, *, newer: TableDescriptor | None = None) -> None:
+        self._catalog = catalog
+        self._by_table = {} if newer is None else {newer.id: _keys_of(newer)}
+
+    def name_of(self, table_id: int, columns: Iterable[int]) -> str | None:
+        """The name of the key of these columns, "" for one without; None where there is none."""
+        keys = self._by_table.get(table_id)
+        if keys is None:
+            table = self._catalog.table_by_id(table_id)
+            keys = self._by_table[table_id] = {} if table is None else _keys_of(table)
+        return keys.get(frozenset(columns))
+
+
+def _keys_of(table: TableDescriptor) -> dict[frozenset[int], str]:
+    work.spend(len(table.columns) // _COLUMNS_OF_A_THING + len(table.constraints))
+    keys = {frozenset(table.primary_key): ""} if table.primary_key else {}
+    for constraint in reversed(list(_with_columns(table))):
+        if constraint.kind in _KEYS:
+            keys[frozenset(constraint.columns)] = constraint.name  # the first one of its columns
+    return keys
+
+
+def _with_columns(table: TableDescriptor) -> Iterator[Constraint]:
+    """The constraints whose own columns exist."""
     column_ids = {column.id for column in table.columns}
-    for constraint in table.constraints:
-        if column_ids.issuperset(constraint.columns) and _parent_is_there(catalog, constraint):
+    return (known for known in table.constraints if column_ids.issuperset(known.columns))
+
+
+def valid_constraints(table: TableDescriptor, parents: ParentKeys) -> Iterator[Constraint]:
+    """The constraints of a table whose columns, and for foreign keys the parent's key, exist."""
+    work.spend(len(table.constraints))
+    for constraint in _with_columns(table):
+        is_foreign = constraint.kind is ConstraintKind.FOREIGN_KEY
+        parent = constraint.parent_id, constraint.parent_columns
+        if not is_foreign or parents.name_of(*parent) is not None:
             yield constraint
 
 
-def _parent_is_there(catalog: Catalog, constraint: Constraint) -> bool:
-    if constraint.kind is not ConstraintKind.FOREIGN_KEY:
-        return True
-    parent = catalog.table_by_id(constraint.parent_id)
-    return parent is not None and parent_key(parent, constraint.parent_columns) is not None
+def _with_constraints(
+    catalog: Catalog, table: TableDescriptor, definitions: Sequence[ConstraintDefinition]
+) -> TableDescriptor:
+    """The table with these constraints too; a foreign key may refer to one of the other keys."""
+    foreign = [d for d in definitions if d.kind is ConstraintKind.FOREIGN_KEY]
+    others = [d for d in definitions if d.kind is not ConstraintKind.FOREIGN_KEY]
+    taken = {constraint.name.lower() for constraint in table.constraints}
+    columns = _ColumnsByName()
+    added = [_constraint(table, definition, taken, columns) for definition in others]
+    primary = ConstraintKind.PRIMARY_KEY
+    has_key = table.primary_key or any(known.kind is primary for known in _with_columns(table))
+    new_keys = sum(constraint.kind is primary for constraint in added)
+    if new_keys > (0 if has_key else 1):
+        raise AlreadyExists(f"the primary key of table {table.name} already exists")
+    keyed = replace(table, constraints=(*table.constraints, *added))
+    parents = ParentKeys(catalog, newer=keyed)
+    for definition in foreign:
+        constraint = _constraint(table, definition, taken, columns)
+        added.append(_referring(constraint, definition, catalog, parents, columns))
+    return replace(table, constraints=(*table.constraints, *added))
 
 
-def parent_key(parent: TableDescriptor, columns: Sequence[int]) -> str | None:
-    """The name of the key of these columns that a foreign key can refer to; None for none."""
-    wanted, there = set(columns), {column.id for column in parent.columns}
-    if not there.issuperset(wanted):
-        return None
-    for constraint in parent.constraints:
-        if constraint.kind in _KEYS and set(constraint.columns) == wanted:
-            return constraint.name
-    return "" if wanted == set(parent.primary_key) else None
+class _ColumnsByName:
+    """The ids of the columns of tables by their names; those of a table are gathered once."""
+
+    def __init__(self) -> None:
+        self._by_table: dict[int, dict[str, int]] = {}
+
+    def ids(self, table: TableDescriptor, names: Sequence[str]) -> tuple[int, ...]:
+        """Raises `ObjectNotFound`."""
+        if table.id not in self._by_table:
+            self._by_table[table.id] = {c.name.casefold(): c.id for c in table.columns}
+        by_name = self._by_table[table.id]
+        for name in names:
+            if name.casefold() not in by_name:
+                raise ObjectNotFound(f"column {name} of table {table.name} does not exist")
+        return tuple(by_name[name.casefold()] for name in names)
 
 
 def _constraint(
-    catalog: Catalog, table: TableDescriptor, definition: ConstraintDefinition
+    table: TableDescriptor,
+    definition: ConstraintDefinition,
+    taken: set[str],
+    columns: _ColumnsByName,
 ) -> Constraint:
-    """The constraint that a definition adds to ``table``."""
-    name, kind = definition.name or _made_up_name(table, definition.kind), definition.kind
+    """The constraint of a definition, whose name is taken from then on."""
+    name, kind = definition.name or _made_up_name(table, definition.kind, taken), definition.kind
     check_name(name, "constraint")
     _check(table, definition, name=name)
-    for other in table.constraints:
-        if other.name.lower() == name.lower():
-            raise AlreadyExists(f"constraint {name} of table {table.name} already exists")
-    has_key = table.primary_key or any(
-        other.kind is ConstraintKind.PRIMARY_KEY for other in valid_constraints(catalog, table)
-    )
-    if kind is ConstraintKind.PRIMARY_KEY and has_key:
-        raise AlreadyExists(f"the primary key of table {table.name} already exists")
-    constraint = Constraint(
+    if name.lower() in taken:
+        raise AlreadyExists(f"constraint {name} of table {table.name} already exists")
+    taken.add(name.lower())
+    return Constraint(
         name=name,
         kind=kind,
-        columns=_column_ids(table, definition.columns),
+        columns=columns.ids(table, definition.columns),
         text=definition.text,
         update_rule=definition.update_rule,
         delete_rule=definition.delete_rule,
@@ -157,26 +214,42 @@ def _constraint(
         validated=definition.validated,
         rely=definition.rely,
     )
-    if kind is not ConstraintKind.FOREIGN_KEY:
-        return constraint
-    parent = _parent(catalog, table, definition.parent)
-    columns = _column_ids(parent, definition.parent_columns)
-    if parent_key(parent, columns) is None:
+
+
+def _referring(
+    constraint: Constraint,
+    definition: ConstraintDefinition,
+    catalog: Catalog,
+    parents: ParentKeys,
+    columns: _ColumnsByName,
+) -> Constraint:
+    """A foreign key with what it refers to."""
+    qualified = QualifiedName.parse(definition.parent)
+    parent = catalog.table(qualified.schema, qualified.name)
+    if parent is None:
+        raise ObjectNotFound(f"table {definition.parent} does not exist")
+    referred = columns.ids(parent, definition.parent_columns)
+    if parents.name_of(parent.id, referred) is None:
         raise ObjectNotFound(
             f"a primary or unique key of table {parent.name} on"
             f" {', '.join(definition.parent_columns)} does not exist; declare it first"
         )
-    return replace(constraint, parent_id=parent.id, parent_columns=columns)
+    return replace(constraint, parent_id=parent.id, parent_columns=referred)
 
 
 def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: str) -> None:
-    count = len(definition.columns)
+    size = len(definition.columns)
+    if size > MAX_COLUMNS:
+        raise LimitExceeded(
+            f"constraint {name} of table {table.name} names {size} columns; {MAX_COLUMNS} is the"
+            " most"
+        )
     check_distinct(definition.columns, what=f"constraint {name}")
-    one = definition.kind in _ON_ONE_COLUMN
-    if (one and count != 1) or (not count and definition.kind is not ConstraintKind.CHECK):
+    is_of_one = definition.kind in _ON_ONE_COLUMN
+    if (is_of_one and size != 1) or (not size and definition.kind is not ConstraintKind.CHECK):
         raise InvalidInput(
-            f"constraint {name} of table {table.name} names {count} columns; name"
-            f" {'one' if one else 'its columns'}"
+            f"constraint {name} of table {table.name} names {size} columns; name"
+            f" {'one' if is_of_one else 'its columns'}"
         )
     if len(definition.text) > MAX_TEXT:
         raise InvalidInput(
@@ -184,9 +257,9 @@ def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: st
             " the most"
         )
     is_foreign = definition.kind is ConstraintKind.FOREIGN_KEY
-    if is_foreign and len(definition.parent_columns) != count:
+    if is_foreign and len(definition.parent_columns) != size:
         raise InvalidInput(
-            f"foreign key {name} refers to {len(definition.parent_columns)} columns with {count};"
+            f"foreign key {name} refers to {len(definition.parent_columns)} columns with {size};"
             " name as many"
         )
     for rule in (definition.update_rule, definition.delete_rule):
@@ -194,30 +267,7 @@ def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: st
             raise InvalidInput(f"{rule} is no rule of foreign key {name}; send 0 to {MAX_RULE}")
 
 
-def _parent(catalog: Catalog, table: TableDescriptor, name: str) -> TableDescriptor:
-    """The table of that name, which may be the one that the key is added to."""
-    qualified = QualifiedName.parse(name)
-    parent = catalog.table(qualified.schema, qualified.name)
-    if parent is None:
-        raise ObjectNotFound(f"table {name} does not exist")
-    return table if parent.id == table.id else parent
-
-
-def _column_ids(table: TableDescriptor, names: Sequence[str]) -> tuple[int, ...]:
-    ids = []
-    for name in names:
-        column = table.column(name)
-        if column is None:
-            raise ObjectNotFound(f"column {name} of table {table.name} does not exist")
-        ids.append(column.id)
-    return tuple(ids)
-
-
-def _made_up_name(table: TableDescriptor, kind: ConstraintKind) -> str:
-    """``orders_check_2``: the first free number behind the name of the table."""
-    taken = {constraint.name.lower() for constraint in table.constraints}
-    for number in range(1, len(taken) + 2):
-        name = f"{table.name[:200].lower()}_{kind.name.lower()}_{number}"
-        if name not in taken:
-            return name
-    raise AssertionError("there are more numbers than names")
+def _made_up_name(table: TableDescriptor, kind: ConstraintKind, taken: Collection[str]) -> str:
+    """``orders_check_2``: a free number behind the name of the table."""
+    start = f"{table.name[:200].lower()}_{kind.name.lower()}_"
+    return next(name for number in count(1) if (name := f"{start}{number}") not in taken)

@@ -7,15 +7,15 @@ names of their fields alone. The primary key of a transactional table is shown t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline import work
 from strandline.catalog import Catalog
 from strandline.catalog.commands import AddConstraints, ConstraintDefinition, DropConstraint
-from strandline.catalog.commands.constraints import parent_key, valid_constraints
+from strandline.catalog.commands.constraints import ParentKeys, valid_constraints
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
@@ -73,85 +73,95 @@ _FORMS: Mapping[ConstraintKind, _Form] = {
         text="check_expression",
     ),
 }
+_FOREIGN = _FORMS[ConstraintKind.FOREIGN_KEY].listed
 
 
 # -- reading
 
 
-def _structs(scope: Scope, table: TableDescriptor, kind: ConstraintKind) -> list[Struct]:
-    """The structs of all constraints of a kind on a table."""
-    return [
-        struct
-        for constraint in _declared(scope.catalog, table)
-        if constraint.kind is kind
-        for struct in _struct(scope, table, constraint)
-    ]
+class _Shown:
+    """Constraints on tables of one catalog as structs. What of a table is needed is read once."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._parents = ParentKeys(catalog)
+        self._names: dict[int, dict[int, str]] = {}
+
+    def of(self, table: TableDescriptor, *, schema: str) -> dict[str, list[Struct]]:
+        """Those on a table, by the field of answers that lists them."""
+        listed: dict[str, list[Struct]] = {form.listed: [] for form in _FORMS.values()}
+        for constraint in self._declared(table):
+            form = _FORMS[constraint.kind]
+            home = {form.schema: schema, form.table: table.name.lower()}
+            listed[form.listed] += (
+                home | struct for struct in self._structs(form, table, constraint)
+            )
+        return listed
+
+    def _declared(self, table: TableDescriptor) -> Iterator[Constraint]:
+        yield from valid_constraints(table, self._parents)
+        index = self._catalog.index(table.primary_key_index) if table.primary_key else None
+        if index is not None:
+            yield Constraint(
+                index.name, ConstraintKind.PRIMARY_KEY, table.primary_key, enabled=False
+            )
+
+    def _structs(
+        self, form: _Form, table: TableDescriptor, constraint: Constraint
+    ) -> Iterator[Struct]:
+        """A struct for each column of a constraint; one without a column for a check of none."""
+        common: Struct = {
+            form.name: constraint.name,
+            "enable_cstr": constraint.enabled,
+            "validate_cstr": constraint.validated,
+            "rely_cstr": constraint.rely,
+        }
+        if form.text is not None:
+            common[form.text] = constraint.text
+        referred: Sequence[Struct] = ()
+        if constraint.kind is ConstraintKind.FOREIGN_KEY:
+            common |= {"update_rule": constraint.update_rule, "delete_rule": constraint.delete_rule}
+            referred = self._referred(constraint)
+        if not constraint.columns:
+            yield common
+        for number, column in enumerate(self._called(table, constraint.columns), start=1):
+            numbered = {"key_seq": number} if form.numbered else {}
+            parent = referred[number - 1] if referred else {}
+            yield {**common, form.column: column, **numbered, **parent}
+
+    def _referred(self, constraint: Constraint) -> list[Struct]:
+        """What a foreign key refers to, for each of its columns."""
+        parent = self._catalog.table_by_id(constraint.parent_id)
+        schema = None if parent is None else self._catalog.schema_by_id(parent.schema_id)
+        if parent is None or schema is None:
+            return []
+        key = self._parents.name_of(parent.id, constraint.parent_columns)
+        home = {"pktable_db": schema.name.lower(), "pktable_name": parent.name.lower()}
+        columns = self._called(parent, constraint.parent_columns)
+        return [{**home, "pkcolumn_name": column, "pk_name": key or ""} for column in columns]
+
+    def _called(self, table: TableDescriptor, column_ids: Sequence[int]) -> list[str]:
+        if table.id not in self._names:
+            self._names[table.id] = {column.id: column.name.lower() for column in table.columns}
+        return [self._names[table.id][column_id] for column_id in column_ids]
 
 
-def _declared(catalog: Catalog, table: TableDescriptor) -> Iterator[Constraint]:
-    yield from valid_constraints(catalog, table)
-    index = catalog.index(table.primary_key_index) if table.primary_key else None
-    if index is not None:
-        yield Constraint(index.name, ConstraintKind.PRIMARY_KEY, table.primary_key, enabled=False)
-
-
-def _struct(scope: Scope, table: TableDescriptor, constraint: Constraint) -> Iterator[Struct]:
-    """A struct for each column of a constraint; one without a column for a check of none."""
-    form = _FORMS[constraint.kind]
-    common: Struct = {
-        form.schema: scope.name,
-        form.table: table.name.lower(),
-        form.name: constraint.name,
-        "enable_cstr": constraint.enabled,
-        "validate_cstr": constraint.validated,
-        "rely_cstr": constraint.rely,
-    }
-    if form.text is not None:
-        common[form.text] = constraint.text
-    parents: Sequence[Struct] = ()
-    if constraint.kind is ConstraintKind.FOREIGN_KEY:
-        common |= {"update_rule": constraint.update_rule, "delete_rule": constraint.delete_rule}
-        parents = _parent_structs(scope.catalog, constraint)
-    if not constraint.columns:
-        yield common
-    for number, column in enumerate(_names(table, constraint.columns), start=1):
-        numbered = {"key_seq": number} if form.numbered else {}
-        parent = parents[number - 1] if parents else {}
-        yield {**common, form.column: column, **numbered, **parent}
-
-
-def _parent_structs(catalog: Catalog, constraint: Constraint) -> list[Struct]:
-    """What a foreign key refers to, for each of its columns."""
-    parent = catalog.table_by_id(constraint.parent_id)
-    schema = None if parent is None else catalog.schema_by_id(parent.schema_id)
-    if parent is None or schema is None:
-        return []
-    key = parent_key(parent, constraint.parent_columns)
-    home = {"pktable_db": schema.name.lower(), "pktable_name": parent.name.lower()}
-    columns = _names(parent, constraint.parent_columns)
-    return [{**home, "pkcolumn_name": column, "pk_name": key or ""} for column in columns]
-
-
-def _names(table: TableDescriptor, column_ids: Sequence[int]) -> list[str]:
-    names = {column.id: column.name.lower() for column in table.columns}
-    return [names[column_id] for column_id in column_ids]
-
-
-async def _table(call: Call, schema: str, table: str) -> tuple[Scope, TableDescriptor] | None:
-    """The table of that name; as in Hive, what does not exist has no constraints."""
-    try:
+async def _constraints(call: Call, schema: str, table: str) -> dict[str, list[Struct]]:
+    """Those on the table of that name; as in Hive, what does not exist has none."""
+    with suppress(ObjectNotFound):
         scope, relation = await call.reader.relation(schema, table)
-    except ObjectNotFound:
-        return None
-    return (scope, relation) if isinstance(relation, TableDescriptor) else None
+        if isinstance(relation, TableDescriptor):
+            return _Shown(scope.catalog).of(relation, schema=scope.name)
+    return {form.listed: [] for form in _FORMS.values()}
 
 
 def _reading(method: str, kind: ConstraintKind) -> None:
     @reads(method)
     async def answer(call: Call) -> Struct:
         request = call.of("request")
-        found = await _table(request, request.text("db_name"), request.text("tbl_name"))
-        return {_FORMS[kind].listed: [] if found is None else _structs(*found, kind)}
+        names = request.text("db_name"), request.text("tbl_name")
+        listed = _FORMS[kind].listed
+        return {listed: (await _constraints(request, *names))[listed]}
 
 
 _reading("get_primary_keys", ConstraintKind.PRIMARY_KEY)
@@ -164,12 +174,8 @@ _reading("get_check_constraints", ConstraintKind.CHECK)
 @reads("get_all_table_constraints")
 async def get_all_table_constraints(call: Call) -> Struct:
     request = call.of("request")
-    found = await _table(request, request.text("dbName"), request.text("tblName"))
-    listed = {
-        form.listed: [] if found is None else _structs(*found, kind)
-        for kind, form in _FORMS.items()
-    }
-    return {"allTableConstraints": listed}
+    names = request.text("dbName"), request.text("tblName")
+    return {"allTableConstraints": await _constraints(request, *names)}
 
 
 @reads("get_foreign_keys")
@@ -179,31 +185,31 @@ async def get_foreign_keys(call: Call) -> Struct:
     asked = request.args
     if asked.get("foreign_tbl_name"):
         names = request.text("foreign_db_name"), request.text("foreign_tbl_name")
-        found = await _table(request, *names)
-        keys = [] if found is None else _structs(*found, ConstraintKind.FOREIGN_KEY)
+        keys = (await _constraints(request, *names))[_FOREIGN]
     else:
-        keys = await _keys_to(request, request.text("parent_db_name"))
+        names = request.text("parent_db_name"), request.text("parent_tbl_name")
+        keys = await _keys_to(request, *names)
     for name, field in (("parent_db_name", "pktable_db"), ("parent_tbl_name", "pktable_name")):
         wanted = (asked.get(name) or "").lower()
         keys = [key for key in keys if not wanted or key[field] == wanted]
-    return {"foreignKeys": keys}
+    return {_FOREIGN: keys}
 
 
-async def _keys_to(request: Call, schema: str) -> list[Struct]:
+async def _keys_to(request: Call, schema: str, table: str) -> list[Struct]:
     """The foreign keys to one table, which may be in any schema."""
-    found = await _table(request, schema, request.text("parent_tbl_name"))
-    if found is None:
+    try:
+        scope, parent = await request.reader.relation(schema, table)
+    except ObjectNotFound:
         return []
     await off_loop()
-    scope, parent = found
     work.spend(scope.catalog.table_count())
+    shown = _Shown(scope.catalog)
     keys: list[Struct] = []
-    for table in scope.catalog.tables():
-        if any(one.parent_id == parent.id for one in table.constraints):
-            home = scope.catalog.schema_by_id(table.schema_id)
-            if home is not None and request.reader.may_read(scope, table):
-                own = replace(scope, name=home.name.lower())
-                keys += _structs(own, table, ConstraintKind.FOREIGN_KEY)
+    for child in scope.catalog.tables():
+        if any(constraint.parent_id == parent.id for constraint in child.constraints):
+            home = scope.catalog.schema_by_id(child.schema_id)
+            if home is not None and request.reader.may_read(scope, child):
+                keys += shown.of(child, schema=home.name.lower())[_FOREIGN]
     return keys
 
 

@@ -122,9 +122,9 @@ async def get_aggr_stats_for(call: Call) -> Struct:
     request = call.of("request")
     statistics = await _statistics(request)
     known = await statistics.of_partitions(request.texts("partNames"))
-    complete = sum(len(found) == len(statistics.columns) for found in known.values())
+    complete = sum(len(of_part) == len(statistics.columns) for of_part in known.values())
     by_column: dict[str, dict[str, Struct]] = {name: {} for name in statistics.columns}
-    for column in work.spending(column for found in known.values() for column in found):
+    for column in work.spending(column for of_part in known.values() for column in of_part):
         summary = decode_summary(column.summary)
         form, of_column = form_of(summary), by_column[column.name]
         of_column[form] = combined(of_column[form], summary) if form in of_column else summary

@@ -102,7 +102,7 @@ class _Update:
             ]
             if not any(staged):
                 raise _NothingToChange
-            change.stage_each([one for one in staged if one is not None])
+            change.stage_each([stage for stage in staged if stage is not None])
 
     def _staged(
         self, name: str, sent: dict[str, AnalyzedColumn], holder: _Holder, row: Row | None
@@ -322,11 +322,11 @@ def _delete(call: Call, of: Partitioned, name: str, *, described: str) -> None:
     As in Hive, the parameters go on saying that they are accurate, and a column without statistics
     is told from one whose statistics are old by asking for them.
     """
-    column, engine = call.args.get("col_name"), call.args.get("engine")
+    name_of_column, engine = call.args.get("col_name"), call.args.get("engine")
 
-    def goes(known: AnalyzedColumn) -> bool:
-        return (column is None or known.name == column.lower()) and (
-            engine is None or known.engine == engine
+    def goes(column: AnalyzedColumn) -> bool:
+        return (name_of_column is None or column.name == name_of_column.lower()) and (
+            engine is None or column.engine == engine
         )
 
     with suppress(_NothingToChange), call.metastore.store.change(
@@ -338,9 +338,11 @@ def _delete(call: Call, of: Partitioned, name: str, *, described: str) -> None:
             )
         row = change.visible(RowKind.STATISTICS, [name]).get(name)
         known = AnalyzableColumns(of.table).valid(row)
-        kept = tuple(one for one in known if not goes(one))
+        kept = tuple(column for column in known if not goes(column))
         if row is None or len(kept) == len(known):
-            if column is None:
+            if name_of_column is None:
                 raise _NothingToChange
-            raise ObjectNotFound(f"Column stats doesn't exist for {described} col={column.lower()}")
+            raise ObjectNotFound(
+                f"Column stats doesn't exist for {described} col={name_of_column.lower()}"
+            )
         change.stage(add=[new_statistics(kept, name=name)] if kept else [], remove=[row.row_id])

@@ -8,7 +8,8 @@ one. Values may be in both parts, so the sum of two numbers of distinct values w
 bound, and Hive takes the lower one. Bit vectors and histograms, from which Hive 4 knows more, are
 kept as they were sent and are not read: where two become one there are none.
 
-A count of −1 says "not known", as Impala writes it; a sum with it is not known either.
+A count of −1 says "not known", as Impala writes it; a sum with it is not known either. A sum ends
+at the largest number that the protocol can carry.
 
 Which columns have statistics that are those of the present rows is a parameter of the table or
 partition, `ACCURATE`. Hive's clients keep it true: who writes rows takes it away.
@@ -59,21 +60,22 @@ MAX_COLUMN_BYTES = 64 << 10
 
 COLUMNS_OF_A_THING = 20
 UNKNOWN = -1
+_LARGEST = (1 << 63) - 1
 _OBJECT = "ColumnStatisticsObj"
 
 Rule = Callable[[Any, Any], Any]  # bounds are of several types: hence Any
 
 
-def _total(one: int, other: int) -> int:
-    return UNKNOWN if min(one, other) < 0 else one + other
+def _total(left: int, right: int) -> int:
+    return UNKNOWN if min(left, right) < 0 else min(left + right, _LARGEST)
 
 
-def _lower(one: Any, other: Any) -> Any:
-    return one if _order(one) <= _order(other) or other != other else other  # NaN is no bound
+def _lower(left: Any, right: Any) -> Any:
+    return left if _order(left) <= _order(right) or right != right else right  # NaN is no bound
 
 
-def _higher(one: Any, other: Any) -> Any:
-    return one if _order(one) >= _order(other) or other != other else other
+def _higher(left: Any, right: Any) -> Any:
+    return left if _order(left) >= _order(right) or right != right else right
 
 
 def _order(bound: Any) -> Any:
@@ -184,10 +186,10 @@ def decode_summary(encoded: bytes) -> Struct:
     return HIVE_CODEC.decode_struct(_OBJECT, encoded)
 
 
-def combined(one: Struct, other: Struct) -> Struct:
+def combined(left: Struct, right: Struct) -> Struct:
     """The statistics of both parts of a column; both have the same form."""
-    form = form_of(one)
-    values, others = one["statsData"][form], other["statsData"][form]
+    form = form_of(left)
+    values, others = left["statsData"][form], right["statsData"][form]
     of_both: Struct = {}
     for name, rule in _FORMS[form].items():
         if name in values and name in others:
@@ -197,7 +199,7 @@ def combined(one: Struct, other: Struct) -> Struct:
     if form in _WHOLE and "lowValue" in of_both and "highValue" in of_both:
         width = _order(of_both["highValue"]) - _order(of_both["lowValue"]) + 1
         of_both["numDVs"] = min(of_both["numDVs"], max(width, 0))
-    return {**one, "statsData": {form: of_both}}
+    return {**left, "statsData": {form: of_both}}
 
 
 # -- of which columns
