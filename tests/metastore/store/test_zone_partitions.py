@@ -190,8 +190,13 @@ def test_hive_partitions_lie_in_the_partitions_of_the_zone(node: Node) -> None:
     assert len(set(placed.values())) == ZONE
     named = {"db_name": "default", "tbl_name": "plain"}
     call("alter_partitions", **named, new_parts=[partition("v3")])
+    counts = {"numNulls": 0, "numDVs": 1}
+    sent = {"colName": "k", "colType": "int", "statsData": {"longStats": counts}}
+    described = {"isTblLevel": False, "dbName": "default", "tableName": "plain"}
+    of_v5 = {"statsDesc": {**described, "partName": "p=v5"}, "statsObj": [sent]}
+    call("update_partition_column_statistics", stats_obj=of_v5)
     new = next(f"w{n}" for n in range(99) if zone.of_values((f"w{n}",)) != placed["p=v4"])
     call("rename_partition", **named, part_vals=["v4"], new_part=partition(new))
     after = buckets(node, table.id, RowKind.PARTITION)
-    assert after["p=v3"] == placed["p=v3"]
+    assert [after[name] for name in ("p=v3", "p=v5")] == [placed["p=v3"], placed["p=v5"]]
     assert after[f"p={new}"] == zone.of_values((new,)) != placed["p=v4"]

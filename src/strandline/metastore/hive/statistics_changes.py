@@ -165,7 +165,7 @@ class _Holder:
         if self.is_table or self.row is None:
             return new_parameters(parameters)
         partition = replace(self.row.as_(PartitionRow), parameters=parameters)
-        return new_partition(partition, name=self.row.name)
+        return new_partition(partition, name=self.row.name, bucket=self.row.bucket)
 
 
 def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:
