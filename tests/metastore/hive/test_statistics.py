@@ -267,6 +267,40 @@ def test_many_partitions_are_asked_for_in_a_process_of_their_own(
             finish(METHODS[method].handler(call))
 
 
+class Name(str):
+    """The name of a column that counts how often it was looked up."""
+
+    looked_up = 0
+
+    def lower(self) -> Name:
+        return self
+
+    def __hash__(self) -> int:
+        Name.looked_up += 1
+        return super().__hash__()
+
+
+def test_columns_that_are_asked_for_are_not_gone_over_for_each_partition(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    numbers_of_parts = range(3, 103)
+    parts = [partition("d1", "parted", str(number)) for number in numbers_of_parts]
+    client.call("add_partitions", new_parts=parts)
+    names = [f"p={number}" for number in numbers_of_parts]
+    sent = [statistics("d1", "parted", numbers(), texts(), part=name) for name in names]
+    client.call("set_aggr_stats_for", request={"colStats": sent})
+    metastore = hive.node.metastore
+    asked = ["b", *(Name(f"c{number}") for number in range(100)), "a"]
+    request = {"dbName": "d1", "tblName": "parted", "colNames": asked, "partNames": names}
+    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
+    call = Call({"request": request}, "ann", metastore, hive.node.notifications, reader, ())  # type: ignore[arg-type]  # reads look at no earlier calls
+    Name.looked_up = 0
+    answer = finish(METHODS["get_aggr_stats_for"].handler(call))
+    assert Name.looked_up < 10 * len(asked)
+    assert answer["partsFound"] == 0
+    assert [known["colName"] for known in answer["colStats"]] == ["b", "a"]
+
+
 # -- what is accurate
 
 

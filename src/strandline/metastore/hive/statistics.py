@@ -56,6 +56,7 @@ class _Statistics:
         if isinstance(relation, TableDescriptor) and not relation.transactional:
             self._table = relation
         self.columns = list(dict.fromkeys(name.lower() for name in columns))
+        self._places = {name: place for place, name in enumerate(self.columns)}
 
     async def of_table(self) -> list[AnalyzedColumn]:
         """What is known of the columns in the whole table."""
@@ -87,8 +88,10 @@ class _Statistics:
         return {name: picked for name, picked in known.items() if picked}
 
     def _picked(self, known: Sequence[AnalyzedColumn]) -> list[AnalyzedColumn]:
-        by_name = {c.name: c for c in known if c.engine == self._engine}
-        return [by_name[name] for name in self.columns if name in by_name]
+        # Not for each column that is asked for: a client may name any number.
+        places = self._places
+        picked = [c for c in known if c.engine == self._engine and c.name in places]
+        return sorted(picked, key=lambda column: places[column.name])
 
 
 async def _statistics(call: Call) -> _Statistics:
