@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.clock import timestamp
+from strandline.clock import HybridClock, timestamp
 from strandline.errors import (
     InvalidInput,
     LimitExceeded,
@@ -17,6 +17,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
+from strandline.sql import accept_time
 from strandline.transactions import (
     Component,
     ForeignTransaction,
@@ -254,3 +255,15 @@ def test_an_autocommit_on_a_table_that_is_gone_never_happened(store: Store) -> N
     ):
         pass
     assert store.contents() == before
+
+
+def test_write_ids_are_given_while_times_are_ahead_and_accepted(store: Store) -> None:
+    store.begin()
+    with store.database.write() as connection:
+        accept_time(connection)
+    store.wall_ms -= 1_000
+    store.clock = HybridClock(lambda: store.wall_ms, max_ahead_ms=1)
+    store.transactions = store.heard_by()
+    txn_id = store.begin()
+    assert [store.allocate(txn_id, FLIGHTS) for _ in range(2)] == [1, 1]
+    assert store.allocate(store.begin(), FLIGHTS) == 2

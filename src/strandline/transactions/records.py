@@ -240,7 +240,10 @@ def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> d
 
 def allocate_one(connection: Connection, txn_id: int, table_id: int) -> int:
     """Give a transaction that has none yet its write id for the table."""
-    _, ((write_id,),) = (run(connection, *query) for query in allocating_one(txn_id, table_id))
+    _, rows = (run(connection, *query) for query in allocating_one(txn_id, table_id))
+    if not rows:  # read ahead, they have given it, and another statement lost their answers
+        rows = run(connection, _OWN_WRITE_ID, (txn_id, table_id))
+    ((write_id,),) = rows
     return int(write_id)
 
 
