@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline.durable.rows import UpdateHead
 from strandline.metastore.store.rows import (
     AnalyzedColumn,
     ColumnStatistics,
@@ -17,6 +18,7 @@ from strandline.model.partitioning import (
 )
 from tests.golden.goldens_0_1_0 import STORAGE, STORAGE_PAYLOAD
 from tests.golden.goldens_0_2_0 import COLUMN, COLUMNS, GRANT_LIST, GRANTS
+from tests.golden.goldens_0_2_1 import TIME, TIME_BYTES
 from tests.golden.layout import NONE, YES, n, nested, sealed, some, text
 
 FIELDS = (
@@ -110,6 +112,14 @@ GOLDENS: list[tuple[object, bytes]] = [
             b"\x80\x80\x40", text("_files/1048576-a.parquet"), b"\xac\x02", b"\x80\x01",
             n(len(PARTITION)), PARTITION,
             n(1), nested(45, 1, n(3), some(text("1")), some(text("9")), some(n(0))), n(2),
+        ),
+    ),
+    (
+        UpdateHead(7, b"\x0a\x0b", "ann", "m1", (("touch", {"a": 1}, (0, 2, 1, 3)),), TIME),
+        sealed(
+            7, 1,
+            TIME_BYTES, n(7), n(2, 10, 11), text("ann"), text("m1"),
+            n(1), text("touch"), text('{"a":1}'), n(4, 0, 2, 1, 3),
         ),
     ),
     (ANALYZED, sealed(48, 1, ANALYZED_PAYLOAD)),

@@ -1,0 +1,326 @@
+"""Updates as rows: what the logs share that keep a collection of rows and not a row of updates.
+
+A **row** is (kind, key, value, version, diff): at ``version``, ``value`` was added at ``key`` (diff
+1) or taken away (diff −1). All rows up to a version, added up, are the catalog at it. An update is
+
+====================  =======  ==============================================  ====
+kind                  key      value                                           diff
+====================  =======  ==============================================  ====
+``update``            version  the head: all of the update but its changes     1
+the kind of an        of the   the exact bytes that were there, or are there   −1,
+object                object   now                                             1
+an append-only kind   version  the bytes of the object                         1
+                      and n
+====================  =======  ==============================================  ====
+
+Versions in keys have 8 bytes and the number n of an append-only object 4, big-endian.
+
+Rows have no order. The head says of each change which rows it is: their places among the rows of
+objects of its version, in the order of `place_of`. So an update comes back as it was, with its
+entries and the order of its changes, also where it changed an object twice. Two rows that are equal
+in all parts are both kept as long as the version can be read.
+
+A row also has the **time** of its version. The log knows it only when it orders the update; the
+rows that have it in their bytes too (the head, an audit event) are finished then (`Unordered.at`).
+Where rows are consolidated, the row that is left of an object keeps the version and the time at
+which the object last changed. So a snapshot made of rows is the same as one made of updates.
+
+What must stay true: of all rows up to a version, each object has at most one left, and every other
+is taken back by exactly its bytes. Anything else is corruption, never repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from sys import intern
+from typing import NamedTuple
+from zlib import crc32
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable.collections import APPEND_ONLY, collection
+from strandline.durable.update import ARGUMENTS, Arguments, Change, Entry, Snapshot, Update
+from strandline.errors import CorruptData
+from strandline.wire.codecs import BYTES, IDS, TEXT, TIME, UINT, sequence, triple
+from strandline.wire.registry import decode, encode, register, timed_head
+
+UPDATE = "update"
+"""The kind of the rows that are heads of updates."""
+_VERSION_BYTES = 8
+_NUMBER_BYTES = 4
+_ABSENT = 0
+_TODO = "restore the store from a backup"
+
+
+class Row(NamedTuple):
+    """See the module. ``diff`` is 1 or −1."""
+
+    kind: str
+    key: bytes
+    value: bytes
+    version: int
+    time: Timestamp
+    diff: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateHead:
+    """An update without its changes.
+
+    ``entries`` are verb, arguments and places: two numbers for each change, where the row of the
+    old and that of the new object stand, from 1 on; 0 where there is none.
+    """
+
+    version: int
+    id: bytes
+    author: str
+    member: str
+    entries: tuple[tuple[str, Arguments, tuple[int, ...]], ...]
+    time: Timestamp = MIN_TIMESTAMP
+
+
+register(
+    UpdateHead,
+    type_id=7,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("time", TIME),
+        ("version", UINT),
+        ("id", BYTES),
+        ("author", TEXT),
+        ("member", TEXT),
+        ("entries", sequence(triple(TEXT, ARGUMENTS, IDS))),
+    ],
+)
+
+
+def head_key(version: int) -> bytes:
+    """The key of the head of an update."""
+    return version.to_bytes(_VERSION_BYTES, "big")
+
+
+def appended_key(version: int, number: int = 0) -> bytes:
+    """The key of the ``number``-th object of an append-only kind in ``version``."""
+    return head_key(version) + number.to_bytes(_NUMBER_BYTES, "big")
+
+
+def is_object(kind: str) -> bool:
+    """Whether rows of ``kind`` are objects of the catalog: what is in a snapshot."""
+    return kind != UPDATE and kind not in APPEND_ONLY
+
+
+def place_of(row: Row) -> tuple[str, bytes, int, bytes]:
+    """What the rows of objects of one version are sorted by, where the head counts them."""
+    return row.kind, row.key, row.diff, row.value
+
+
+def checksum(row: Row) -> int:
+    """The CRC-32 of all parts of a row."""
+    kind, key, value, version, time, diff = row
+    context = b"%s %d %d %d %d " % (kind.encode(), len(key), version, time, diff)
+    return crc32(value, crc32(key, crc32(context)))
+
+
+class Unordered:
+    """The rows of an update that no log has ordered yet: all is there but the time."""
+
+    def __init__(self, update: Update) -> None:
+        version = update.version
+        objects = sorted(_rows_of_changes(update.changes(), version), key=place_of)
+        free = _places(objects)
+        entries = tuple(
+            (entry.verb, entry.arguments, tuple(_take_places(entry.changes, free)))
+            for entry in update.entries
+        )
+        head = UpdateHead(version, update.id, update.author, update.member, entries)
+        self._timed = [(UPDATE, head_key(version), _at_time(encode(head)))]
+        self._timed += (
+            (appended.kind, appended_key(version, number), _at_time(appended.data))
+            for number, appended in enumerate(update.appended)
+        )
+        self._objects = objects
+        self.version = version
+
+    def at(self, time: Timestamp) -> list[Row]:
+        """The rows of the update, which the log has ordered at ``time``: first its head."""
+        rows = [
+            Row(kind, key, value(time), self.version, time, 1) for kind, key, value in self._timed
+        ]
+        rows += (row._replace(time=time) for row in self._objects)
+        return rows
+
+
+def rows_of(update: Update) -> list[Row]:
+    """The rows of an update that has its time."""
+    return Unordered(update).at(update.time)
+
+
+def _rows_of_changes(changes: Iterable[Change], version: int) -> Iterator[Row]:
+    for change in changes:
+        if change.old is None and change.new is None:
+            raise ValueError(
+                f"a change of {change.kind} {change.key.hex()} from nothing to nothing"
+            )
+        for value, diff in ((change.old, -1), (change.new, 1)):
+            if value is not None:
+                yield Row(change.kind, change.key, value, version, MIN_TIMESTAMP, diff)
+
+
+def _places(objects: Sequence[Row]) -> dict[tuple[str, bytes, int, bytes], list[int]]:
+    """The places of each row, the lowest last; equal rows have several."""
+    places: dict[tuple[str, bytes, int, bytes], list[int]] = {}
+    for place in range(len(objects), 0, -1):
+        places.setdefault(place_of(objects[place - 1]), []).append(place)
+    return places
+
+
+def _take_places(
+    changes: Iterable[Change], free: Mapping[tuple[str, bytes, int, bytes], list[int]]
+) -> Iterator[int]:
+    for change in changes:
+        for value, diff in ((change.old, -1), (change.new, 1)):
+            yield (_ABSENT if value is None else free[change.kind, change.key, diff, value].pop())
+
+
+def _at_time(data: bytes) -> Callable[[Timestamp], bytes]:
+    """What gives a record its time, where it has one."""
+    timed = timed_head(data)
+    if timed is None:
+        return lambda time: data
+    head, rest = timed
+    return lambda time: head(time) + rest
+
+
+# -- and back --------------------------------------------------------------------------------------
+
+
+def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
+    """The updates that ``rows``, in any order, are; those of append-only kinds are passed over.
+
+    By version. Raises `CorruptData` where a version is not whole.
+    """
+    heads: dict[int, UpdateHead] = {}
+    objects: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.kind == UPDATE:
+            head = decode(row.value, UpdateHead)
+            if (row.key, row.diff) != (head_key(row.version), 1) or head.version != row.version:
+                raise CorruptData(
+                    f"the head of version {head.version} stands at version {row.version}; {_TODO}"
+                )
+            if head.time != row.time or head.version in heads:
+                raise CorruptData(
+                    f"version {row.version} of the log has two times, or two heads; {_TODO}"
+                )
+            heads[row.version] = head
+        elif row.kind not in APPEND_ONLY:
+            objects.setdefault(row.version, []).append(row)
+    if headless := objects.keys() - heads.keys():
+        raise CorruptData(f"version {min(headless)} of the log has changes and no head; {_TODO}")
+    return tuple(_joined(heads[number], objects.get(number, [])) for number in sorted(heads))
+
+
+def _joined(head: UpdateHead, objects: list[Row]) -> Update:
+    objects.sort(key=place_of)
+    places = [place for _, _, of_entry in head.entries for place in of_entry if place]
+    pairs = all(len(of_entry) % 2 == 0 for _, _, of_entry in head.entries)
+    if not pairs or sorted(places) != list(range(1, len(objects) + 1)):
+        raise CorruptData(
+            f"version {head.version} of the log has {len(objects)} rows of objects, and its head"
+            f" says {len(places)}; {_TODO}"
+        )
+    entries = tuple(
+        Entry(verb, arguments, tuple(_changes_at(of_entry, objects, head.version)))
+        for verb, arguments, of_entry in head.entries
+    )
+    return Update(head.version, head.id, head.author, head.member, entries, head.time)
+
+
+def _changes_at(places: Sequence[int], objects: Sequence[Row], version: int) -> Iterator[Change]:
+    for old_place, new_place in zip(places[::2], places[1::2], strict=True):
+        old = objects[old_place - 1] if old_place else None
+        new = objects[new_place - 1] if new_place else None
+        either = old or new
+        if (
+            either is None
+            or (old is not None and old.diff != -1)
+            or (new is not None and (new.diff != 1 or new[:2] != either[:2]))
+        ):
+            raise CorruptData(
+                f"the head of version {version} does not fit the rows of that version; {_TODO}"
+            )
+        old_value = None if old is None else old.value
+        yield Change(intern(either.kind), either.key, old_value, None if new is None else new.value)
+
+
+# -- consolidation ---------------------------------------------------------------------------------
+
+
+def consolidated(rows: Iterable[Row]) -> list[Row]:
+    """What is left of the rows of objects, by kind and key: where each was last changed.
+
+    ``rows``, in any order, are all rows up to a version of the objects that are among them. Those
+    of other kinds are passed over. Raises `CorruptData` for rows that do not add up.
+    """
+    objects = sorted((row for row in rows if is_object(row.kind)), key=_by_object)
+    left: list[Row] = []
+    for (kind, key), of_object in groupby(objects, key=_by_object):
+        one_object = list(of_object)
+        remaining = one_object[0] if len(one_object) == 1 else _remaining(one_object)
+        if remaining is None:
+            continue
+        if remaining.diff != 1:
+            raise CorruptData(
+                f"the rows of {kind} {key.hex()} do not add up: the log takes away, or adds twice,"
+                f" what it has at version {remaining.version}; {_TODO}"
+            )
+        left.append(remaining)
+    return left
+
+
+def _by_object(row: Row) -> tuple[str, bytes]:
+    return row[0], row[1]
+
+
+def _remaining(rows: Sequence[Row]) -> Row | None:
+    """The row that is left of those of one object; any with diff −1 where they do not add up."""
+    sums: dict[bytes, int] = {}
+    for row in rows:
+        sums[row.value] = sums.get(row.value, 0) + row.diff
+    values = [value for value, times in sums.items() if times]
+    if not values:
+        return None
+    first = next(row for row in rows if row.value == values[0])
+    if len(values) > 1 or sums[values[0]] != 1:
+        return first._replace(diff=-1)
+    return max((row for row in rows if row.value == values[0] and row.diff == 1), key=_version)
+
+
+def _version(row: Row) -> int:
+    return row.version
+
+
+def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snapshot:
+    """The snapshot of ``version``, made at ``time``, of rows that are `consolidated`."""
+    kinds: list[tuple[str, tuple[bytes, ...]]] = []
+    times: list[tuple[Timestamp, ...]] = []
+    for kind, of_kind in groupby(rows, key=lambda row: row.kind):
+        objects = list(of_kind)
+        kinds.append((intern(kind), tuple([row.value for row in objects])))
+        times.append(tuple([row.time for row in objects]))
+    return Snapshot(version, time, tuple(kinds), tuple(times))
+
+
+def rows_of_snapshot(snapshot: Snapshot) -> Iterator[Row]:
+    """The rows of ``snapshot``, consolidated: all of its version, each with the object's time."""
+    if not snapshot.times:
+        snapshot = replace(
+            snapshot,
+            times=tuple((snapshot.time,) * len(records) for _, records in snapshot.kinds),
+        )
+    for (name, records), times in zip(snapshot.kinds, snapshot.times, strict=True):
+        kind = collection(name)
+        for data, time in zip(records, times, strict=True):
+            yield Row(name, kind.key(kind.stored(data)), data, snapshot.version, time, 1)

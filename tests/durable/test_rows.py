@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.clock import Timestamp
+from strandline.durable import Change, Contents, Entry, Update
+from strandline.durable.contents import EMPTY, restore
+from strandline.durable.log import snapshot_of
+from strandline.durable.rows import (
+    UPDATE,
+    Row,
+    Unordered,
+    UpdateHead,
+    checksum,
+    consolidated,
+    is_object,
+    rows_of,
+    rows_of_snapshot,
+    snapshot_of_rows,
+    updates_of,
+)
+from strandline.durable.transaction import new_update
+from strandline.durable.update import AuditEvent
+from strandline.errors import CorruptData
+from strandline.model.descriptors import ConfigEntry
+from strandline.wire.registry import decode, encode
+from tests.durable.updates import update
+
+NAMES = ("a", "b", "c")
+
+
+def record(name: str, value: int) -> bytes:
+    return encode(ConfigEntry(name, str(value)))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Update]:
+    """A few updates that follow each other, which change few objects often."""
+    there: dict[str, bytes] = {}
+    updates = []
+    for version in range(1, draw(st.integers(1, 5)) + 1):
+        entries = []
+        for number in range(draw(st.integers(1, 3))):
+            changes = []
+            for name in draw(st.lists(st.sampled_from(NAMES), max_size=4)):
+                old = there.pop(name, None)
+                value = draw(st.one_of(st.none(), st.integers(0, 2)))
+                new = None if value is None else record(name, value)
+                if old is None and new is None:
+                    continue
+                if new is not None:
+                    there[name] = new
+                changes.append(Change("config", name.encode(), old, new))
+            entries.append(Entry("set", {"n": number}, tuple(changes)))
+        made = new_update(version, entries, author="ann", member="m")
+        updates.append(made.at(Timestamp(1000 * version)))
+    return updates
+
+
+def contents_of(updates: list[Update]) -> Contents:
+    contents = EMPTY
+    for one in updates:
+        contents = contents.apply(one.changes(), at=one.time)
+    return contents
+
+
+@settings(max_examples=100)
+@given(history=histories(), seed=st.integers(0, 1000))
+def test_rows_in_any_order_are_the_updates_and_the_snapshot_that_they_were(
+    history: list[Update], seed: int
+) -> None:
+    rows = [row for one in history for row in rows_of(one)]
+    random.Random(seed).shuffle(rows)
+    assert list(updates_of(rows)) == history
+    last = history[-1]
+    expected = snapshot_of(last.version, last.time, contents_of(history))
+    left = consolidated(rows)
+    assert snapshot_of_rows(last.version, last.time, left) == expected
+    assert consolidated(left) == left
+
+
+@settings(max_examples=50)
+@given(history=histories(), at=st.integers(0, 5))
+def test_rows_may_be_consolidated_up_to_any_version_before_the_rest_comes(
+    history: list[Update], at: int
+) -> None:
+    rows = [row for one in history for row in rows_of(one)]
+    first = consolidated(row for row in rows if row.version <= at)
+    again = consolidated([*first, *(row for row in rows if row.version > at)])
+    assert again == consolidated(rows)
+
+
+def test_what_no_log_has_ordered_gets_its_time_in_every_row() -> None:
+    made = update(3)
+    time = Timestamp(77 << 16)
+    head, event, *objects = Unordered(made).at(time)
+    assert decode(head.value, UpdateHead).time == time
+    assert decode(event.value, AuditEvent).time == time
+    assert {row.time for row in (head, event, *objects)} == {time}
+    assert updates_of([head, *objects]) == (made.at(time),)
+
+
+def test_a_copied_audit_event_gets_the_time_of_its_update() -> None:
+    first = Unordered(update(3)).at(Timestamp(5))[1]
+    again = replace(update(3), appended=(replace(update(3).appended[0], data=first.value),))
+    assert Unordered(again).at(Timestamp(9))[1].value != first.value
+    assert decode(Unordered(again).at(Timestamp(9))[1].value, AuditEvent).time == 9
+
+
+def test_a_snapshot_is_its_rows_again() -> None:
+    history = [update(version).at(Timestamp(version)) for version in (1, 2, 3)]
+    snapshot = snapshot_of(3, Timestamp(3), contents_of(history))
+    rows = list(rows_of_snapshot(snapshot))
+    assert snapshot_of_rows(3, Timestamp(3), rows) == snapshot
+    untimed = list(rows_of_snapshot(replace(snapshot, times=())))
+    assert {row.time for row in untimed} == {3}
+    assert restore(snapshot_of_rows(3, Timestamp(3), untimed).kinds).dump() == snapshot.kinds
+
+
+def spoiled(rows: list[Row], how: str) -> list[Row]:
+    head, *rest = rows
+    objects = [row for row in rest if is_object(row.kind)]
+    match how:
+        case "no head":
+            return rest
+        case "two heads":
+            return [head, *rows]
+        case "head of another version":
+            return [head._replace(version=4, key=b"\0" * 7 + b"\4"), *rest]
+        case "head at another time":
+            return [head._replace(time=Timestamp(1)), *rest]
+        case "row lost":
+            return [row for row in rows if row is not objects[0]]
+        case "row doubled":
+            return [*rows, objects[0]]
+        case "row of another key":
+            return [*(row for row in rows if row is not objects[-1]),
+                    objects[-1]._replace(key=b"zz")]  # fmt: skip
+        case _:
+            return [row if row is not objects[0] else row._replace(diff=1) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no head",
+        "two heads",
+        "head of another version",
+        "head at another time",
+        "row lost",
+        "row doubled",
+        "row of another key",
+        "retraction turned",
+    ],
+)
+def test_a_version_that_is_not_whole_is_corrupt(how: str) -> None:
+    change = Change("config", b"a", record("a", 1), record("a", 2))
+    made = new_update(3, [Entry("set", {}, (change,))], author="ann", member="m")
+    rows = rows_of(made.at(Timestamp(9)))
+    assert len(updates_of(rows)) == 1
+    with pytest.raises(CorruptData, match="restore the store from a backup"):
+        updates_of(spoiled(rows, how))
+
+
+@pytest.mark.parametrize("how", ["lost addition", "added twice", "other bytes", "two values"])
+def test_rows_that_do_not_add_up_are_corrupt(how: str) -> None:
+    old, new = record("a", 1), record("a", 2)
+    time = Timestamp(1)
+    added, taken = Row("config", b"a", old, 1, time, 1), Row("config", b"a", old, 2, time, -1)
+    after = Row("config", b"a", new, 2, time, 1)
+    assert consolidated([after, taken, added]) == [after]
+    wrong = {
+        "lost addition": [taken],
+        "added twice": [added, added],
+        "other bytes": [added, taken._replace(value=new)],
+        "two values": [added, after],
+    }[how]
+    with pytest.raises(CorruptData, match="do not add up"):
+        consolidated(wrong)
+
+
+def test_a_checksum_is_of_every_part_of_a_row() -> None:
+    row = Row("config", b"a", b"b", 1, Timestamp(2), 1)
+    others = [
+        row._replace(kind="confih"),
+        row._replace(key=b"", value=b"ab"),
+        row._replace(key=b"b"),
+        row._replace(value=b"c"),
+        row._replace(version=3),
+        row._replace(time=Timestamp(3)),
+        row._replace(diff=-1),
+    ]
+    assert len({checksum(one) for one in (row, *others)}) == 1 + len(others)
+
+
+def test_a_change_from_nothing_to_nothing_has_no_rows() -> None:
+    change = Change("config", b"a", None, None)
+    with pytest.raises(ValueError, match="from nothing to nothing"):
+        rows_of(new_update(1, [Entry("set", {}, (change,))], author="a", member="m"))
+
+
+def test_no_kind_of_objects_is_named_like_the_heads() -> None:
+    assert not is_object(UPDATE)
+    assert not is_object("audit_event")
+    assert is_object("config")
