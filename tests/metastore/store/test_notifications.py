@@ -36,6 +36,17 @@ def test_events_are_numbered_from_one_and_read_in_order(dml: Dml) -> None:
     assert len({event.time for event in dml.events()}) == 1
 
 
+def test_who_follows_the_log_is_spared_the_bodies_of_ddl(dml: Dml) -> None:
+    with dml.database.write() as connection:
+        dml.log.append(connection, [NewEvent(verb="create_table", table_id=4, body=b"x" * 9_000)])
+    dml.append("a")
+    position, (created, staged, committed) = dml.log.read_next(0, limit=10)
+    assert position.event_id == 3
+    assert (created.event_id, created.verb, created.table_id) == (1, "create_table", 4)
+    assert created.body == b""
+    assert [staged, committed] == dml.log.read(1, limit=10)
+
+
 def test_a_number_of_an_undone_transaction_is_given_again(dml: Dml) -> None:
     def cut_off() -> None:
         with dml.database.write() as connection:

@@ -51,6 +51,7 @@ BATCH = 256
 ROOM_SECONDS = 0.05
 """How long after a look at the log the thread that follows it leaves it alone."""
 ROUND_SECONDS = 0.25
+_OF_ROWS = frozenset((WRITE, COMMIT, ABORT))
 SHORTEST_PATIENCE = 0.05
 """Seconds that a reader of the present waits for another one's look at the head, at least."""
 
@@ -119,10 +120,13 @@ class LogApplier:
             return position, len(events)
 
     def _apply_run(self, run: Sequence[Notification]) -> None:
-        """Apply events in a row that stage rows under one write id: as one change, if that works.
+        """Apply events in a row as one change: DDL, or stagings of rows under one write id.
 
-        Where one of them cannot be read, each is applied or skipped by itself.
+        Where a staging cannot be read, each is applied or skipped by itself.
         """
+        if run[0].verb not in _OF_ROWS:
+            self._apply_ddl(run)
+            return
         if len(run) > 1:
             try:
                 changes = self._staged(run)
@@ -136,10 +140,15 @@ class LogApplier:
         for event in run:
             self._apply_event(event)
 
+    def _apply_ddl(self, run: Sequence[Notification]) -> None:
+        """Apply events of the catalog: of what memory holds, they change the places of tables."""
+        for event in run:
+            folders = verb_named(event.verb).folders
+            if event.verb == SET_LOCATION or (folders is not None and folders.is_of_table):
+                self._on_move(event.table_id)
+        self._replicas.apply(run[-1].event_id, ())
+
     def _apply_event(self, event: Notification) -> None:
-        folders = verb_named(event.verb).folders
-        if event.verb == SET_LOCATION or (folders is not None and folders.is_of_table):
-            self._on_move(event.table_id)
         try:
             changes = self._changes(event)
         except (Unavailable, Stopping):
@@ -155,11 +164,8 @@ class LogApplier:
         number = event.event_id
         if event.verb == WRITE:
             return self._staged([event])
-        if event.verb == COMMIT:
-            return [(t, committing(number, w)) for t, w in event.end().writes]
-        if event.verb == ABORT:
-            return [(t, aborting(number, w)) for t, w in event.end().writes]
-        return []
+        end = committing if event.verb == COMMIT else aborting
+        return [(t, end(number, w)) for t, w in event.end().writes]
 
     def _staged(self, run: Sequence[Notification]) -> list[tuple[int, Change]]:
         """What stagings under one write id do to the replicas."""
@@ -353,16 +359,18 @@ class LogApplier:
 
 
 def _runs(events: Iterable[Notification]) -> Iterator[list[Notification]]:
-    """The events in order; those in a row that stage rows under one write id together."""
-    for key, run in groupby(events, key=_run_key):
-        if key is None:
-            yield from ([event] for event in run)
-        else:
-            yield list(run)
+    """The events in order; together those that `LogApplier._apply_run` can apply as one."""
+    for _, run in groupby(events, key=_run_key):
+        yield list(run)
 
 
-def _run_key(event: Notification) -> tuple[int | None, int | None] | None:
-    return (event.table_id, event.write_id) if event.verb == WRITE else None
+def _run_key(event: Notification) -> tuple[str | None, int | None, int | None]:
+    """Equal for events that are applied together. An end is applied alone: ids grow."""
+    if event.verb == WRITE:
+        return WRITE, event.table_id, event.write_id
+    if event.verb in _OF_ROWS:
+        return event.verb, event.event_id, None
+    return None, None, None
 
 
 def _row_ids(body: WriteEvent) -> range:

@@ -56,7 +56,10 @@ _READ = f"SELECT {_COLUMNS} FROM notification_log WHERE event_id > ? ORDER BY ev
 POSITION = "SELECT event_id, projected_version, projected_entries FROM notification_sequence"
 _NEXT = (
     "SELECT position.event_id, projected_version, projected_entries, event.*"
-    f" FROM notification_sequence AS position LEFT JOIN ({_READ}) AS event ON 1 = 1"
+    " FROM notification_sequence AS position LEFT JOIN"
+    " (SELECT event_id, time, verb, catalog_version, txn_id, table_id, write_id,"
+    f" CASE WHEN verb IN ('{WRITE}', '{COMMIT}', '{ABORT}') THEN body END AS body"
+    " FROM notification_log WHERE event_id > ? ORDER BY event_id LIMIT ?) AS event ON 1 = 1"
     " ORDER BY event.event_id"
 )
 NUMBERS = Counter(
@@ -216,11 +219,16 @@ class NotificationLog:
         return list(map(Notification._make, self._database.rows(_READ, (after, limit))))
 
     def read_next(self, after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        """Where the log stands, and what `read` gives, at one moment."""
+        """Where the log stands, and what `read` gives, at one moment; of DDL without the bodies.
+
+        The body of a DDL event holds all that a version changed, which may be megabytes.
+        """
         rows = self._database.rows(_NEXT, (after, limit))
         if not rows:
             return LogPosition(0, 0, 0), []
-        events = [Notification(*row[3:]) for row in rows if row[3] is not None]
+        events = [
+            Notification._make((*row[3:10], row[10] or b"")) for row in rows if row[3] is not None
+        ]
         return LogPosition(*rows[0][:3]), events
 
     def head(self) -> int:
