@@ -330,6 +330,73 @@ def test_tasks_wait_in_order_and_too_many_are_turned_away() -> None:
     run(body, max_children=1, max_waiting=3)
 
 
+def test_callers_who_ask_the_same_while_it_waits_share_the_reply_of_one_task() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        first = asyncio.create_task(ask(pool, "wait", b"same", only_reads=True))
+        await begun(children)
+        same = [
+            asyncio.create_task(ask(pool, "wait", b"same", only_reads=True, user="a"))
+            for _ in range(5)
+        ]
+        other = asyncio.create_task(ask(pool, "wait", b"same", only_reads=True, user="b"))
+        await asyncio.sleep(0)
+        same[0].cancel()
+        children.go.set()
+        replies = await asyncio.gather(first, other, *same[1:])
+        assert replies == [b"same"] * 6
+        counts = pool.statistics()
+        assert (counts.tasks, counts.joined, counts.turned_away) == (3, 4, 0)
+
+    run(body, max_children=1, max_waiting=2)
+
+
+def test_a_reply_is_not_older_than_its_question() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        first = asyncio.create_task(ask(pool, "wait", only_reads=True))
+        await begun(children)
+        second = asyncio.create_task(ask(pool, "wait", only_reads=True))
+        await begun(children)
+        children.go.set()
+        await asyncio.gather(first, second)
+        assert pool.statistics().joined == 0
+
+    run(body, max_children=2)
+
+
+def test_what_all_callers_gave_up_is_asked_anew() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        first = asyncio.create_task(ask(pool, "wait"))
+        await begun(children)
+        waiting = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in "ab"]
+        await asyncio.sleep(0)
+        for caller in waiting:
+            caller.cancel()
+        again = asyncio.create_task(ask(pool, "echo", b"x", only_reads=True))
+        await asyncio.gather(*waiting, return_exceptions=True)
+        children.go.set()
+        assert await again == b"x"
+        await first
+        assert pool.statistics().tasks == 2
+
+    run(body, max_children=1)
+
+
+def test_callers_of_one_task_get_its_error() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        first = asyncio.create_task(ask(pool, "wait"))
+        await begun(children)
+        same = [asyncio.create_task(ask(pool, "missing", only_reads=True)) for _ in "ab"]
+        await asyncio.sleep(0)
+        children.go.set()
+        for caller in same:
+            with pytest.raises(NotFound, match="it is not there"):
+                await caller
+        await first
+        assert pool.statistics().joined == 1
+
+    run(body, max_children=1)
+
+
 def test_a_cancelled_caller_gives_up_what_only_reads() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait", only_reads=True))

@@ -120,6 +120,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
     ),
     "children": (
         Gauge("running", "child_calls", "Large calls that child processes work on."),
+        Count("joined", "child_calls_joined", "Large calls that shared the answer to another."),
         Count("lost", "children_lost", "Child processes that ended in the middle of a call."),
     ),
     "connections": (Gauge("open", "http_connections", "Open HTTP connections."),),

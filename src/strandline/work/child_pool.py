@@ -2,10 +2,12 @@
 
 A pool keeps a few children in all, idle ones for a while. Where a task needs a new child and there
 are enough, the one that has been idle longest ends. Tasks that find all of them busy wait in order;
-where many wait, the next one is refused at once.
+where many wait, the next one is refused at once. Callers who ask the same thing while it waits get
+the reply of one task: many readers begin with the files of the same snapshot.
 
 What must stay true: a child that ends without a reply is reported as `Unavailable` for a task that
-reads, and as `UnknownOutcome` for one that changes something; the next task gets a new one.
+reads, and as `UnknownOutcome` for one that changes something; the next task gets a new one. A reply
+is never older than its question: nobody joins a task that a child has begun.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,17 +56,53 @@ class Reply:
     fields: Fields
     content: Content
 
+    def copy(self) -> Reply:
+        """The same bytes, to be closed apart from these."""
+        return Reply(self.fields, Content(os.dup(self.content.fileno())))
+
 
 @dataclass(frozen=True, slots=True)
 class ChildStatistics:
-    """``running`` and ``waiting`` tasks now; the others are counts since the start."""
+    """``running`` and ``waiting`` tasks now; the others are counts since the start.
+
+    ``joined`` counts the callers who got the reply of a task that another caller had asked for.
+    """
 
     running: int
     waiting: int
     tasks: int
+    joined: int
     children: int
     turned_away: int
     lost: int
+
+
+class _Asked:
+    """A question that only reads, and how many callers wait for the reply to it.
+
+    ``is_open``: others may join, since no child has begun with it. Set ``task`` before `reply`.
+    """
+
+    task: asyncio.Task[Reply]
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._callers = 0
+
+    async def reply(self) -> Reply:
+        """The reply, with a content of its own for each caller; without callers it is given up."""
+        self._callers += 1
+        try:
+            reply = await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self._callers == 1:
+                self.is_open = False
+                self.task.cancel()
+                self.task.add_done_callback(_close_content)
+            raise
+        finally:
+            self._callers -= 1
+        return reply if not self._callers else reply.copy()
 
 
 class _Child:
@@ -147,10 +186,11 @@ class ChildPool:
         self._idle_seconds = idle_seconds
         self._idle: list[_Child] = []
         self._waiting = 0
+        self._asked: dict[Hashable, _Asked] = {}
         self._running: set[asyncio.Task[Reply]] = set()
         self._writing: set[_Child] = set()
         self._stopping = False
-        self._tasks = self._children = self._turned_away = self._lost = 0
+        self._tasks = self._joined = self._children = self._turned_away = self._lost = 0
 
     async def run(self, name: str, fields: Fields, data: Data, *, only_reads: bool) -> Reply:
         """Have a child do a task. Raises what it raised, `Overloaded`, `Unavailable`, `Stopping`.
@@ -158,6 +198,34 @@ class ChildPool:
         A `Content` is closed. Where the caller is cancelled, a task that only reads is given up;
         another one goes on.
         """
+        if not only_reads or isinstance(data, Content) or len(data) > PIECE:
+            return await self._run(name, fields, data, only_reads=only_reads)
+        question = (name, *sorted(fields.items()), bytes(data))
+        asked = self._asked.get(question)
+        if asked is not None and asked.is_open:
+            self._joined += 1
+            return await asked.reply()
+        asked = self._asked[question] = _Asked()
+        task = asyncio.get_running_loop().create_task(
+            self._run(name, fields, data, only_reads=True, asked=asked), name=name
+        )
+        task.add_done_callback(lambda _: self._forget(question, asked))
+        asked.task = task
+        return await asked.reply()
+
+    def _forget(self, question: Hashable, asked: _Asked) -> None:
+        if self._asked.get(question) is asked:
+            del self._asked[question]
+
+    async def _run(
+        self,
+        name: str,
+        fields: Fields,
+        data: Data,
+        *,
+        only_reads: bool,
+        asked: _Asked | None = None,
+    ) -> Reply:
         try:
             await self._admitted()
         except BaseException:
@@ -165,7 +233,7 @@ class ChildPool:
                 data.close()
             raise
         task = asyncio.get_running_loop().create_task(
-            self._do({**fields, "name": name, "only_reads": only_reads}, data), name=name
+            self._do({**fields, "name": name, "only_reads": only_reads}, data, asked), name=name
         )
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -226,13 +294,16 @@ class ChildPool:
             len(self._running),
             self._waiting,
             self._tasks,
+            self._joined,
             self._children,
             self._turned_away,
             self._lost,
         )
 
-    async def _do(self, fields: Fields, data: Data) -> Reply:
+    async def _do(self, fields: Fields, data: Data, asked: _Asked | None) -> Reply:
         content = data if isinstance(data, Content) else await _copied(data)
+        if asked is not None:
+            asked.is_open = False
         try:
             child = self._assign(fields, content)
         finally:
