@@ -11,10 +11,8 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, UpdateLog
 from strandline.metastorage import Metastorage
+from tests.durable.logs import CHUNKED, LOGS
 from tests.metastorage.stores import STORES
-
-CHUNKED = 100
-"""Snapshots above so many bytes are cut, as large ones are."""
 
 NewStore = Callable[[], Metastorage]
 NewLog = Callable[[], UpdateLog]
@@ -40,17 +38,36 @@ def new_store(new_stores: Callable[[], NewStore]) -> NewStore:
     return new_stores()
 
 
+@pytest.fixture(params=LOGS)
+def new_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NewLog]]:
+    """Makes logs of each kind; each is opened as often as is wanted, as one more node."""
+    kind = LOGS[request.param]
+    with ExitStack() as opened:
+
+        def make() -> NewLog:
+            folder = tmp_path / f"log {len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            address = kind.create(folder)
+            return lambda: opened.enter_context(kind.open(address, HybridClock()))
+
+        yield make
+
+
 @pytest.fixture
-def new_log(new_store: NewStore) -> NewLog:
+def new_log(new_logs: Callable[[], NewLog]) -> NewLog:
     """Opens one log as one more node."""
-    return lambda: MetastorageLog(new_store(), chunk_bytes=CHUNKED)
+    return new_logs()
 
 
 @pytest.fixture
-def new_store_elsewhere(new_stores: Callable[[], NewStore]) -> NewLog:
-    """Opens another log of the same kind."""
-    store = new_stores()
-    return lambda: MetastorageLog(store(), chunk_bytes=CHUNKED)
+def log(new_log: NewLog) -> UpdateLog:
+    return new_log()
+
+
+@pytest.fixture
+def another_log(new_logs: Callable[[], NewLog]) -> UpdateLog:
+    """An empty log of the same kind, elsewhere."""
+    return new_logs()()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What every update log promises, run over each log that there is.
 
-A log is the one on a metastorage: SQLite, PostgreSQL or etcd. Another implementation joins by a
-`new_log` of its own; nothing here looks below `UpdateLog`.
+The logs are those of `tests.durable.logs.LOGS`, where another implementation joins; nothing here
+looks below `UpdateLog`.
 
 Some rules differ from the log that this one is modelled on: an empty log takes version 1 alone (not
 any first version), and who owns the log is told by the fence token (not by a product key).
@@ -16,19 +16,16 @@ from dataclasses import replace
 import pytest
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds
-from strandline.durable import AuditEvent, Snapshot, Update, UpdateLog
+from strandline.durable import AuditEvent, Change, Entry, Snapshot, Update, UpdateLog
 from strandline.durable.contents import EMPTY, Contents, restore
+from strandline.durable.transaction import new_update
 from strandline.durable.update import Appended
 from strandline.errors import Fenced, InvalidInput, OutOfSync, VersionNotFound
 from strandline.fencing import FenceToken
-from strandline.wire.registry import decode
+from strandline.model.descriptors import ConfigEntry
+from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewLog
 from tests.durable.updates import TOKEN, begin, update
-
-
-@pytest.fixture
-def log(new_log: NewLog) -> UpdateLog:
-    return new_log()
 
 
 def contents_at(log: UpdateLog, version: int) -> Contents:
@@ -245,6 +242,44 @@ def test_a_snapshot_gives_each_object_the_time_of_its_last_change(new_log: NewLo
     assert snapshot.times == ((times[1], times[2], times[3]),)
 
 
+def changing(version: int, changes: Sequence[tuple[str, str | None, str | None]]) -> Update:
+    """The update of ``version`` that changes objects by name, each in an entry of its own."""
+    entries = [
+        Entry(
+            "set_configuration",
+            {"name": name},
+            (Change("config", name.encode(), *(_record(name, text) for text in (old, new))),),
+        )
+        for name, old, new in changes
+    ]
+    return new_update(version, entries, author="ann", member="m")
+
+
+def _record(name: str, text: str | None) -> bytes | None:
+    return None if text is None else encode(ConfigEntry(name, text))
+
+
+@pytest.mark.parametrize("up_to", [2, 3, 4, 5])
+def test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming(
+    new_log: NewLog, up_to: int
+) -> None:
+    log = new_log()
+    begin(log, 1)
+    log.append(2, TOKEN, [changing(2, [("a", None, "1"), ("b", None, "1"), ("c", None, "1")])])
+    log.append(3, TOKEN, [changing(3, [("a", "1", "2"), ("b", "1", None), ("a", "2", "3")])])
+    log.append(4, TOKEN, [changing(4, [("b", None, "1"), ("a", "3", "1"), ("c", "1", None)])])
+    log.append(5, TOKEN, [changing(5, [("c", None, "2"), ("c", "2", "1"), ("b", "1", "1")])])
+    kept = {version: log.snapshot(version) for version in range(up_to, 6)}
+    last = log.updates(up_to + 1, 6)
+    if up_to > 3:
+        assert log.compact(3, TOKEN)  # in two steps
+    assert log.compact(up_to, TOKEN)
+    reader = new_log()
+    assert {version: reader.snapshot(version) for version in kept} == kept
+    assert reader.updates(up_to + 1, 6) == last
+    assert reader.snapshot(5).times == kept[5].times
+
+
 def test_a_log_may_end_in_its_snapshot(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 3)
@@ -307,12 +342,6 @@ def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:
     event = decode(found.data, AuditEvent)
     assert (event.time, event.id) == (appended.time, appended.id)
     assert found.time == appended.time
-
-
-@pytest.fixture
-def another_log(new_store_elsewhere: NewLog) -> UpdateLog:
-    """An empty log of the same kind in a store of its own."""
-    return new_store_elsewhere()
 
 
 def test_the_same_updates_may_be_appended_again_and_are_there_once(log: UpdateLog) -> None:

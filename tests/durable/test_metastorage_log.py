@@ -26,7 +26,8 @@ from strandline.errors import CorruptData, OutOfSync, Unavailable
 from strandline.metastorage import Delete, Metastorage, Put, PutTimed, prefix_end
 from strandline.wire import registry
 from strandline.wire.registry import decode, encode
-from tests.durable.conftest import CHUNKED, NewStore
+from tests.durable.conftest import NewStore
+from tests.durable.logs import CHUNKED
 from tests.durable.updates import TOKEN, CutStore, RacedStore, begin, update
 
 

@@ -3,6 +3,7 @@
 from strandline.durable.contents import Contents
 from strandline.durable.log import Checked, Companion, Frontier, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
+from strandline.durable.stash_log import StashLog
 from strandline.durable.state import (
     AppliedUpdate,
     DurableCatalogState,
@@ -35,6 +36,7 @@ __all__ = [
     "ReadOnlyState",
     "Replaced",
     "Snapshot",
+    "StashLog",
     "Update",
     "UpdateLog",
     "config_in",

@@ -27,10 +27,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, format_timestamp
 from strandline.durable.contents import Contents, restore
 from strandline.durable.update import Snapshot, Update
-from strandline.errors import VersionNotFound
+from strandline.errors import (
+    Fenced,
+    InvalidInput,
+    OutOfSync,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
+)
 from strandline.fencing import FenceToken
 from strandline.sql import Query
 
@@ -180,6 +187,87 @@ class UpdateLog(ABC):
         False, and nothing changed, when ``since`` is there or above it already. Raises `Fenced`,
         and `VersionNotFound` for a version that is not in the log.
         """
+
+    def _settle(
+        self, updates: Sequence[Update], times: Sequence[Timestamp] | None, error: Exception
+    ) -> tuple[Update, ...]:
+        """The append got no answer: whose id stands at its version decides."""
+        try:
+            upper = self.frontier().upper
+            time = self.time_of(updates[0])
+        except (Unavailable, OSError):
+            raise UnknownOutcome(
+                f"version {updates[0].version} was sent to the log and not answered, and the log "
+                "cannot be read now; read the catalog when it answers again"
+            ) from error
+        if time is not None:
+            return at_times(updates, times, time)
+        if upper <= updates[0].version:
+            if isinstance(error, Unavailable):
+                raise error  # it is not there, and the caller's deadline decides what to do next
+            raise UnknownOutcome(
+                f"version {updates[0].version} was sent to the log, not answered ({error}) and is "
+                "not there yet; read the catalog before doing it again"
+            ) from error
+        raise OutOfSync(f"another node appended version {updates[0].version}") from error
+
+    def _refused(
+        self,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        times: Sequence[Timestamp] | None,
+    ) -> tuple[Update, ...]:
+        """The append was refused: why, unless an earlier try of it is what stands in its way."""
+        time = self.time_of(updates[0])
+        if time is not None:
+            return at_times(updates, times, time)
+        current = self.token()
+        if current != token:
+            raise Fenced(
+                f"this node wrote with fence token {token}, and the catalog's is {current}: "
+                "another holder has opened the store; nothing was changed, try again"
+            )
+        raise OutOfSync(
+            f"version {updates[0].version} was asked for, the next version is "
+            f"{self.frontier().upper}"
+        )
+
+
+def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:
+    """`ValueError` unless ``updates`` are some, of the versions from ``expected_upper`` on."""
+    versions = [update.version for update in updates]
+    if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
+        raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
+
+
+def check_times(
+    updates: Sequence[Update],
+    times: Sequence[Timestamp],
+    *,
+    earliest: Timestamp,
+    latest: Timestamp,
+) -> None:
+    """Raise `InvalidInput` for times that no log could have given to ``updates``.
+
+    ``earliest`` is the time of the version before, ``latest`` the log's own.
+    """
+    for update, time in zip(updates, times, strict=True):
+        if not earliest <= time <= latest:
+            raise InvalidInput(
+                f"version {update.version} cannot have the time {format_timestamp(time)} in "
+                f"this log: the version before has {format_timestamp(earliest)}, and the log's "
+                f"own time is {format_timestamp(latest)}"
+            )
+        earliest = time
+
+
+def at_times(
+    updates: Sequence[Update], times: Sequence[Timestamp] | None, time: Timestamp
+) -> tuple[Update, ...]:
+    """The updates with the ``times`` that they were appended with; without these, at ``time``."""
+    if times is None:
+        return tuple(update.at(time) for update in updates)
+    return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
 
 
 def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:

@@ -31,18 +31,24 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
-from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
+from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import chunks
 from strandline.durable.collections import AUDIT_EVENT
-from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
+from strandline.durable.log import (
+    Checked,
+    Companion,
+    Frontier,
+    Scanned,
+    UpdateLog,
+    at_times,
+    check_times,
+    check_versions,
+)
 from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
-    InvalidInput,
-    OutOfSync,
     Unavailable,
-    UnknownOutcome,
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
@@ -138,20 +144,11 @@ def _update_in(pair: KeyValue) -> Update:
     return decode(pair.value, Update).at(time_of(pair))
 
 
-def _at_times(
-    updates: Sequence[Update], times: Sequence[Timestamp] | None, time: Timestamp
-) -> tuple[Update, ...]:
-    """The updates with the ``times`` that they were appended with; without these, at ``time``."""
-    if times is None:
-        return tuple(update.at(time) for update in updates)
-    return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
-
-
 def _beside(
     companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
 ) -> Beside:
     return Beside(
-        lambda connection, time: companion.write(connection, _at_times(updates, times, time)),
+        lambda connection, time: companion.write(connection, at_times(updates, times, time)),
         companion.asks,
     )
 
@@ -241,9 +238,7 @@ class MetastorageLog(UpdateLog):
         new_token: FenceToken | None = None,
         companion: Companion | None = None,
     ) -> tuple[Update, ...]:
-        versions = [update.version for update in updates]
-        if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
-            raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
+        check_versions(expected_upper, updates)
         before = expected_upper - 1
         conditions = [
             ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),
@@ -251,7 +246,7 @@ class MetastorageLog(UpdateLog):
         ]
         if times is not None:
             self._check_times(updates, times)
-        operations: list[Operation] = [Put(VERSION, _digits(versions[-1]))]
+        operations: list[Operation] = [Put(VERSION, _digits(updates[-1].version))]
         given: Sequence[Timestamp | None] = times or [None] * len(updates)
         for update, time in zip(updates, given, strict=True):
             operations.append(_put(update_key(update.version), encode(update), time))
@@ -271,11 +266,11 @@ class MetastorageLog(UpdateLog):
             seen = self._seen
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing came between that look and this append, so no `since` has moved.
-                self._saw(outcome.revision, Frontier(seen[1].since, versions[-1] + 1))
+                self._saw(outcome.revision, Frontier(seen[1].since, updates[-1].version + 1))
             if companion is not None:
                 companion.committed()
-            return _at_times(updates, times, outcome.time)
-        return self._refused(expected_upper, token, updates, times)
+            return at_times(updates, times, outcome.time)
+        return self._refused(token, updates, times)
 
     def _check_times(self, updates: Sequence[Update], times: Sequence[Timestamp]) -> None:
         """Raise `InvalidInput` for times that no log could have given to ``updates``."""
@@ -283,65 +278,12 @@ class MetastorageLog(UpdateLog):
         pair = self._store.get(update_key(before))
         earliest = MIN_TIMESTAMP if pair is None else self._time_at(before, pair)
         latest = self._store.check().time
-        for update, time in zip(updates, times, strict=True):
-            if not earliest <= time <= latest:
-                raise InvalidInput(
-                    f"version {update.version} cannot have the time {format_timestamp(time)} in "
-                    f"this log: the version before has {format_timestamp(earliest)}, and the log's "
-                    f"own time is {format_timestamp(latest)}"
-                )
-            earliest = time
+        check_times(updates, times, earliest=earliest, latest=latest)
 
     def _time_at(self, version: int, pair: KeyValue) -> Timestamp:
         if open_record(pair.value)[0].of is Update:
             return time_of(pair)
         return self.snapshot(version).time
-
-    def _settle(
-        self,
-        updates: Sequence[Update],
-        times: Sequence[Timestamp] | None,
-        error: Exception,
-    ) -> tuple[Update, ...]:
-        """The append got no answer: whose id stands at its version decides."""
-        try:
-            head = self._store.get(VERSION)
-            time = self.time_of(updates[0])
-        except (Unavailable, OSError):
-            raise UnknownOutcome(
-                f"version {updates[0].version} was sent to the log and not answered, and the log "
-                "cannot be read now; read the catalog when it answers again"
-            ) from error
-        if time is not None:
-            return _at_times(updates, times, time)
-        if _version_in(head) < updates[0].version:
-            if isinstance(error, Unavailable):
-                raise error  # it is not there, and the caller's deadline decides what to do next
-            raise UnknownOutcome(
-                f"version {updates[0].version} was sent to the log, not answered ({error}) and is "
-                "not there yet; read the catalog before doing it again"
-            ) from error
-        raise OutOfSync(f"another node appended version {updates[0].version}") from error
-
-    def _refused(
-        self,
-        expected_upper: int,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        times: Sequence[Timestamp] | None,
-    ) -> tuple[Update, ...]:
-        # An invoke that a store retried by itself may have found its own first try in the way.
-        time = self.time_of(updates[0])
-        if time is not None:
-            return _at_times(updates, times, time)
-        current = self.token()
-        if current != token:
-            raise Fenced(
-                f"this node wrote with fence token {token}, and the catalog's is {current}: "
-                "another holder has opened the store; nothing was changed, try again"
-            )
-        upper = self._read_frontier().upper
-        raise OutOfSync(f"version {expected_upper} was asked for, the next version is {upper}")
 
     def time_of(self, update: Update) -> Timestamp | None:
         # Where its version was trimmed since, its audit event still tells.

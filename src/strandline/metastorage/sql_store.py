@@ -11,20 +11,16 @@ Deletions leave a row (revision, key), so that a waiter learns of them whenever 
 last few thousand are kept; ``forgotten`` in the head row says up to which revision they are gone,
 and a waiter that is behind it is told that something changed.
 
-A waiter looks when the database's mark has moved (see `strandline.sql.database`). Where an unmoved
-mark proves that nothing was committed, `revision` remembers the head's revision together with the
-mark that was taken *before* it was read, and reads it again only when the mark has moved. Each
-remembered pair is true by itself, so threads may overwrite each other's pairs in any order. (With
-the mark taken after the read, a commit between the two would count as seen.)
-
-A server that is away makes a waiter wait on, up to its time-out, because it may come back with the
-change; only then the waiter is told that the store did not answer.
+Where an unmoved mark of the database proves that nothing was committed, `revision` remembers the
+head's revision together with the mark that was taken *before* it was read, and reads it again only
+when the mark has moved. Each remembered pair is true by itself, so threads may overwrite each
+other's pairs in any order. (With the mark taken after the read, a commit between the two would
+count as seen.) Waiting is that of `strandline.sql.looking`.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -32,7 +28,7 @@ from itertools import chain
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
-from strandline.errors import Conflict, Stopping, Unavailable, UnknownOutcome
+from strandline.errors import Conflict, Stopping
 from strandline.metastorage import sql_tables as tables
 from strandline.metastorage.store import (
     Absent,
@@ -68,12 +64,14 @@ from strandline.sql import (
     change,
     change_each,
     first_row,
+    look_in_order,
     present_time,
     run,
     run_all,
     take_time,
     taking_time,
     value,
+    wait_until,
 )
 
 DELETIONS_KEPT = 4096
@@ -82,8 +80,6 @@ _GET = "SELECT value, revision, time FROM metastorage WHERE key = ?"
 _RANGE = (
     "SELECT key, value, revision, time FROM metastorage WHERE key >= ? AND key < ? ORDER BY key"
 )
-_READS = 3
-"""How often a read is tried whose answer gets lost."""
 _LARGEST_NUMBER = (1 << 63) - 1
 _HEAD = (
     "(SELECT revision FROM metastorage_head WHERE id = 1),"
@@ -109,13 +105,6 @@ _CHANGED = (
     " OR EXISTS (SELECT 1 FROM metastorage_deletion WHERE revision > ? AND key >= ? AND key < ?))"
     " FROM metastorage_head WHERE id = 1"
 )
-_ROOM_SECONDS, _MOST_ROOM_SECONDS = 0.01, 0.05
-"""How long a waiter leaves further commits before it looks at them together.
-
-Twice as long each time that nothing among them was its business, as while rows are written.
-"""
-_LOOK_AGAIN_SECONDS = 0.1
-"""After how long a waiter looks again if the server did not answer."""
 
 
 class SqlMetastorage(Metastorage):
@@ -193,25 +182,9 @@ class SqlMetastorage(Metastorage):
         return Outcome(succeeded, head.revision, head.time)
 
     def check(self) -> Head:
-        """See `Metastorage.check`.
-
-        It writes the time, but for its caller it is a read: when its answer is lost it is asked
-        again, and never ends as an unknown outcome.
-        """
         self._enter("checks")
-        for left in reversed(range(_READS)):
-            try:
-                with self._database.write_time() as connection:
-                    revision = self.revision_on(connection)
-                    return Head(revision, take_time(connection, self._clock, bounded=False))
-            except UnknownOutcome as error:
-                if not left:
-                    raise Unavailable(
-                        f"{self._database.name} was asked for its time {_READS} times, and each"
-                        f" time the answer was lost ({error.message}); nothing was changed, try"
-                        " again"
-                    ) from error
-        raise AssertionError("unreachable")
+        revision, now = look_in_order(self._database, self._clock, self.revision_on)
+        return Head(revision, now)
 
     def revision(self) -> int:
         self._enter("revisions")
@@ -230,38 +203,22 @@ class SqlMetastorage(Metastorage):
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         self._enter("waits")
-        finish = time.monotonic() + timeout
         end, after = prefix_end(prefix), min(max(0, after_revision), _LARGEST_NUMBER)
-        room = _ROOM_SECONDS
-        while True:
-            # The last look comes after the time is over: False is no answer of a lost connection.
-            over = time.monotonic() >= finish
-            mark, failed = self._database.mark(), None
-            try:
-                revision, changed = self._look(mark, prefix, end, after)
-            except Unavailable as error:
-                failed = error
-            else:
-                if changed:
-                    return True
+
+        def look(mark: int) -> bool:
+            nonlocal after
+            revision, changed = self._look(mark, prefix, end, after)
+            if not changed:
                 # What was looked through need not be looked through again.
                 after = max(after, revision)
-            if over and failed is not None:
-                raise failed
-            if over:
-                self._count("waits_timed_out")
-                return False
-            pause = max(finish - time.monotonic(), 0.0)
-            if failed is not None:
-                pause = min(pause, _LOOK_AGAIN_SECONDS)
-            mark_now = self._database.wait_for_commit(mark, timeout=pause)
-            if mark_now != mark and failed is None:
-                # Most commits are of rows and no business of this waiter, and come in a row.
-                time.sleep(max(min(room, finish - time.monotonic()), 0.0))
-                room = min(2 * room, _MOST_ROOM_SECONDS)
-            self._refuse_when_closed()
-            if mark_now == mark and failed is None and time.monotonic() < finish:
-                return False  # the database was woken
+            return changed
+
+        changed = wait_until(
+            self._database, look, timeout=timeout, refuse_when_closed=self._refuse_when_closed
+        )
+        if not changed:
+            self._count("waits_timed_out")
+        return changed
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
         self._enter("lease_calls")

@@ -12,6 +12,7 @@ from strandline.sql.counters import Counter
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import DIALECTS, open_engine
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
+from strandline.sql.looking import look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.statements import (
     CHUNK,
@@ -50,6 +51,7 @@ __all__ = [
     "change_each",
     "chunks",
     "first_row",
+    "look_in_order",
     "marks",
     "open_engine",
     "open_sqlite",
@@ -62,4 +64,5 @@ __all__ = [
     "take_time",
     "taking_time",
     "value",
+    "wait_until",
 ]

@@ -1,0 +1,422 @@
+"""The update log as a stash: rows of (collection, key, value, time, diff) in a SQL database.
+
+An append adds the rows of its updates and moves ``upper``, in one write transaction. It compares
+the fence token and ``upper`` in that transaction, under the database's write lock, with what the
+one row of ``stash`` says. So a writer that was replaced, or that lost a race, writes nothing.
+
+A compaction moves ``since`` and takes out what that consolidates: the heads of all versions up to
+it, and each row of an object that another row takes back. What is left stays where it is, with the
+version and the time at which the object last changed; so a compaction costs one look at the rows
+and writes as much as has changed. It reads before it takes the write lock: rows up to a version
+below ``upper`` change by a compaction alone, and that moves ``since``, which is compared.
+
+The tables, and how damage is found, are in `strandline.durable.stash_tables`. Each append and each
+compaction is one SQL transaction: a crash leaves all of it or nothing.
+
+One since and one upper hold for all collections. *Rejected*: a pair for each, as in the stash that
+this one is modelled on. There a collection could be sealed alone; here a commit seals all of them,
+so they would be the same two numbers in twenty rows, written by each commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from strandline.clock import HybridClock, Timestamp
+from strandline.durable import stash_tables as tables
+from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
+from strandline.durable.log import (
+    Checked,
+    Companion,
+    Frontier,
+    Scanned,
+    UpdateLog,
+    at_times,
+    check_times,
+    check_versions,
+)
+from strandline.durable.rows import (
+    Row,
+    Unordered,
+    UpdateHead,
+    appended_key,
+    consolidated,
+    head_key,
+    is_object,
+    snapshot_of_rows,
+    updates_of,
+)
+from strandline.durable.stash_tables import Numbered, StashState
+from strandline.durable.update import AuditEvent, Snapshot, Update
+from strandline.errors import CorruptData, Fenced, Stopping, Unavailable, VersionNotFound
+from strandline.fencing import FenceToken
+from strandline.sql import (
+    Database,
+    Query,
+    change_each,
+    look_in_order,
+    run,
+    take_time,
+    taking_time,
+    value,
+    wait_until,
+)
+from strandline.wire.registry import decode, decode_up_to
+
+READ_UPPER: Query = ("SELECT upper FROM stash WHERE id = 1", ())
+SCANNED_AT_ONCE = 1000
+MAX_UPDATES = 50_000
+_HEAD = 0
+_VERSIONS = f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version >= ? AND version < ?"
+_OBJECTS = f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version <= ?"
+_CHANGED = (
+    f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version <= ? AND (version > ?"
+    " OR (collection, key) IN (SELECT collection, key FROM stash_row"
+    " WHERE version <= ? AND diff < 0))"
+)
+_APPENDED = (
+    "SELECT version, number, time, checksum, key, value FROM stash_appended"
+    " WHERE collection = ? AND (version > ? OR (version = ? AND number >= ?)) AND version < ?"
+    " ORDER BY version, number LIMIT ?"
+)
+_TODO = "restore the store from a backup"
+
+
+def upper_within(connection: Connection) -> int:
+    """The log's upper inside a transaction that the caller opened on its database."""
+    return int(value(connection, *READ_UPPER) or tables.EMPTY.upper)
+
+
+class StashLog(UpdateLog):
+    """See the module. The database is the caller's."""
+
+    def __init__(self, database: Database, clock: HybridClock) -> None:
+        self._database = database
+        self._clock = clock
+        self._closed = False
+        self._kinds = tables.Kinds({})  # those that are committed
+        self._remembered: tuple[int, Frontier] | None = None
+        """A mark, and the frontier that was read after it; only where a mark is proof."""
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+
+    @property
+    def max_updates(self) -> int:
+        return MAX_UPDATES
+
+    @property
+    def frontier_is_cheap(self) -> bool:
+        return self._database.mark_is_proof
+
+    def frontier(self) -> Frontier:
+        self._refuse_when_closed()
+        return self._frontier_at(self._database.mark() if self.frontier_is_cheap else -1)
+
+    def _frontier_at(self, mark: int) -> Frontier:
+        """The frontier, no older than ``mark``, which was just taken."""
+        remembered = self._remembered
+        if self.frontier_is_cheap and remembered is not None and remembered[0] == mark:
+            return remembered[1]
+        rows = self._database.rows(*tables.READ_STATE)
+        frontier = _frontier_in(tables.state_in(rows[0] if rows else None))
+        self._remembered = mark, frontier
+        return frontier
+
+    def check(self) -> Checked:
+        self._refuse_when_closed()
+        state, time = look_in_order(self._database, self._clock, tables.state_on)
+        return Checked(_frontier_in(state), time)
+
+    def token(self) -> FenceToken | None:
+        self._refuse_when_closed()
+        rows = self._database.rows(*tables.READ_STATE)
+        return tables.state_in(rows[0] if rows else None).token
+
+    # -- appending
+
+    def append(
+        self,
+        expected_upper: int,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        *,
+        times: Sequence[Timestamp] | None = None,
+        new_token: FenceToken | None = None,
+        companion: Companion | None = None,
+    ) -> tuple[Update, ...]:
+        self._refuse_when_closed()
+        check_versions(expected_upper, updates)
+        unordered = [Unordered(update) for update in updates]
+        first = [tables.READ_STATE, taking_time(self._clock, bounded=False)]
+        try:
+            with self._database.write(
+                first=(*first, *(companion.asks if companion else ()))
+            ) as connection:
+                state = tables.state_on(connection)
+                is_next = state.upper == expected_upper and state.token == token
+                if is_next:
+                    now = take_time(connection, self._clock)
+                    if times is not None:
+                        check_times(updates, times, earliest=state.time, latest=now)
+                    ordered = at_times(updates, times, now)
+                    if companion is not None:
+                        companion.write(connection, ordered)
+                    kinds = self._write(connection, state, unordered, ordered)
+                    tables.put_state(
+                        connection,
+                        replace(
+                            state,
+                            upper=expected_upper + len(updates),
+                            time=ordered[-1].time,
+                            token=new_token or token,
+                            collections=kinds.sum,
+                        ),
+                    )
+        except (Unavailable, OSError) as error:
+            return self._settle(updates, times, error)
+        if not is_next:
+            return self._refused(token, updates, times)
+        self._kinds = kinds
+        if companion is not None:
+            companion.committed()
+        return ordered
+
+    def _write(
+        self,
+        connection: Connection,
+        state: StashState,
+        unordered: Sequence[Unordered],
+        ordered: Sequence[Update],
+    ) -> tables.Kinds:
+        """Add the rows of updates that have their times; the collections that there are then."""
+        versions = [rows.at(update.time) for rows, update in zip(unordered, ordered, strict=True)]
+        kinds = self._kinds_on(connection, state)
+        missing = {row.kind for rows in versions for row in rows} - kinds.numbers.keys()
+        if missing:
+            kinds = tables.with_kinds(connection, kinds, missing)
+        numbers = kinds.numbers
+        for rows in versions:
+            tables.put_rows(connection, [r for r in rows if r.kind not in APPEND_ONLY], numbers)
+            tables.put_appended(connection, [r for r in rows if r.kind in APPEND_ONLY], numbers)
+        return kinds
+
+    def time_of(self, update: Update) -> Timestamp | None:
+        # Where its version was trimmed since, its audit event still tells.
+        with self._database.read() as connection:
+            kinds = self._kinds_on(connection, tables.state_on(connection))
+            heads = run(
+                connection,
+                f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version = ? AND number = ?",
+                (update.version, _HEAD),
+            )
+            if heads:
+                row = tables.row_in(heads[0], kinds.names).row
+                same = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
+                return row.time if same else None
+            events = _appended(
+                connection, kinds, AUDIT_EVENT, (update.version, 0), update.version + 1, limit=1
+            )
+        if events and decode(events[0].value, AuditEvent).id == update.id:
+            return events[0].time
+        return None
+
+    # -- reading
+
+    def first_snapshot(self) -> Snapshot:
+        with self._database.read() as connection:
+            state = tables.state_on(connection)
+            if not state.since:
+                return Snapshot(0, tables.EMPTY.since_time, ())
+            parts = run(connection, _OBJECTS, (state.since,))
+            kinds = self._kinds_on(connection, state)
+        numbered = [tables.row_in(row, kinds.names) for row in parts]
+        if _weight(numbered) != (state.objects, state.sum):
+            raise CorruptData(
+                f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, and"
+                f" {state.objects} were left there, or others; {_TODO}"
+            )
+        rows = consolidated(one.row for one in numbered)
+        if len(rows) != len(numbered):
+            raise CorruptData(
+                f"the snapshot of version {state.since} has rows that were to be consolidated;"
+                f" {_TODO}"
+            )
+        return snapshot_of_rows(state.since, state.since_time, rows)
+
+    def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        if start >= end:
+            return ()
+        with self._database.read() as connection:
+            state = tables.state_on(connection)
+            if start <= state.since:
+                raise VersionNotFound(
+                    f"version {start} was asked for; the earliest in the log is {state.since}"
+                )
+            if end > state.upper:
+                raise VersionNotFound(
+                    f"version {max(start, state.upper)} was asked for; the latest in the log is"
+                    f" {state.upper - 1}"
+                )
+            parts = run(connection, _VERSIONS, (start, end))
+            kinds = self._kinds_on(connection, state)
+        updates = updates_of(tables.row_in(row, kinds.names).row for row in parts)
+        present = [update.version for update in updates]
+        if present != list(range(start, end)):
+            missing = min(set(range(start, end)) - set(present))
+            raise CorruptData(
+                f"the log has a hole: version {missing} is missing between {start} and {end - 1};"
+                f" {_TODO}"
+            )
+        return updates
+
+    def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        place = start, 0
+        while True:
+            with self._database.read() as connection:
+                kinds = self._kinds_on(connection, tables.state_on(connection))
+                rows = _appended(connection, kinds, kind, place, end, limit=SCANNED_AT_ONCE)
+            yield from (Scanned(row.version, row.time, row.value) for row in rows)
+            if len(rows) < SCANNED_AT_ONCE:
+                return
+            last = rows[-1]
+            place = last.version, int.from_bytes(last.key[len(head_key(0)) :], "big") + 1
+
+    def _kinds_on(self, connection: Connection, state: StashState) -> tables.Kinds:
+        """The collections that there are in ``state``, which was read by the same transaction."""
+        kinds = self._kinds
+        if kinds.sum != state.collections:
+            self._kinds = kinds = tables.kinds_on(connection, state)
+        return kinds
+
+    def listen(self, after: Frontier, *, timeout: float) -> bool:
+        self._refuse_when_closed()
+        return wait_until(
+            self._database,
+            lambda mark: self._frontier_at(mark) != after,
+            timeout=timeout,
+            refuse_when_closed=self._refuse_when_closed,
+        )
+
+    # -- compaction
+
+    def compact(self, up_to: int, token: FenceToken) -> bool:
+        self._refuse_when_closed()
+        while True:
+            with self._database.read() as connection:
+                state = tables.state_on(connection)
+                _compare_token(state, token)
+                if up_to <= state.since:
+                    return False
+                if up_to >= state.upper:
+                    raise VersionNotFound(
+                        f"version {up_to} is not in the log, which goes from version "
+                        f"{state.since} to {state.upper - 1}; trim to one of these"
+                    )
+                parts = run(connection, _CHANGED, (up_to, state.since, up_to))
+                kinds = self._kinds_on(connection, state)
+            numbered = [tables.row_in(row, kinds.names) for row in parts]
+            # All that is thrown away was read whole: a version with a hole keeps its rows.
+            removed, compacted = _consolidate(state, up_to, numbered)
+            with self._database.write(first=[tables.READ_STATE]) as connection:
+                current = tables.state_on(connection)
+                _compare_token(current, token)
+                if current.since != state.since:
+                    continue
+                change_each(
+                    connection,
+                    "DELETE FROM stash_row WHERE version = ? AND number = ?",
+                    [(one.row.version, one.number) for one in removed],
+                )
+                tables.put_state(
+                    connection,
+                    replace(
+                        current,
+                        since=up_to,
+                        since_time=compacted.since_time,
+                        objects=compacted.objects,
+                        sum=compacted.sum,
+                    ),
+                )
+                return True
+
+    def close(self) -> None:
+        """Let all who listen return, and refuse what comes."""
+        self._closed = True
+        self._database.wake()
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Stopping("the catalog's log is closed here; nothing was read or written")
+
+
+def _appended(
+    connection: Connection,
+    kinds: tables.Kinds,
+    kind: str,
+    place: tuple[int, int],
+    end: int,
+    *,
+    limit: int,
+) -> list[Row]:
+    """Rows of an append-only kind from version and number ``place`` on, below version ``end``."""
+    collection = kinds.numbers.get(kind)
+    if collection is None:
+        return []
+    version, number = place
+    found = run(connection, _APPENDED, (collection, version, version, number, end, limit))
+    rows = [tables.appended_in(parts, collection, kinds.names) for parts in found]
+    for parts, row in zip(found, rows, strict=True):
+        if row.key != appended_key(row.version, parts[1]):
+            raise CorruptData(
+                f"{kind} {parts[1]} of version {row.version} lies at another place; {_TODO}"
+            )
+    return rows
+
+
+def _frontier_in(state: StashState) -> Frontier:
+    return Frontier(state.since, state.upper)
+
+
+def _compare_token(state: StashState, token: FenceToken) -> None:
+    if state.token != token:
+        raise Fenced(f"fence token {token} is no longer the catalog's ({state.token})")
+
+
+def _weight(rows: Sequence[Numbered]) -> tuple[int, int]:
+    return len(rows), sum(one.checksum for one in rows)
+
+
+def _consolidate(
+    state: StashState, up_to: int, rows: Sequence[Numbered]
+) -> tuple[list[Numbered], StashState]:
+    """What a compaction up to ``up_to`` takes out, and the state behind it.
+
+    ``rows`` are those of the versions between, and all rows of objects of which one is taken back.
+    Raises `CorruptData` where they are not whole.
+    """
+    of_versions = updates_of(one.row for one in rows if one.row.version > state.since)
+    versions = [update.version for update in of_versions]
+    if versions != list(range(state.since + 1, up_to + 1)):
+        missing = min(set(range(state.since + 1, up_to + 1)) - set(versions))
+        raise CorruptData(f"version {missing} is missing in the log; nothing was trimmed: {_TODO}")
+    left: dict[Row, int] = {}
+    for row in consolidated(one.row for one in rows):
+        left[row] = left.get(row, 0) + 1
+    removed, added = [], []
+    for one in rows:
+        if left.get(one.row, 0):
+            left[one.row] -= 1
+            if one.row.version > state.since:
+                added.append(one)
+        else:
+            removed.append(one)
+    gone = [one for one in removed if one.row.version <= state.since and is_object(one.row.kind)]
+    more, less = _weight(added), _weight(gone)
+    return removed, replace(
+        state,
+        since_time=of_versions[-1].time,
+        objects=state.objects + more[0] - less[0],
+        sum=state.sum + more[1] - less[1],
+    )

@@ -1,0 +1,278 @@
+"""The tables of the stash: a catalog as rows of (collection, key, value, time, diff) in SQL.
+
+=====================  =========================================================================
+``stash``              one row: ``upper``, ``since``, the fence token; none while it is empty
+``stash_collection``   the name of each kind that has rows, and the number that they have for it
+``stash_row``          the rows of versions (see `strandline.durable.rows`): heads and objects
+``stash_appended``     the rows of append-only kinds, which are never consolidated
+=====================  =========================================================================
+
+Of a row, ``version`` is the time in the model's sense, and ``time`` that of the version. ``number``
+is 0 for the head of an update, and above it the row's place in it.
+
+What must stay true: a row says what was written into it. Each has the checksum of all its parts,
+among them the name of its collection. A row may also get lost, by a bit in its version that moves
+it out of every read. In a version that can be read the head counts its rows; of those below, the
+``stash`` row has number and sum of checksums, and the sum of those of the collections. That row has
+a checksum itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from zlib import crc32
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+)
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable.rows import Row, checksum
+from strandline.errors import CorruptData
+from strandline.fencing import FenceToken
+from strandline.sql import Parameter, Query, change_each, first_row, run
+from strandline.sql import Row as SqlRow
+from strandline.sql.ground import Step, whole_row
+
+METADATA = MetaData()
+PART = "stash"
+VERSION = 1
+STEPS: Mapping[int, Step] = {}
+"""How the tables of an older version become those of `VERSION`."""
+
+STASH = Table(
+    "stash",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("upper", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("since_time", BigInteger, nullable=False),
+    Column("deploy_generation", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("objects", BigInteger, nullable=False),
+    Column("sum", BigInteger, nullable=False),
+    Column("collections", BigInteger, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+)
+COLLECTIONS = Table(
+    "stash_collection",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("name", String, nullable=False, unique=True),
+)
+ROWS = Table(
+    "stash_row",
+    METADATA,
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("collection", Integer, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("diff", SmallInteger, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    # Last, because SQLite reads a row from its start, through every page of a large value.
+    Column("value", LargeBinary, nullable=False),
+)
+APPENDED = Table(
+    "stash_appended",
+    METADATA,
+    Column("collection", Integer, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", BigInteger, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("value", LargeBinary, nullable=False),
+)
+whole_row(COLLECTIONS)
+
+READ_STATE: Query = (
+    "SELECT upper, time, since, since_time, deploy_generation, epoch, objects, sum,"
+    " collections, checksum FROM stash WHERE id = 1",
+    (),
+)
+_PUT_STATE = (
+    "INSERT INTO stash (id, upper, time, since, since_time, deploy_generation, epoch, objects, sum,"
+    " collections, checksum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET"
+    " upper = excluded.upper, time = excluded.time, since = excluded.since,"
+    " since_time = excluded.since_time, deploy_generation = excluded.deploy_generation,"
+    " epoch = excluded.epoch, objects = excluded.objects, sum = excluded.sum,"
+    " collections = excluded.collections, checksum = excluded.checksum"
+)
+_PUT_ROWS = (
+    "INSERT INTO stash_row (version, number, collection, time, diff, checksum, key, value) VALUES "
+)
+_PUT_APPENDED = (
+    "INSERT INTO stash_appended (collection, version, number, time, checksum, key, value) VALUES "
+)
+_PUTS_AT_ONCE = 8
+"""Of one statement; so there are few texts for the driver to know."""
+ROW_PARTS = "version, number, collection, time, diff, checksum, key, value"
+_TODO = "restore the store from a backup"
+
+
+@dataclass(frozen=True, slots=True)
+class StashState:
+    """The one row of ``stash``.
+
+    ``time`` is that of the last version, ``since_time`` that of version ``since``. ``objects`` is
+    the number of rows of objects up to ``since``, ``sum`` that of their checksums. ``collections``
+    is the sum of the checksums of the collections (`Kinds.sum`).
+    """
+
+    upper: int
+    time: Timestamp
+    since: int
+    since_time: Timestamp
+    token: FenceToken | None
+    objects: int
+    sum: int
+    collections: int
+
+
+EMPTY = StashState(1, MIN_TIMESTAMP, 0, MIN_TIMESTAMP, None, 0, 0, 0)
+"""A stash before its first version."""
+
+
+def state_on(connection: Connection) -> StashState:
+    """The state as the transaction of ``connection`` sees it. Raises `CorruptData`."""
+    return state_in(first_row(connection, *READ_STATE))
+
+
+def state_in(row: SqlRow | None) -> StashState:
+    """The state in an answer to `READ_STATE`. Raises `CorruptData`."""
+    if row is None:
+        return EMPTY
+    *numbers, kept = row
+    if _checksum_of(numbers) != kept:
+        raise CorruptData(
+            f"the one row of the table stash does not have its checksum: upper {row[0]}, since"
+            f" {row[2]}, epoch {row[5]}; {_TODO}"
+        )
+    upper, time, since, since_time, generation, epoch, *counts = numbers
+    token = FenceToken(generation, epoch)
+    return StashState(upper, Timestamp(time), since, Timestamp(since_time), token, *counts)
+
+
+def put_state(connection: Connection, state: StashState) -> None:
+    """Replace the one row."""
+    token = state.token
+    assert token is not None  # a log that is not empty has one
+    numbers: tuple[int, ...] = (
+        state.upper,
+        state.time,
+        state.since,
+        state.since_time,
+        token.deploy_generation,
+        token.epoch,
+        state.objects,
+        state.sum,
+        state.collections,
+    )
+    change_each(connection, _PUT_STATE, [(*numbers, _checksum_of(numbers))])
+
+
+def _checksum_of(numbers: Sequence[int]) -> int:
+    return crc32(" ".join(map(str, numbers)).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A row, and where it lies in its table."""
+
+    row: Row
+    number: int
+    checksum: int
+
+
+def row_in(parts: SqlRow, kinds: Mapping[int, str]) -> Numbered:
+    """The row in an answer with `ROW_PARTS`. Raises `CorruptData`."""
+    version, number, collection, time, diff, kept, key, value = parts
+    kind = kinds.get(collection)
+    row = Row(kind or "", bytes(key), bytes(value), version, Timestamp(time), diff)
+    if kind is None or checksum(row) != kept:
+        raise CorruptData(
+            f"row {number} of version {version} of the stash, in collection {collection}"
+            f" ({kind or 'which there is not'}), does not have its checksum: it was changed after"
+            f" it was written; {_TODO}"
+        )
+    return Numbered(row, number, kept)
+
+
+def appended_in(parts: SqlRow, collection: int, kinds: Mapping[int, str]) -> Row:
+    """The row in an answer with version, number, time, checksum, key and value."""
+    version, number, time, kept, key, value = parts
+    return row_in((version, number, collection, time, 1, kept, key, value), kinds).row
+
+
+class Kinds:
+    """The collections: the name of each by its number, and the number by its name."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.names = dict(names)
+        self.numbers = {name: number for number, name in names.items()}
+        self.sum = sum(crc32(f"{number} {name}".encode()) for number, name in names.items())
+
+
+def kinds_on(connection: Connection, state: StashState) -> Kinds:
+    """The collections as ``state``, which the same transaction has read, knows them.
+
+    Raises `CorruptData`.
+    """
+    kinds = Kinds(dict(run(connection, "SELECT id, name FROM stash_collection")))
+    if kinds.sum != state.collections:
+        raise CorruptData(
+            f"the table stash_collection is not what was written, it has the rows {kinds.names};"
+            f" {_TODO}"
+        )
+    return kinds
+
+
+def with_kinds(connection: Connection, kinds: Kinds, names: Iterable[str]) -> Kinds:
+    """``kinds`` and ``names``, each of which gets a number above those of ``kinds``."""
+    added = dict(enumerate(sorted(names), max(kinds.names, default=0) + 1))
+    text = "INSERT INTO stash_collection (id, name) VALUES (?, ?)"
+    change_each(connection, text, list(added.items()))
+    return Kinds({**kinds.names, **added})
+
+
+def put_rows(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, int]) -> None:
+    """Add the head and the objects of one version; ``numbers`` are those of the collections."""
+    values: list[tuple[Parameter, ...]] = []
+    for place, row in enumerate(rows):
+        kind, key, value, version, time, diff = row
+        values.append((version, place, numbers[kind], time, diff, checksum(row), key, value))
+    _put(connection, _PUT_ROWS, values)
+
+
+def put_appended(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, int]) -> None:
+    """Add what one version has of append-only kinds."""
+    _put(
+        connection,
+        _PUT_APPENDED,
+        [
+            (numbers[row.kind], row.version, place, row.time, checksum(row), row.key, row.value)
+            for place, row in enumerate(rows)
+        ],
+    )
+
+
+def _put(connection: Connection, text: str, rows: Sequence[tuple[Parameter, ...]]) -> None:
+    for start in range(0, len(rows), _PUTS_AT_ONCE):
+        part = rows[start : start + _PUTS_AT_ONCE]
+        marks = f"({', '.join('?' * len(part[0]))})"
+        change_each(
+            connection, text + ", ".join([marks] * len(part)), [tuple(chain.from_iterable(part))]
+        )

@@ -1,0 +1,354 @@
+"""The tables of the stash: what a compaction leaves, damage, lost answers, companions.
+
+What every log promises is in ``test_log_contract.py``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from strandline.clock import HybridClock
+from strandline.durable import StashLog, Update
+from strandline.durable.stash_log import upper_within
+from strandline.durable.stash_tables import Kinds
+from strandline.errors import (
+    CorruptData,
+    IncompatibleFormat,
+    OutOfSync,
+    Stopping,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
+)
+from strandline.fencing import FenceToken
+from strandline.sql import Database, Query, change, open_engine, run
+from tests.durable.updates import TOKEN, begin, update
+from tests.metastorage.stores import STORES
+from tests.servers.sqlite import sqlite_url
+
+Open = Callable[[], Database]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the database of one stash again and again."""
+    address = STORES[request.param].create(tmp_path)
+    opened: list[Database] = []
+
+    def open_again() -> Database:
+        opened.append(open_engine(address))
+        return opened[-1]
+
+    yield open_again
+    for database in opened:
+        database.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "strandline.db"
+
+
+@contextmanager
+def stash_in(file: Path) -> Iterator[StashLog]:
+    with closing(open_engine(sqlite_url(file))) as database:
+        yield StashLog(database, HybridClock())
+
+
+def count(database: Database, table: str) -> int:
+    return int(database.rows(f"SELECT COUNT(*) FROM {table}")[0][0])
+
+
+def test_a_compaction_leaves_one_row_of_each_object(opening: Open) -> None:
+    database = opening()
+    log = StashLog(database, HybridClock())
+    begin(log, 4, objects=3)
+    assert count(database, "stash_row") == 4 + 4 * 3
+    assert log.compact(3, TOKEN)
+    assert count(database, "stash_row") == 1 + 4 * 3
+    assert count(database, "stash_appended") == 3
+    assert database.rows("SELECT COUNT(*) FROM stash_row WHERE diff < 0") == [(0,)]
+
+
+def test_a_stash_of_a_newer_release_is_refused(opening: Open) -> None:
+    database = opening()
+    StashLog(database, HybridClock())
+    with database.write() as connection:
+        change(connection, "UPDATE strandline_schema SET version = 9 WHERE part = 'stash'")
+    with pytest.raises(IncompatibleFormat, match="'stash' has version 9"):
+        StashLog(opening(), HybridClock())
+
+
+def test_a_closed_stash_says_so(opening: Open) -> None:
+    log = StashLog(opening(), HybridClock())
+    log.close()
+    with pytest.raises(Stopping):
+        log.frontier()
+
+
+# -- one transaction with others -------------------------------------------------------------------
+
+
+class Noting:
+    """A companion that writes into a table of its own, and fails where it is told to."""
+
+    asks: tuple[Query, ...] = (("SELECT COUNT(*) FROM noted", ()),)
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.is_committed = False
+        self._fails = fails
+
+    def write(self, connection: Any, updates: Sequence[Update]) -> None:
+        noted = int(run(connection, *self.asks[0])[0][0])
+        for one in updates:
+            change(
+                connection,
+                "INSERT INTO noted (number, version, time) VALUES (?, ?, ?)",
+                (noted, one.version, one.time),
+            )
+        if self._fails:
+            raise OSError("no room")
+
+    def committed(self) -> None:
+        self.is_committed = True
+
+
+@pytest.fixture
+def noting(opening: Open) -> Database:
+    database = opening()
+    with database.write() as connection:
+        change(connection, "CREATE TABLE noted (number BIGINT, version BIGINT, time BIGINT)")
+    return database
+
+
+def test_a_companion_writes_in_the_transaction_of_the_append(noting: Database) -> None:
+    log = StashLog(noting, HybridClock())
+    begin(log, 1)
+    companion = Noting()
+    appended = log.append(2, TOKEN, [update(2), update(3)], companion=companion)
+    assert companion.is_committed
+    assert noting.rows("SELECT number, version, time FROM noted ORDER BY version") == [
+        (0, 2, appended[0].time),
+        (0, 3, appended[0].time),
+    ]
+
+
+def test_a_companion_that_fails_undoes_the_append(noting: Database) -> None:
+    log = StashLog(noting, HybridClock())
+    begin(log, 1)
+    failing = Noting(fails=True)
+    with pytest.raises(UnknownOutcome):
+        log.append(2, TOKEN, [update(2)], companion=failing)
+    assert not failing.is_committed
+    assert log.frontier().upper == 2
+    assert count(noting, "noted") == 0
+    late = Noting()
+    with pytest.raises(OutOfSync):
+        log.append(3, TOKEN, [update(3)], companion=late)
+    assert count(noting, "noted") == 0
+
+
+def test_the_upper_is_read_in_a_transaction_of_the_caller(opening: Open) -> None:
+    database = opening()
+    log = StashLog(database, HybridClock())
+    with database.read() as connection:
+        assert upper_within(connection) == 1
+    begin(log, 2)
+    with database.read() as connection:
+        assert upper_within(connection) == 3
+
+
+# -- lost answers, races ---------------------------------------------------------------------------
+
+
+class CutDatabase:
+    """A database whose commits get no answer: they happen, or not."""
+
+    def __init__(self, database: Database, *, happens: bool) -> None:
+        self._database, self._happens = database, happens
+
+    @contextmanager
+    def write(self, **named: Any) -> Iterator[Connection]:
+        if not self._happens:
+            raise Unavailable("the connection was cut")
+        with self._database.write(**named) as connection:
+            yield connection
+        raise UnknownOutcome("the connection was cut")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+def cut(database: Database, *, happens: bool) -> StashLog:
+    return StashLog(CutDatabase(database, happens=happens), HybridClock())  # type: ignore[arg-type]  # a wrapper
+
+
+def test_an_append_whose_answer_was_lost_is_settled_by_its_id(opening: Open) -> None:
+    log = StashLog(opening(), HybridClock())
+    begin(log, 1)
+    mine = update(2)
+    (appended,) = cut(opening(), happens=True).append(2, TOKEN, [mine])
+    assert (appended,) == log.updates(2, 3)
+    assert appended.id == mine.id
+    with pytest.raises(OutOfSync):
+        cut(opening(), happens=True).append(2, TOKEN, [update(2)])
+    with pytest.raises(Unavailable, match="cut"):
+        cut(opening(), happens=False).append(3, TOKEN, [update(3)])
+    assert log.frontier().upper == 3
+
+
+def test_an_append_is_settled_though_its_version_was_trimmed(opening: Open) -> None:
+    log = StashLog(opening(), HybridClock())
+    begin(log, 3)
+    mine = log.updates(2, 3)[0]
+    assert log.compact(3, TOKEN)
+    assert log.time_of(mine) == mine.time
+    assert log.time_of(update(2)) is None
+
+
+@pytest.mark.parametrize(("others", "done"), [(2, True), (3, False), (4, False)])
+def test_a_compaction_that_another_one_overtook_finds_that_out(
+    opening: Open, others: int, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
+    begin(log, 5)
+    expected = log.snapshot(5)
+    write = log._database.write
+
+    def overtaken(**named: Any) -> Any:
+        monkeypatch.undo()
+        assert other.compact(others, TOKEN)
+        return write(**named)
+
+    monkeypatch.setattr(log._database, "write", overtaken)
+    assert log.compact(3, TOKEN) is done
+    assert log.frontier().since == max(others, 3)
+    assert log.snapshot(5) == expected
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def everything(log: StashLog) -> tuple[object, ...]:
+    """All that a log says."""
+    frontier = log.frontier()
+    return (
+        frontier,
+        log.token(),
+        log.first_snapshot(),
+        log.updates(frontier.since + 1, frontier.upper),
+        list(log.scan("audit_event", 0, frontier.upper)),
+    )
+
+
+TABLES = ("stash", "stash_collection", "stash_row", "stash_appended")
+FOUND_BY_THE_DATABASE = (
+    ("stash", "id"),
+    ("stash_appended", "collection"),
+    ("stash_appended", "version"),
+    ("stash_appended", "number"),
+)
+"""Primary keys: the check of a database compares them with their index."""
+Statement = tuple[str, tuple[Any, ...]]
+
+
+def damages(connection: sqlite3.Connection) -> Iterator[Statement]:
+    """What flips one bit in a column of a row, all columns of all rows in turn."""
+    for table in TABLES:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        for column in columns:
+            if (table, column) in FOUND_BY_THE_DATABASE:
+                continue
+            for rowid, value in connection.execute(f"SELECT rowid, {column} FROM {table}"):
+                for bit in (0, 5, 30):
+                    text = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
+                    yield text, (flipped(value, bit), rowid)
+
+
+def losses(connection: sqlite3.Connection) -> Iterator[Statement]:
+    """What takes one row away, all rows in turn."""
+    for table in TABLES[1:3]:
+        for (rowid,) in connection.execute(f"SELECT rowid FROM {table}"):
+            yield f"DELETE FROM {table} WHERE rowid = ?", (rowid,)
+
+
+def flipped(value: Any, bit: int) -> Any:
+    if isinstance(value, int):
+        return value ^ 1 << bit
+    data = bytearray(value.encode() if isinstance(value, str) else value)
+    data[bit % len(data)] ^= 1 << bit % 7
+    return data.decode() if isinstance(value, str) else bytes(data)
+
+
+def contents_of(connection: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        table: connection.execute(f"SELECT rowid, * FROM {table}").fetchall() for table in TABLES
+    }
+
+
+def put_back(connection: sqlite3.Connection, kept: dict[str, list[tuple[Any, ...]]]) -> None:
+    connection.execute("BEGIN")
+    for table, rows in kept.items():
+        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        connection.execute(f"DELETE FROM {table}")
+        names = ["rowid", *names] if "id" not in names else names
+        connection.executemany(
+            f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
+            [row[-len(names) :] for row in rows],
+        )
+    connection.execute("COMMIT")
+
+
+@pytest.mark.parametrize("damage", [damages, losses])
+def test_a_bit_that_was_flipped_and_a_row_that_was_lost_are_refused(
+    file: Path, damage: Callable[[sqlite3.Connection], Iterator[Statement]]
+) -> None:
+    with stash_in(file) as log:
+        begin(log, 4, objects=2)
+        assert log.compact(2, TOKEN)
+        expected = everything(log)
+    unnoticed, tried = [], 0
+    with closing(sqlite3.connect(file, isolation_level=None)) as raw, stash_in(file) as log:
+        raw.execute("PRAGMA synchronous = OFF")
+        kept = contents_of(raw)
+        for statement in list(damage(raw)):
+            with suppress(sqlite3.IntegrityError):  # another row lies there
+                raw.execute(*statement)
+                tried += 1
+            log._kinds = Kinds({})
+            with suppress(CorruptData):
+                if everything(log) != expected:
+                    unnoticed.append(statement)
+            put_back(raw, kept)
+    assert unnoticed == []
+    assert tried > 8
+
+
+def test_a_version_that_is_not_whole_is_not_trimmed(file: Path) -> None:
+    with stash_in(file) as log, closing(sqlite3.connect(file, isolation_level=None)) as raw:
+        begin(log, 4)
+        before = log.frontier()
+        raw.execute("DELETE FROM stash_row WHERE version = 2 AND number = 1")
+        with pytest.raises(CorruptData, match="version 2 of the log has 0 rows of objects"):
+            log.compact(3, TOKEN)
+        raw.execute("DELETE FROM stash_row WHERE version = 2")
+        with pytest.raises(CorruptData, match="version 2 is missing in the log; nothing was"):
+            log.compact(3, TOKEN)
+        with pytest.raises(CorruptData, match="a hole: version 2 is missing"):
+            log.updates(1, 5)
+        assert log.frontier() == before
+
+
+def test_versions_that_are_not_there_are_named(file: Path) -> None:
+    with stash_in(file) as log:
+        begin(log, 2)
+        with pytest.raises(VersionNotFound, match="the latest in the log is 2"):
+            log.updates(2, 4)
+        assert log.token() == FenceToken(0, 1)
