@@ -454,3 +454,27 @@ def test_ten_thousand_columns_work_and_one_more_is_refused(manager: CatalogManag
     wider = replace(definition, name="u", columns=(*wide, ColumnDefinition("one_more", t.INT)))
     with pytest.raises(InvalidInput, match="10001"):
         manager.execute(CreateTable(schema="s", definition=wider), author="ann")
+
+
+# -- tables of the same columns
+
+
+def test_tables_of_the_same_columns_share_their_descriptors(manager: CatalogManager) -> None:
+    manager.execute([SCHEMA, TABLE, replace(TABLE, definition=table("u"))], author="ann")
+    catalog = manager.latest_catalog()
+    first, second = catalog.table("s", "t"), catalog.table("s", "u")
+    assert first is not None
+    assert second is not None
+    assert first.columns == second.columns
+    assert all(a is b for a, b in zip(first.columns, second.columns, strict=True))
+
+
+def test_columns_that_one_kind_of_table_may_have_are_still_refused_in_another(
+    manager: CatalogManager,
+) -> None:
+    plain = table("p", "a time(6)", transactional=False)
+    manager.execute([SCHEMA, CreateTable(schema="s", definition=plain)], author="ann")
+    for _ in range(2):
+        transactional = replace(plain, name="t", transactional=True)
+        with pytest.raises(UnsupportedOperation, match=r"column 'a' has the type time\(6\)"):
+            manager.execute(CreateTable(schema="s", definition=transactional), author="ann")

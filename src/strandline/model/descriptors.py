@@ -109,6 +109,9 @@ class ColumnDescriptor:
     default: str | None = None
     metadata: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # columns are looked up by the thousand, and names tell them apart
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:

@@ -114,10 +114,29 @@ register_codec(
     since="0.1.0",
     codec=Codec(_write_column, _read_column),
 )
+_COLUMNS = nested_list(ColumnDescriptor)
+_MOST_SHARED_COLUMNS = 100
+
+
+@lru_cache(maxsize=256)
+def _column_bytes(columns: tuple[ColumnDescriptor, ...]) -> bytes:
+    """Tables of the same columns are made again and again."""
+    out = bytearray()
+    _COLUMNS.write(out, columns)
+    return bytes(out)
+
+
+def _write_columns(out: bytearray, value: tuple[ColumnDescriptor, ...]) -> None:
+    if len(value) > _MOST_SHARED_COLUMNS:
+        _COLUMNS.write(out, value)
+    else:
+        out += _column_bytes(value)
+
+
 _new_in_0_1_0(
     SchemaVersion,
     type_id=16,
-    fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))],
+    fields=[("number", UINT), ("columns", Codec(_write_columns, _COLUMNS.read))],
 )
 _new_in_0_1_0(
     StorageFormat,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -27,6 +28,7 @@ from strandline.config import Settings
 from strandline.errors import AlreadyExists, Fenced, UnknownOutcome
 from strandline.fencing import FenceToken
 from strandline.metastore.store import warehouse
+from strandline.metastore.store.folder_effects import Turn
 from strandline.model.types import INT
 from strandline.node import Node, relocate
 from strandline.sql import FenceRow, SqliteDatabase, statements
@@ -105,6 +107,18 @@ def test_what_moves_a_folder_is_done_behind_the_append(node: Node, command: Comm
     assert writes(node) == before + 2
     assert [at for _, at in verbs(node, head)] == [version]
     assert not folder_of(node, "old").exists()
+
+
+def test_a_projected_version_leaves_no_garbage_in_circles(node: Node) -> None:
+    """A look for it goes over all objects of a program, and each change would bring the next."""
+    execute(node, create("first"))
+    gc.disable()
+    try:
+        gc.collect()
+        execute(node, create("second"))
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Turn)]
+    finally:
+        gc.enable()
 
 
 class Points:

@@ -58,6 +58,9 @@ class ColumnDefinition:
     default: str | None = None
     metadata: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # columns are looked up by the thousand, and names tell them apart
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
@@ -91,6 +94,16 @@ class TableDefinition:
     stale_rows_fraction: float = 0.2
     min_stale_rows: int = 500
     partitioned_by: tuple[str, ...] = ()
+
+
+FirstColumns = tuple[tuple[ColumnDescriptor, ...], int]
+"""The columns of a new table, and the next id after theirs."""
+_FIRST_COLUMNS: dict[tuple[tuple[ColumnDefinition, ...], bool], FirstColumns] = {}
+"""Those of definitions that passed `checked` lately, in a table that is transactional or not.
+
+Tables of the same columns are made again and again; they share their descriptors.
+"""
+_MOST_DEFINITIONS, _MOST_SHARED_COLUMNS = 256, 100
 
 
 def generated_key_name(table: str) -> str:
@@ -302,9 +315,13 @@ def checked(definition: TableDefinition) -> TableDefinition:
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     _check_kind_of_partitions(definition)
-    check_columns(definition.columns, table=name)
+    is_known = _known_columns(definition) is not None
+    if not is_known:
+        check_columns(definition.columns, table=name)
     _check_key(definition)
-    columns = checked_columns(definition.columns, transactional=definition.transactional)
+    columns = definition.columns
+    if not is_known:
+        columns = checked_columns(columns, transactional=definition.transactional)
     check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
     check_distinct(definition.colocation, what=f"the colocation columns of {name}")
     key = {normalize(column) for column in definition.primary_key}
@@ -315,7 +332,7 @@ def checked(definition: TableDefinition) -> TableDefinition:
             f"({', '.join(definition.primary_key)}): rows of one key must lie together"
         )
     check_stale_rows(definition.stale_rows_fraction, definition.min_stale_rows)
-    if all(map(operator.is_, columns, definition.columns)):
+    if is_known or all(map(operator.is_, columns, definition.columns)):
         return definition
     return replace(definition, columns=columns)
 
@@ -370,7 +387,9 @@ def describe(
     primary_key_index: int = 0,
 ) -> TableDescriptor:
     """The first descriptor of a new table out of a `checked` definition."""
-    columns, next_id = new_columns(definition.columns, FIRST_COLUMN_ID)
+    columns, next_id = _known_columns(definition) or _remembered(
+        definition, new_columns(definition.columns, FIRST_COLUMN_ID)
+    )
     partition_columns = column_ids(columns, definition.partition_columns)
     if partition_columns and tuple(c.id for c in columns)[-len(partition_columns) :] != (
         partition_columns
@@ -403,6 +422,23 @@ def describe(
         min_stale_rows=definition.min_stale_rows,
         partitioning=partitioning_of(definition, columns),
     )
+
+
+def _known_columns(definition: TableDefinition) -> FirstColumns | None:
+    """The first columns of a table like this one, if such a definition was checked lately."""
+    if len(definition.columns) > _MOST_SHARED_COLUMNS:
+        return None
+    return _FIRST_COLUMNS.get((definition.columns, definition.transactional))
+
+
+def _remembered(definition: TableDefinition, columns: FirstColumns) -> FirstColumns:
+    """``columns``; the next definition like this one, which was checked, gets them too."""
+    is_small = len(columns[0]) <= _MOST_SHARED_COLUMNS
+    if is_small and all(column.default is None for column in definition.columns):
+        if len(_FIRST_COLUMNS) >= _MOST_DEFINITIONS:
+            _FIRST_COLUMNS.clear()
+        _FIRST_COLUMNS[definition.columns, definition.transactional] = columns
+    return columns
 
 
 def partitioning_of(

@@ -85,8 +85,12 @@ class RefusedFolders:
     unremoved: int = 0
 
 
-Paths = Callable[[], tuple[Iterable[str], Iterable[str]]]
-"""The folders that an effect makes, and those that it moves or removes."""
+_PathPair = tuple[Sequence[str], Sequence[str]]
+Paths = Callable[[], _PathPair]
+"""The folders that an effect makes, and those that it moves or removes.
+
+It refers to no turn, which keeps it: circles live until the interpreter looks for them.
+"""
 
 
 class Turn:
@@ -124,7 +128,9 @@ class Turn:
         """Take an effect on these folders; False where it has to wait."""
         if not self.left:
             return False
-        if self.untouched:
+        if self.appends:
+            pass  # it only makes, and what is made twice is found
+        elif self.untouched:
             self._first = paths  # compared with others if there are any
         else:
             if self._first is not None:
@@ -272,11 +278,14 @@ class FolderEffects:
         work = None if effect is None else _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
-        if not turn.take(lambda: (self._paths(work.makes), self._paths(work.moves))):
+        if not turn.take(partial(self._paths_of, work.makes, work.moves)):
             return False
         turn.moves = turn.moves or bool(work.moves)
         work.do()
         return True
+
+    def _paths_of(self, makes: Iterable[Place], moves: Iterable[Place]) -> _PathPair:
+        return self._paths(makes), self._paths(moves)
 
     def _paths(self, places: Iterable[Place]) -> Sequence[str]:
         """The folders at these places, as far as they are in reach."""
