@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -66,6 +67,19 @@ def names(found: Any) -> list[str]:
     matches = re.compile(re.sub(r"\\(.)|(.)", _as_expression, pattern)).fullmatch
     folder = folder_path(found.sd.location)
     return sorted(path.name for path in folder.rglob("*.parquet*") if matches(path.name))
+
+
+def listed(found: Any) -> list[str]:
+    """The names that the pattern of a hidden table lists one by one."""
+    pattern = found.sd.serdeInfo.parameters["pathGlobFilter"]
+    return str(pattern)[1:-1].split(",")
+
+
+def checksums_in(view_text: str) -> list[dict[int, int]]:
+    """What a text says of files with deleted rows: the checksum by the file's id, for each join."""
+    arrays = re.findall(r"map_from_arrays\(CAST\(split\('(.*?)',.*?split\('(.*?)',", view_text)
+    numbers = [[list(map(int, array.split(","))) for array in pair] for pair in arrays]
+    return [dict(zip(*pair, strict=True)) for pair in numbers]
 
 
 def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None:
@@ -207,6 +221,56 @@ def test_where_most_rows_are_in_files_with_deleted_ones_all_go_through_the_join(
     dml.delete(session, "d1.orders", touched, [3])
     assert "UNION ALL" not in text(stub)
     assert len(names(hidden(stub)[0])) == 2
+
+
+def test_the_deleted_rows_of_a_file_are_found_by_the_checksum_of_its_name(
+    session: Session, stub: Any
+) -> None:
+    many = [{"id": n, "item": "x"} for n in range(10)]
+    ids = [dml.append(session, "d1.orders", *many) for _ in range(3)]
+    for file_id in ids[1:]:
+        dml.delete(session, "d1.orders", file_id, [3])
+    joined, _ = hidden(stub)
+    assert len(names(joined)) == 3
+    checksums = {int(name.split("-")[0]): zlib.crc32(name.encode()) for name in names(joined)}
+    assert checksums_in(text(stub)) == [{file_id: checksums[file_id] for file_id in ids[1:]}]
+    assert "crc32(CAST(_metadata.file_name AS BINARY)) AS _strandline_file" in text(stub)
+
+
+def test_files_whose_names_have_one_checksum_are_joined_apart(session: Session, stub: Any) -> None:
+    many = [{"id": n, "item": "x"} for n in range(10)]
+    for name in ("plumless", "between", "buckeroo", "other"):
+        path = f"_files/{name}.parquet"
+        file_id = dml.append(session, "d1.orders", *many, path=path)
+        dml.delete(session, "d1.orders", file_id, [3])
+    data = [part for part in hidden(stub) if "@data_" in part.tableName]
+    first = ["between.parquet", "other.parquet", "plumless.parquet"]
+    assert [sorted(listed(part)) for part in data] == [first, ["buckeroo.parquet"]]
+
+
+def test_a_file_whose_name_spark_may_escape_is_joined_by_itself(
+    session: Session, stub: Any
+) -> None:
+    many = [{"id": n, "item": "x"} for n in range(10)]
+    for name in ("a b", "ab", "b"):
+        file_id = dml.append(session, "d1.orders", *many, path=f"_files/{name}.parquet")
+        dml.delete(session, "d1.orders", file_id, [3])
+    first = next(n for n, part in enumerate(hidden(stub)) if listed(part) == ["a b.parquet"])
+    alone = text(stub).split(" UNION ALL ")[first]
+    assert checksums_in(alone) == []
+    assert re.search(r"CAST\(\d+ AS BIGINT\) AS _strandline_file", alone)
+
+
+def test_files_without_deleted_rows_that_are_read_apart_are_not_joined(
+    session: Session, stub: Any
+) -> None:
+    many = [{"id": n, "item": "x"} for n in range(10)]
+    touched = dml.append(session, "d1.orders", *many)
+    dml.delete(session, "d1.orders", touched, [3])
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    dml.append(session, "d1.orders", {"id": 1, "what": "x"})
+    joined, plain = text(stub).split(" UNION ALL ")
+    assert ("JOIN" in joined, "JOIN" in plain) == (True, False)
 
 
 def test_files_of_older_releases_are_read_where_they_are(session: Session, stub: Any) -> None:

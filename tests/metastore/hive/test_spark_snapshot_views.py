@@ -344,7 +344,9 @@ def test_files_and_delete_files_may_be_in_any_folder_of_the_table(
     session, name = served.node.session(user="ann"), f"{SCHEMA}.anywhere"
     first = dml.append(session, name, *({"id": n} for n in range(4)))
     odd = dml.append(session, name, *({"id": n} for n in range(4, 8)), path="own/a [x]{,}.parquet")
+    near = dml.append(session, name, *({"id": n} for n in range(8, 12)))
+    dml.delete(session, name, near, [0, 3])
     dml.delete(session, name, first, [0])
     dml.delete(session, name, first, [1], folder="own d")
     dml.delete(session, name, odd, [2], folder="other")
-    assert spark.column(f"SELECT id FROM {name} ORDER BY id") == [2, 3, 4, 5, 7]
+    assert spark.column(f"SELECT id FROM {name} ORDER BY id") == [2, 3, 4, 5, 7, 9, 10]
