@@ -42,6 +42,8 @@ class Settings:
     reaches it at that path. Once it was named it need not be named again.
     ``objects``: the postgresql:// address of the database that keeps what etcd does not, for a
     store at an etcd:// address.
+    ``catalog_log``: which log keeps the catalog of a new store: metastorage, stash or shadow. A
+    store remembers it, so it need not be named again. Not set, it is metastorage for a new store.
     ``delay_ms``: for a new catalog, how long after its commit a version becomes active on every
     node. Not set, it is 0 in a folder and 200 ms on servers.
     ``clock_skew_ms``: for a new catalog, how much the clocks of its nodes may differ. Not set, it
@@ -88,6 +90,7 @@ class Settings:
     tls_key: str = ""
     warehouse: str = ""
     objects: str = ""
+    catalog_log: str = ""
     delay_ms: int | None = None
     clock_skew_ms: int | None = None
     thrift_port: int = DEFAULT_THRIFT_PORT

@@ -23,16 +23,16 @@ from strandline.cli.options import FOLDER, FOLDER_TYPE, OUTPUT, STORE, USER, Sto
 from strandline.cli.settings import load
 from strandline.cli.stores import address_of, database_of, ensure_store
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import durable_state
 from strandline.errors import CorruptData, InvalidInput, surface_of
 from strandline.logs import in_one_line
-from strandline.metastorage import SqlMetastorage, open_metastorage
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node import relocation, store_database
 from strandline.node.address import StoreAddress
 from strandline.node.backup import Manifest, back_up
 from strandline.node.backup import restore as restore_backup
+from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.place import refuse_lost_database
 from strandline.node.store_database import compare_head, refuse_older_parts
 from strandline.node.verification import Finding, Verification, Verified
@@ -130,14 +130,10 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
     with closing(_database(address)) as database:
         refuse_older_parts(database, todo=_OLDER)
         clock = HybridClock()
-        with closing(
-            SqlMetastorage(database, clock)
-            if address.catalog == address.objects
-            else open_metastorage(address.catalog, clock)
-        ) as metastorage:
+        with reading_catalog_log(LogPlace(database, address, clock)) as log:
             yield Verification(
                 database,
-                durable_state(MetastorageLog(metastorage)).open_read_only,
+                durable_state(log).open_read_only,
                 NotificationLog(database, clock),
                 folders=_folders(address, database),
                 compare_head=partial(compare_head, address.folder, database)

@@ -25,15 +25,14 @@ from strandline.clock import (
     milliseconds,
     parse_timestamp,
 )
-from strandline.durable import MetastorageLog, UpdateLog, durable_state
+from strandline.durable import UpdateLog, durable_state
 from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
-from strandline.metastorage import Metastorage, SqlMetastorage, open_metastorage
-from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
 from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
+from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered
 from strandline.node.place import refuse_lost_database
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
 from strandline.sql import Database, ground, open_engine
@@ -77,15 +76,10 @@ def database_of(store: Store, *, read_only: bool = True) -> Iterator[Database]:
 def log_of(store: Store, database: Database) -> Iterator[UpdateLog]:
     """The log of the catalog, beside the ``database`` of the same store. `NotFound`."""
     address = address_of(store)
-    if address.is_one_database:
-        with database.read() as connection:
-            if ground.version_of(connection, METASTORAGE_PART) is None:
-                raise _no_catalog(address)
-        metastorage: Metastorage = SqlMetastorage(database, HybridClock())
-    else:
-        metastorage = open_metastorage(address.catalog, HybridClock())
-    with closing(metastorage):
-        log = MetastorageLog(metastorage)
+    place = LogPlace(database, address, HybridClock())
+    if remembered(place) is None:
+        raise _no_catalog(address)
+    with reading_catalog_log(place) as log:
         if log.token() is None:
             raise _no_catalog(address)
         yield log

@@ -57,6 +57,7 @@ from strandline.model.places import Place
 from strandline.node.node import CACHE_FILE, Node
 from strandline.node.place import DATABASE_FILE
 from strandline.node.relocation import Relocated, relocate
+from strandline.node.store_database import CATALOG_MARK, head_of
 from strandline.sql import open_sqlite
 from strandline.transactions.holds import BACKUP
 from strandline.transactions.tables import TXN_WRITE_ID
@@ -213,10 +214,7 @@ def _copy_database(node: Node, target: Path) -> Manifest:
         closing(sqlite3.connect(target / DATABASE_FILE)) as copied,
     ):
         source.backup(copied)  # all pages in one step: one read transaction
-        version = copied.execute(
-            "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM metastorage "
-            "WHERE CAST(key AS TEXT) = 'catalog.version'"
-        ).fetchone()
+        version = head_of(target).marks_of(copied)[CATALOG_MARK]
         (time,) = copied.execute("SELECT time FROM strandline_clock WHERE id = 1").fetchone()
         (environment,) = copied.execute("SELECT environment FROM strandline_fence").fetchone()
     return Manifest(
@@ -224,7 +222,7 @@ def _copy_database(node: Node, target: Path) -> Manifest:
         release=__version__,
         store=str(node.folder),
         environment=environment,
-        catalog_version=version[0],
+        catalog_version=version,
         time=format_timestamp(time),
     )
 

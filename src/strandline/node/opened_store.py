@@ -25,13 +25,13 @@ from pathlib import Path
 
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import VERSION, MetastorageLog, upper_within
+from strandline.durable import UpdateLog
 from strandline.errors import InvalidInput
-from strandline.metastorage import SqlMetastorage, open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
+from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
 from strandline.node.place import settle
 from strandline.node.store_database import (
     BackgroundCheck,
@@ -65,7 +65,7 @@ class OpenedStore:
     name: str
     folder: Path | None
     database: Database
-    log: MetastorageLog
+    log: UpdateLog
     upper_within: UpperWithin | None
     clock: HybridClock
     folders: StoreFolders
@@ -102,7 +102,7 @@ def open_store(
     clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
     with ExitStack() as opened:
         if address.folder is not None:
-            opened_store = _open_folder(address.folder, settings, clock, opened, check=check)
+            opened_store = _open_folder(address, settings, clock, opened, check=check)
         else:
             opened_store = _open_servers(address, settings, clock, opened)
         opened_store._opened.push(opened.pop_all())
@@ -110,8 +110,15 @@ def open_store(
 
 
 def _open_folder(
-    folder: Path, settings: Settings, clock: HybridClock, opened: ExitStack, *, check: bool
+    address: StoreAddress,
+    settings: Settings,
+    clock: HybridClock,
+    opened: ExitStack,
+    *,
+    check: bool,
 ) -> OpenedStore:
+    folder = address.folder
+    assert folder is not None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; name the folder of a store")
     try:
@@ -120,14 +127,13 @@ def _open_folder(
         raise InvalidInput(f"{folder} cannot be made: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     opened.callback(database.close)
-    log, upper = _log_in(database, clock, opened)
-
+    kept = _log_of(address, database, settings, clock, opened)
     return OpenedStore(
         name=str(folder),
         folder=folder,
         database=database,
-        log=log,
-        upper_within=upper,
+        log=kept.log,
+        upper_within=kept.upper_within,
         clock=clock,
         folders=StoreFolders(
             folder,
@@ -161,21 +167,15 @@ def _open_servers(
     database = open_engine(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
-    if address.is_one_database:
-        log, upper = _log_in(database, clock, opened)
-    else:
-        metastorage = open_metastorage(address.catalog, clock)
-        opened.callback(metastorage.close)
-        log, upper = MetastorageLog(metastorage), None
-        _move_past(clock, database)
+    kept = _log_of(address, database, settings, clock, opened)
     place = place_of_warehouse(database, settings.warehouse)
-    place.refuse_foreign(is_new=lambda: log.token() is None)
+    place.refuse_foreign(is_new=lambda: kept.log.token() is None)
     return OpenedStore(
         name=address.name,
         folder=None,
         database=database,
-        log=log,
-        upper_within=upper,
+        log=kept.log,
+        upper_within=kept.upper_within,
         clock=clock,
         folders=StoreFolders(
             place.folder,
@@ -195,15 +195,17 @@ def _open_servers(
     )
 
 
-def _log_in(
-    database: Database, clock: HybridClock, opened: ExitStack
-) -> tuple[MetastorageLog, UpperWithin | None]:
-    """The catalog's log in the database that keeps all else, and how its upper is read there."""
-    metastorage = SqlMetastorage(database, clock)
-    opened.callback(metastorage.close)
+def _log_of(
+    address: StoreAddress,
+    database: Database,
+    settings: Settings,
+    clock: HybridClock,
+    opened: ExitStack,
+) -> OpenedLog:
+    """The catalog's log; the clock is behind no time of the store."""
     _move_past(clock, database)
-    within = UpperWithin(upper_within(metastorage.get_on), metastorage.getting(VERSION))
-    return MetastorageLog(metastorage), within
+    place = LogPlace(database, address, clock)
+    return open_catalog_log(place, opened, wanted=settings.catalog_log)
 
 
 def _move_past(clock: HybridClock, database: Database) -> None:

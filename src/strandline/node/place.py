@@ -51,8 +51,9 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import CorruptData, StoreMoved
 from strandline.metastorage import SqlMetastorage
+from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
-from strandline.sql import SqliteDatabase
+from strandline.sql import SqliteDatabase, ground
 from strandline.sql.ground import whole_row
 
 DATABASE_FILE = "strandline.db"
@@ -129,9 +130,10 @@ def _has_content(path: Path) -> bool:
 
 def made_at(database: SqliteDatabase) -> str | None:
     """The folder in which an older release made the store; None where there is no catalog yet."""
-    metastorage = SqlMetastorage(database, HybridClock())
-    log = MetastorageLog(metastorage)
-    openable = durable_state(log)
+    with database.read() as connection:
+        if ground.version_of(connection, METASTORAGE_PART) is None:
+            return None
+    openable = durable_state(MetastorageLog(SqlMetastorage(database, HybridClock())))
     if not openable.is_initialized():
         return None
     latest = openable.open_read_only().recovered[-1]

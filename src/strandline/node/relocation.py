@@ -14,14 +14,15 @@ from pathlib import Path
 from sqlalchemy import Connection, update
 
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import UpdateLog, durable_state
 from strandline.durable.state import ENVIRONMENT, new_environment_id
 from strandline.errors import Conflict, CorruptData, NotFound
 from strandline.fencing import FenceToken
-from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.model.descriptors import ConfigEntry
+from strandline.node.address import StoreAddress
+from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
     DATABASE_FILE,
@@ -80,13 +81,12 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     with database.read() as connection:
         kept = read(connection)
     old = kept.path if kept else made_at(database)
-    metastorage = SqlMetastorage(database, HybridClock())
-    log = MetastorageLog(metastorage)
-    environment = durable_state(log).open_read_only().environment or ""
-    if old is not None and not copy:
-        _refuse_living(Path(old), folder, environment)
-    if copy:
-        environment = _new_environment(database, log)
+    with reading_catalog_log(LogPlace(database, StoreAddress(folder), HybridClock())) as log:
+        environment = durable_state(log).open_read_only().environment or ""
+        if old is not None and not copy:
+            _refuse_living(Path(old), folder, environment)
+        if copy:
+            environment = _new_environment(database, log)
     names = united(kept.names if kept else (), [old] if old else (), present.names)
     folders = StoreFolders(folder, names=names)
     with database.write() as connection:
@@ -116,7 +116,7 @@ def _refuse_living(old: Path, folder: Path, environment: str) -> None:
         )
 
 
-def _new_environment(database: SqliteDatabase, log: MetastorageLog) -> str:
+def _new_environment(database: SqliteDatabase, log: UpdateLog) -> str:
     """Give the store an environment id of its own, in the catalog first and then in the rows."""
     with database.read() as connection:
         fence = FenceRow.read(connection)

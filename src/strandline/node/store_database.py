@@ -19,10 +19,11 @@ import sqlite3
 import threading
 from pathlib import Path
 
+from strandline.durable import stash_tables
 from strandline.errors import IncompatibleFormat, StrandlineError
 from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
-from strandline.node import place
+from strandline.node import catalog_log, place
 from strandline.node.place import DATABASE_FILE, HEAD_FILE, refuse_lost_database
 from strandline.sql import Database, SqliteDatabase, ground, open_sqlite, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
@@ -35,20 +36,25 @@ PARTS = {
     ground.GROUND_PART: (ground.GROUND_VERSION, ground.GROUND),
     metastorage_tables.PART: (metastorage_tables.VERSION, metastorage_tables.METADATA),
     transaction_tables.PART: (transaction_tables.VERSION, transaction_tables.METADATA),
+    stash_tables.PART: (stash_tables.VERSION, stash_tables.METADATA),
+    catalog_log.PART: (catalog_log.VERSION, catalog_log.METADATA),
     place.PART: (place.VERSION, place.METADATA),
     metastore_tables.PART: (metastore_tables.VERSION, metastore_tables.METADATA),
 }
 """The parts that this program knows: their version, and their tables."""
+CATALOG_MARK = "catalog version"
 MARKS = (
     Mark(
-        "catalog version",
+        CATALOG_MARK,
         "metastorage",
         "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM metastorage"
         " WHERE key = 'catalog.version'",
     ),
+    Mark(CATALOG_MARK, "stash", "SELECT upper - 1 FROM stash WHERE id = 1"),
     Mark("event", "notification_sequence", "SELECT event_id FROM notification_sequence"),
     Mark("transaction", "txn", "SELECT seq FROM sqlite_sequence WHERE name = 'txn'"),
 )
+"""Of two marks with one name that which is further counts: a store may have both tables."""
 
 
 def head_of(folder: Path) -> HeadFile:

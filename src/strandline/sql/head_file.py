@@ -42,7 +42,10 @@ Marks = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A number that only grows: its name in messages, and the SQL that reads it in ``table``."""
+    """A number that only grows: its name in messages, and the SQL that reads it in ``table``.
+
+    Of several with one name, the furthest counts.
+    """
 
     name: str
     table: str
@@ -55,7 +58,7 @@ class HeadFile:
     def __init__(self, path: Path, marks: Sequence[Mark]) -> None:
         self.path = path
         self._marks = tuple(marks)
-        self._select = "SELECT " + ", ".join(f"({mark.select})" for mark in self._marks)
+        self._read: tuple[tuple[Mark, ...], str] | None = None  # what `read_marks` asks for
         self._written: dict[str, int] | None = None
         self._last: tuple[bytes, dict[str, int]] = b"", {}  # the file as it was read, and decoded
         self._file: int | None = None
@@ -64,19 +67,25 @@ class HeadFile:
     # -- what the database says
 
     def read_marks(self, connection: sqlite3.Connection) -> dict[str, int]:
-        """The marks as the transaction of ``connection`` sees them; all its tables are there."""
-        row = connection.execute(self._select).fetchone()
-        return {mark.name: int(value or 0) for mark, value in zip(self._marks, row, strict=True)}
+        """The marks as the transaction of ``connection`` sees them; no table comes any more."""
+        if self._read is None:
+            tables = _tables_of(connection)
+            there = tuple(mark for mark in self._marks if mark.table in tables)
+            self._read = there, "SELECT " + ", ".join(f"({mark.select})" for mark in there)
+        there, select = self._read
+        marks: dict[str, int] = {}
+        for mark, value in zip(there, connection.execute(select).fetchone(), strict=True):
+            marks[mark.name] = max(int(value or 0), marks.get(mark.name, 0))
+        return marks
 
     def marks_of(self, connection: sqlite3.Connection) -> dict[str, int]:
         """`read_marks` of a database in which tables may be missing yet."""
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-        marks = {}
+        tables = _tables_of(connection)
+        marks = dict.fromkeys((mark.name for mark in self._marks), 0)
         for mark in self._marks:
-            row = None
             if mark.table in tables:
                 row = connection.execute(mark.select).fetchone()
-            marks[mark.name] = int(row[0] or 0) if row is not None else 0
+                marks[mark.name] = max(int(row[0] or 0) if row else 0, marks[mark.name])
         return marks
 
     # -- what the file says
@@ -167,6 +176,10 @@ class HeadFile:
 
 _TURN = "writes"
 _JSON = json.JSONEncoder(separators=(",", ":"))
+
+
+def _tables_of(connection: sqlite3.Connection) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
 
 
 def _slot(values: Mapping[str, int]) -> bytes:

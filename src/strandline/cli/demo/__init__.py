@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from strandline.config import Settings
 from strandline.errors import UnsupportedOperation
 
 
@@ -31,6 +32,9 @@ from strandline.errors import UnsupportedOperation
 )
 @click.option("--objects", default="", metavar="ADDRESS", help="See `strandline serve --objects`.")
 @click.option(
+    "--catalog-log", default="", metavar="LOG", help="See `strandline serve --catalog-log`."
+)
+@click.option(
     "--months",
     type=click.IntRange(1, 12),
     default=12,
@@ -39,7 +43,14 @@ from strandline.errors import UnsupportedOperation
 )
 @click.option("--keep", is_flag=True, help="Leave the folder and a running node behind.")
 def demo(
-    *, client: str, folder: Path | None, store: str, objects: str, months: int, keep: bool
+    *,
+    client: str,
+    folder: Path | None,
+    store: str,
+    objects: str,
+    catalog_log: str,
+    months: int,
+    keep: bool,
 ) -> None:
     """Run the main job on the flights that left New York in 2013, and check every number.
 
@@ -56,5 +67,12 @@ def demo(
 
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise UnsupportedOperation(f"{folder} is not empty; name an empty folder")
-    all_hold = run(folder, store=store, objects=objects, client=client, months=months, keep=keep)
+    all_hold = run(
+        folder,
+        store=store,
+        settings=Settings(objects=objects, catalog_log=catalog_log),
+        client=client,
+        months=months,
+        keep=keep,
+    )
     sys.exit(0 if all_hold else 1)

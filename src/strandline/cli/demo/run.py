@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -27,11 +28,12 @@ from strandline.spark.schemas import SETTINGS
 
 
 def run(
-    folder: Path | None, *, store: str, objects: str, client: str, months: int, keep: bool
+    folder: Path | None, *, store: str, settings: Settings, client: str, months: int, keep: bool
 ) -> bool:
     """Run every step; True if every check held. Leaves folder and node behind with ``keep``.
 
-    ``store`` and ``objects`` are addresses of servers; without them the store lies in the folder.
+    ``store`` is an address of servers; without it the store lies in the folder. ``settings`` are
+    those of a new store; its warehouse lies in the folder.
     """
     began = time.monotonic()
     report = Report(new_console())
@@ -41,7 +43,7 @@ def run(
             stack.callback(shutil.rmtree, place, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
         address = store or str(place / "store")
-        settings = Settings(objects=objects, warehouse=str(place / "warehouse") if store else "")
+        settings = replace(settings, warehouse=str(place / "warehouse") if store else "")
         where = "in new databases" if store else "in an empty folder"
         report.heading(1, f"A node, a process of its own, on a store {where}")
         node = NodeProcess(address, settings=settings, log=place / "node.log")

@@ -1,0 +1,165 @@
+"""Which update log keeps the catalog of a store, and how it is opened.
+
+====================  =============================================================================
+``metastorage``       the store's metastorage: its SQL database, or etcd
+``stash``             tables of rows in the store's SQL database
+====================  =============================================================================
+
+`LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
+
+A store remembers its log in one row, which the first node writes before there is a catalog; a store
+of an older release has no row and the log ``metastorage``. Another log would begin with an empty
+catalog beside the rows of all tables, so it is refused. Where the remembered log is still empty
+(the first start failed), another one may take its place. Nodes that start at once on a new store
+write the row one after the other, so all but the first are compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Integer, MetaData, String, Table
+
+from strandline.clock import HybridClock
+from strandline.durable import VERSION as CATALOG_VERSION
+from strandline.durable import MetastorageLog, StashLog, UpdateLog, stash_log, upper_within
+from strandline.errors import CorruptData, InvalidInput
+from strandline.metastorage import SqlMetastorage, open_metastorage
+from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
+from strandline.metastore.store.transaction_order import UpperWithin
+from strandline.node.address import StoreAddress
+from strandline.sql import Database, change, ground, value
+from strandline.sql.ground import whole_row
+
+PART = "catalog_log"
+VERSION = 1
+METADATA = MetaData()
+KEPT = Table(
+    "strandline_catalog_log",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("name", String, nullable=False),
+)
+whole_row(KEPT)
+DEFAULT = "metastorage"
+_READ = "SELECT name FROM strandline_catalog_log WHERE id = 1"
+_PUT = (
+    "INSERT INTO strandline_catalog_log (id, name) VALUES (1, ?)"
+    " ON CONFLICT (id) DO UPDATE SET name = excluded.name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """What a log is opened with: the store's SQL database, and its address."""
+
+    database: Database
+    address: StoreAddress
+    clock: HybridClock
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """A log. ``upper_within`` is None where it does not lie in the store's SQL database."""
+
+    log: UpdateLog
+    upper_within: UpperWithin | None
+
+
+OpenLog = Callable[[LogPlace, ExitStack], OpenedLog]
+"""Opens a log; what is to be closed goes to the stack."""
+
+
+def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
+    if not place.address.is_one_database:
+        metastorage = open_metastorage(place.address.catalog, place.clock)
+        opened.callback(metastorage.close)
+        return OpenedLog(MetastorageLog(metastorage), None)
+    store = SqlMetastorage(place.database, place.clock)
+    opened.callback(store.close)
+    within = UpperWithin(upper_within(store.get_on), store.getting(CATALOG_VERSION))
+    return OpenedLog(MetastorageLog(store), within)
+
+
+def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
+    if not place.address.is_one_database:
+        raise InvalidInput(
+            f"catalog_log is stash, which keeps the catalog in {place.database.name}, and the store"
+            f" is {place.address.name}; name the store by the address of that database"
+        )
+    log = StashLog(place.database, place.clock)
+    opened.callback(log.close)
+    return OpenedLog(log, UpperWithin(stash_log.upper_within, stash_log.READ_UPPER))
+
+
+LOGS: dict[str, OpenLog] = {
+    DEFAULT: _open_metastorage_log,
+    "stash": _open_stash,
+}
+"""Every log that a store may have, by the name in the setting."""
+
+
+def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> OpenedLog:
+    """The log of a store, which from now on remembers it; ``wanted`` is empty for the one it has.
+
+    Raises `InvalidInput` for another log than the store has.
+    """
+    if wanted not in ("", *LOGS):
+        raise InvalidInput(f"catalog_log is {wanted!r}; it is one of {', '.join(LOGS)}")
+    name = remembered(place)
+    if name is None or (wanted not in ("", name) and _is_empty(place, name)):
+        name = _remember(place, wanted or DEFAULT, instead_of=name)
+    if wanted not in ("", name):
+        raise InvalidInput(
+            f"catalog_log is {wanted}, and the catalog of the store {place.address.name} is kept in"
+            f" the log {name}; leave catalog_log out, or set it to {name}"
+        )
+    return _known(name, place)(place, opened)
+
+
+@contextmanager
+def reading_catalog_log(place: LogPlace) -> Iterator[UpdateLog]:
+    """The log of a store that is there, as it is."""
+    with ExitStack() as opened:
+        yield _known(remembered(place) or DEFAULT, place)(place, opened).log
+
+
+def remembered(place: LogPlace) -> str | None:
+    """The name of the log that the store has; None for a store without a catalog."""
+    with place.database.read() as connection:
+        if ground.version_of(connection, PART) is not None:
+            name: str | None = value(connection, _READ)
+            return name
+        has_tables = ground.version_of(connection, METASTORAGE_PART) is not None
+    # Of an older release, or new.
+    if place.address.is_one_database and not has_tables:
+        return None
+    return None if _is_empty(place, DEFAULT) else DEFAULT
+
+
+def _is_empty(place: LogPlace, name: str) -> bool:
+    with ExitStack() as opened:
+        return _known(name, place)(place, opened).log.token() is None
+
+
+def _remember(place: LogPlace, name: str, *, instead_of: str | None) -> str:
+    """Write the row, unless another node was first; what it says then."""
+    place.database.ensure_schema(PART, VERSION, METADATA)
+    with place.database.write() as connection:
+        kept: str | None = value(connection, _READ)
+        if kept == instead_of:
+            change(connection, _PUT, (name,))
+            return name
+    return kept or name
+
+
+def _known(name: str, place: LogPlace) -> OpenLog:
+    opening = LOGS.get(name)
+    if opening is None:
+        raise CorruptData(
+            f"{place.database.name} says that its catalog is kept in the log {name!r}, which this"
+            f" program does not know; known are {', '.join(LOGS)}. Use the release that wrote it"
+        )
+    return opening

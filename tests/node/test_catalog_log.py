@@ -1,0 +1,155 @@
+"""A node on each log that a catalog may be kept in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.cli.main import main
+from strandline.config import Settings
+from strandline.errors import CorruptData, InvalidInput
+from strandline.metastore.store.rows import DataFile
+from strandline.model.types import BIGINT
+from strandline.node import DATABASE_FILE, Node
+from strandline.node.backup import back_up, restore
+from strandline.node.catalog_log import DEFAULT, LOGS
+from strandline.sql import change, open_engine
+from tests.servers import stores
+from tests.servers.sqlite import sqlite_url
+from tests.servers.stores import EmptyStore
+
+OTHERS = sorted(name for name in LOGS if name != DEFAULT)
+
+
+@pytest.fixture(params=OTHERS)
+def log_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["folder", "postgresql"])
+def store(request: pytest.FixtureRequest, log_name: str, tmp_path: Path) -> EmptyStore:
+    settings = Settings(catalog_log=log_name)
+    if request.param != "folder":
+        settings = replace(settings, delay_ms=100, clock_skew_ms=20)
+    return stores.new_store(request.param, tmp_path, settings=settings)
+
+
+def fill(node: Node, *names: str, rows: int = 1) -> None:
+    """Create tables, and commit a file of so many ``rows`` into each; none for 0."""
+    session = node.session(user="ann")
+    for name in names:
+        columns = (ColumnDefinition("k", BIGINT),)
+        definition = TableDefinition(name=name, columns=columns, transactional=True)
+        session.execute(CreateTable(schema="default", definition=definition))
+        if not rows:
+            continue
+        table = session.table(f"default.{name}")
+        (Path(table.location.removeprefix("file://")) / "data.parquet").write_bytes(b"x" * 10)
+        txn_id = session.begin().txn_id
+        added = DataFile(file_id=1, path="data.parquet", rows=rows, bytes=10)
+        session.stage(txn_id, table.descriptor.id, add=[added])
+        session.commit(txn_id)
+
+
+def tables(node: Node) -> list[str]:
+    return sorted(table.name for table in node.catalogs.latest_catalog().tables())
+
+
+def test_a_node_keeps_its_catalog_in_the_log_that_was_named(store: EmptyStore) -> None:
+    with Node.open(store.address, settings=store.settings) as node:
+        fill(node, "t")
+        version = node.catalogs.latest_catalog().version
+    unnamed = replace(store.settings, catalog_log="")
+    with Node.open(store.address, settings=unnamed) as node:
+        assert tables(node) == ["t"]
+        assert node.catalogs.latest_catalog().version >= version
+        fill(node, "u")
+        assert node.session(user="ann").compact(version)
+        assert tables(node) == ["t", "u"]
+    with pytest.raises(InvalidInput, match=r"leave catalog_log out, or set it to"):
+        Node.open(store.address, settings=replace(store.settings, catalog_log=DEFAULT))
+
+
+def test_a_store_keeps_the_log_that_it_has(log_name: str, tmp_path: Path) -> None:
+    Node.open(tmp_path / "s").close()
+    with pytest.raises(InvalidInput, match="is kept in the log metastorage; leave catalog_log out"):
+        Node.open(tmp_path / "s", settings=Settings(catalog_log=log_name))
+    with pytest.raises(InvalidInput, match="catalog_log is 'tape'; it is one of metastorage, "):
+        Node.open(tmp_path / "s", settings=Settings(catalog_log="tape"))
+
+
+def test_a_store_of_an_older_release_has_its_log_on_the_metastorage(
+    log_name: str, tmp_path: Path
+) -> None:
+    Node.open(tmp_path / "s").close()
+    database = open_engine(sqlite_url(tmp_path / "s" / DATABASE_FILE))
+    with database.write() as connection:
+        change(connection, "DROP TABLE strandline_catalog_log")
+        change(connection, "DELETE FROM strandline_schema WHERE part = 'catalog_log'")
+    database.close()
+    with pytest.raises(InvalidInput, match="kept in the log metastorage"):
+        Node.open(tmp_path / "s", settings=Settings(catalog_log=log_name))
+    Node.open(tmp_path / "s", settings=Settings(catalog_log=DEFAULT)).close()
+
+
+def test_a_log_that_is_empty_gives_way_to_another(log_name: str, tmp_path: Path) -> None:
+    wrong = Settings(catalog_log=log_name)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="power"):
+        patch.setattr("strandline.node.opened_store.settle", _fail)
+        Node.open(tmp_path / "s", settings=wrong)
+    with Node.open(tmp_path / "s", settings=Settings(catalog_log=DEFAULT)) as node:
+        fill(node, "t")
+    Node.open(tmp_path / "s").close()
+
+
+def _fail(*_: object) -> None:
+    raise OSError("power")
+
+
+def test_a_log_of_another_program_is_refused(tmp_path: Path) -> None:
+    Node.open(tmp_path / "s").close()
+    database = open_engine(sqlite_url(tmp_path / "s" / DATABASE_FILE))
+    with database.write() as connection:
+        change(connection, "UPDATE strandline_catalog_log SET name = 'tape'")
+    database.close()
+    with pytest.raises(CorruptData, match="the log 'tape', which this program does not know"):
+        Node.open(tmp_path / "s")
+
+
+def test_the_commands_find_the_log_by_themselves(log_name: str, tmp_path: Path) -> None:
+    folder, target, again = tmp_path / "s", tmp_path / "b", tmp_path / "r"
+    with Node.open(folder, settings=Settings(catalog_log=log_name)) as node:
+        fill(node, "t", rows=0)
+        manifest = back_up(node, target, user="ann")
+        assert manifest.catalog_version == node.catalogs.latest_catalog().version
+    restore(target, again, copy=True)
+    for place in (folder, again):
+        for command in ("log", "verify"):
+            result = CliRunner().invoke(main, [command, str(place)])
+            assert result.exit_code == 0, result.output + result.stderr
+    with Node.open(again) as node:
+        assert tables(node) == ["t"]
+
+
+def test_a_database_that_lost_its_last_versions_is_refused(log_name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with Node.open(folder, settings=Settings(catalog_log=log_name)) as node:
+        version = node.catalogs.latest_catalog().version
+    short = (folder / DATABASE_FILE).read_bytes()
+    with Node.open(folder) as node:
+        fill(node, "t")
+    (folder / DATABASE_FILE).write_bytes(short)
+    with pytest.raises(CorruptData, match=f"missing are catalog versions? {version + 1}"):
+        Node.open(folder)
+
+
+@pytest.mark.parametrize("name", ["stash"])
+def test_a_log_in_sql_is_refused_where_the_address_names_etcd(name: str, tmp_path: Path) -> None:
+    settings = Settings(delay_ms=100, catalog_log=name)
+    store = stores.new_store("etcd", tmp_path, settings=settings)
+    with pytest.raises(InvalidInput, match="name the store by the address of that database"):
+        Node.open(store.address, settings=store.settings)
