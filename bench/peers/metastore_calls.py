@@ -341,10 +341,12 @@ class Insert(Operation):
     def __init__(self, place: str, number: int) -> None:
         self.number = number
         self.database = psycopg.connect(place, autocommit=True)
-        self.database.execute("CREATE TABLE IF NOT EXISTS inserted (a bigint, b bigint)")
+        # Each client its own: to create one table at once fails in PostgreSQL, IF NOT EXISTS or not
+        self.database.execute(f"CREATE TABLE IF NOT EXISTS inserted_{number} (a bigint, b bigint)")
+        self.insert = f"INSERT INTO inserted_{number} VALUES (%s, %s)"
 
     def call(self) -> bool:
-        self.database.execute("INSERT INTO inserted VALUES (%s, %s)", (self.number, 1))
+        self.database.execute(self.insert, (self.number, 1))
         return True
 
 

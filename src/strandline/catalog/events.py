@@ -88,9 +88,13 @@ class Listeners:
     def __init__(self) -> None:
         self._listeners: list[tuple[Listener, OnReset | None]] = []
         self._pending: deque[AppliedVersion | CatalogReset] = deque()
-        self.calling = False
-        self._caller = 0
+        self._caller: int | None = None
         self.failures = 0
+
+    @property
+    def calling(self) -> bool:
+        """Whether a thread is inside a listener."""
+        return self._caller is not None
 
     def add(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
         """Call ``listener`` for each version from now on, ``on_reset`` where it missed some."""
@@ -101,17 +105,16 @@ class Listeners:
         self._pending += versions
         if self.calling:
             return
-        self.calling = True
         self._caller = threading.get_ident()
         try:
             while self._pending:
                 self._call_each(self._pending.popleft())
         finally:
-            self.calling = False
+            self._caller = None
 
     def are_called_by_this_thread(self) -> bool:
         """Whether the calling thread is inside a listener."""
-        return self.calling and self._caller == threading.get_ident()
+        return self._caller == threading.get_ident()
 
     def _call_each(self, version: AppliedVersion | CatalogReset) -> None:
         for listener, on_reset in self._listeners:
