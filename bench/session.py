@@ -178,7 +178,7 @@ def beside_open_transactions(kind: str) -> list[Measured]:
         txn_ids = [
             transaction.txn_id
             for _ in range(OPEN_TRANSACTIONS // BATCH)
-            for transaction in beside.transactions.begin_many(BATCH, user="bench")
+            for transaction in beside.transactions.beginning(BATCH, user="bench").run()
         ]
         measured = []
         for table_id, label in zip(

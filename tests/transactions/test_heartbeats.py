@@ -62,7 +62,7 @@ def test_a_heartbeat_returns_while_a_writer_holds_the_database(noted: Store) -> 
 
 
 def test_a_heartbeat_only_reads(unstored: Store) -> None:
-    txn_ids = [t.txn_id for t in unstored.transactions.begin_many(700, user="ann")]
+    txn_ids = [t.txn_id for t in unstored.transactions.beginning(700, user="ann").run()]
     with recorded(of_this_thread=True) as statements:
         unstored.transactions.heartbeat(txn_ids)
     sent = [statement for statement, _ in statements]
@@ -71,7 +71,7 @@ def test_a_heartbeat_only_reads(unstored: Store) -> None:
 
 
 def test_what_many_clients_said_is_stored_by_few_writes(unstored: Store) -> None:
-    txn_ids = [t.txn_id for t in unstored.transactions.begin_many(1_000, user="ann")]
+    txn_ids = [t.txn_id for t in unstored.transactions.beginning(1_000, user="ann").run()]
     unstored.wall_ms += 1_000
     for start in range(0, 1_000, 100):
         unstored.transactions.heartbeat(txn_ids[start : start + 100])
@@ -193,6 +193,6 @@ def test_a_commit_runs_the_same_statements_however_many_others_are_open(
 
     statements_of_a_write()  # the first one counts what is open
     alone = statements_of_a_write()
-    others = [t.txn_id for t in store.transactions.begin_many(count, user="ann")]
+    others = [t.txn_id for t in store.transactions.beginning(count, user="ann").run()]
     store.transactions.allocate(others, FLIGHTS)
     assert statements_of_a_write() == alone

@@ -116,7 +116,7 @@ def test_the_oldest_are_listed_and_all_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holders, "MOST_HOLDERS", 3)
-    begun = store.transactions.begin_many(5, user="ann")
+    begun = store.transactions.beginning(5, user="ann").run()
     for number in range(4):
         store.transactions.holds.acquire("r", f"o{number}", at=ago(number), ttl_ms=1_000)
     for number in range(4):

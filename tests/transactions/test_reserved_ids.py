@@ -28,7 +28,7 @@ def test_one_begin_of_a_block_waits_for_the_disk(store: Store) -> None:
 
 
 def test_many_that_begin_at_once_are_within_one_block_or_wait(store: Store) -> None:
-    first = store.transactions.begin_many(25, user="ann")
+    first = store.transactions.beginning(25, user="ann").run()
     assert [t.txn_id for t in first] == list(range(first[0].txn_id, first[0].txn_id + 25))
     assert synced_begins(store, 10) == (0 if store.database.may_lose_provisional else 10)
 

@@ -53,7 +53,7 @@ def test_many_are_aborted_and_those_that_are_not_open_are_left_alone(store: Stor
     committed, aborted = store.begin(writing=[FLIGHTS]), store.begin()
     transactions.commit(committed)
     transactions.abort(aborted)
-    many = [t.txn_id for t in transactions.begin_many(600, user="ann")]
+    many = [t.txn_id for t in transactions.beginning(600, user="ann").run()]
     transactions.allocate(many[:2], FLIGHTS)
     ended = transactions.abort_all([*many, committed, aborted, 77_777, 0, -1, 1 << 70, many[0]])
     assert ended == many
@@ -96,7 +96,7 @@ def test_silent_transactions_expire_and_others_live(store: Store) -> None:
 
 
 def test_many_silent_transactions_are_aborted_by_few_writes(store: Store) -> None:
-    many = [t.txn_id for t in store.transactions.begin_many(120, user="ann")]
+    many = [t.txn_id for t in store.transactions.beginning(120, user="ann").run()]
     store.transactions.allocate(many, FLIGHTS)
     store.wall_ms += 300_001
     before = store.database.statistics().writes

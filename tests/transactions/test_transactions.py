@@ -68,7 +68,7 @@ def test_an_id_is_never_given_twice(store: Store) -> None:
 
 def test_many_begin_at_one_time_and_by_ascending_ids(store: Store) -> None:
     before = store.begin()
-    begun = store.transactions.begin_many(600, user="ann", host="h", agent="a", read_only=True)
+    begun = store.transactions.beginning(600, user="ann", host="h", agent="a", read_only=True).run()
     assert [t.txn_id for t in begun] == list(range(before + 1, before + 601))
     assert len({t.begin_time for t in begun}) == 1
     assert {(t.user, t.host, t.agent, t.read_only, t.state) for t in begun} == {
@@ -78,14 +78,14 @@ def test_many_begin_at_one_time_and_by_ascending_ids(store: Store) -> None:
     assert store.transactions.statistics().begun == 601
     for count in (0, -1, MAX_BATCH + 1):
         with pytest.raises(InvalidInput, match=f"not {count}"):
-            store.transactions.begin_many(count, user="ann")
+            store.transactions.beginning(count, user="ann").run()
 
 
 def test_no_more_are_open_than_there_is_room_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions_module, "MAX_OPEN", 40)
-    store.transactions.begin_many(38, user="ann")
+    store.transactions.beginning(38, user="ann").run()
     last = [store.begin(), store.begin()]
     before = store.contents()
     with pytest.raises(LimitExceeded, match="at most 40"):
@@ -93,12 +93,12 @@ def test_no_more_are_open_than_there_is_room_for(
     assert store.contents() == before
     store.transactions.abort(last[0])
     with pytest.raises(LimitExceeded):
-        store.transactions.begin_many(2, user="ann")
+        store.transactions.beginning(2, user="ann").run()
     assert store.begin() > last[1]
 
 
 def test_begins_count_what_is_open_rarely(store: Store) -> None:
-    store.transactions.begin_many(500, user="ann")
+    store.transactions.beginning(500, user="ann").run()
     with recorded(of_this_thread=True) as statements:
         for _ in range(50):
             store.begin()
@@ -165,7 +165,7 @@ def test_several_transactions_get_write_ids_in_their_order_or_none_does(store: S
     assert allocate([second, third, first, first], FLIGHTS) == {first: 1, third: 2, second: 3}
     assert store.allocate(second, FLIGHTS) == 3
     assert store.allocate(store.begin(), FLIGHTS) == 4
-    many = [t.txn_id for t in store.transactions.begin_many(700, user="ann")]
+    many = [t.txn_id for t in store.transactions.beginning(700, user="ann").run()]
     assert allocate(many, CANCELLATIONS) == dict(zip(many, range(1, 701), strict=True))
 
 

@@ -6,7 +6,9 @@ get all threads, and a read would wait behind DDL that waits for other DDL.
 
 The model: a request begins on the event loop. Before it waits it awaits `off_loop`; what follows
 runs in a thread. So it runs once, and a request that memory can answer needs no thread
-(`Workers.begin`). A request that is known to wait is submitted as a whole.
+(`Workers.begin`). A request that is known to wait is submitted as a whole. One that waits for what
+another thread does for many (`Waits`) takes none either (`Workers.drive`): it has no place here,
+and what it waits for bounds those who wait.
 
 A node has one pool for all its protocols. A call takes a *place* when it is submitted
 and a *thread* when one is free. Both are shared by the same rule:
@@ -44,8 +46,9 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
 from strandline.errors import Overloaded, StrandlineError
@@ -59,6 +62,7 @@ UNWATCHED_SECONDS = 0.02
 """How long a call may take before its client is watched."""
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class _OffLoop:
@@ -68,19 +72,65 @@ class _OffLoop:
         yield
 
 
+class Waits(Protocol[T_co]):
+    """Something that a request waits for without a thread: it can also be made in this one."""
+
+    def submit(self, ended: Callable[[], object], /) -> None:
+        """Begin it; ``ended`` is called in any thread when `result` is there."""
+
+    def run(self) -> T_co:
+        """Make it, and give its result or raise its error."""
+
+    def result(self) -> T_co:
+        """What it gave; raises its error. For one that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited(Generic[T]):
+    waits: Waits[T]
+
+    def __await__(self) -> Generator[Waits[T], T, T]:
+        return (yield self.waits)
+
+
 async def off_loop() -> None:
     """Go on in a worker thread, or here if the request is in one: what follows may wait."""
     await _OffLoop()
 
 
+async def result_of(waits: Waits[T]) -> T:
+    """What it gives; the request goes on where it is. For requests that `Workers.drive` runs."""
+    result: T = await _Awaited(waits)
+    return result
+
+
 def finish(request: Coroutine[Any, Any, T]) -> T:
     """What ``request`` gives, run to its end in this thread, which may wait."""
+    resume: Callable[[], Waits[object] | None] = partial(request.send, None)
     while True:
         try:
-            request.send(None)
+            waits = resume()
         except StopIteration as end:
             result: T = end.value
             return result
+        if waits is None:
+            resume = partial(request.send, None)
+            continue
+        try:
+            resume = partial(request.send, waits.run())
+        except Exception as error:
+            resume = partial(request.throw, error)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """In another thread: ``ended`` is done, if the loop is still there."""
+
+    def set_done() -> None:
+        if not ended.cancelled():
+            ended.set_result(None)
+
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(set_done)
 
 
 class CallKind(Enum):
@@ -228,6 +278,42 @@ class Workers:
         except Overloaded:
             request.close()
             raise
+
+    async def drive(
+        self,
+        request: Coroutine[Any, Any, T],
+        *,
+        user: str,
+        on_call: Callable[[PooledCall], object],
+    ) -> T:
+        """What ``request`` gives, run on the event loop; in a thread behind its first `off_loop`.
+
+        On the loop it waits for each `result_of` without a thread. ``on_call`` gets the call that
+        is in a thread. Raises `Overloaded`.
+        """
+        loop = asyncio.get_running_loop()
+        resume: Callable[[], Waits[object] | None] = partial(request.send, None)
+        while True:
+            try:
+                waits = resume()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if waits is None:
+                try:
+                    call = self.submit(lambda: finish(request), user=user, kind=CallKind.WRITE)
+                except Overloaded:
+                    request.close()
+                    raise
+                on_call(call)
+                return cast(T, await call.result)
+            ended = loop.create_future()
+            try:
+                waits.submit(partial(_tell, loop, ended))
+                await ended
+                resume = partial(request.send, waits.result())
+            except Exception as error:
+                resume = partial(request.throw, error)
 
     async def run(
         self,

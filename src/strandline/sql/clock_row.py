@@ -25,18 +25,22 @@ _LAST, _ACCEPTED = 1, 2
 _TAKE = (
     "INSERT INTO strandline_clock (id, time) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time ="
     " CASE WHEN strandline_clock.time < excluded.time THEN excluded.time"
-    " ELSE strandline_clock.time + 1 END RETURNING time"
+    " ELSE strandline_clock.time + ? END RETURNING time"
 )
 
 
-def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Timestamp:
+def take_time(
+    connection: Connection, clock: HybridClock, *, bounded: bool = True, count: int = 1
+) -> Timestamp:
     """The next time of this database: max(the clock's, the last time + 1).
+
+    With ``count``, so many times are taken, one after the other, and this is the last of them.
 
     Called inside a write transaction; the time counts from its commit on. The clock is moved past
     the time. Not ``bounded`` is what leaves nothing in the history, a look or a lease: that the
     store's time is ahead already is no reason to refuse it. Raises `WrongClock`.
     """
-    taken = Timestamp(value(connection, *taking_time(clock, bounded=bounded)))
+    taken = Timestamp(value(connection, *taking_time(clock, bounded=bounded, count=count)))
     if bounded and clock.is_too_far_ahead(taken):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(taken) > accepted + clock.max_ahead_ms:
@@ -45,12 +49,13 @@ def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = Tru
     return taken
 
 
-def taking_time(clock: HybridClock, *, bounded: bool = True) -> Query:
+def taking_time(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
     """What `take_time` runs, for a write that begins with it.
 
     The clock is asked before the write lock is there then: the row decides all the same.
     """
-    return _TAKE, (clock.now() if bounded else clock.current(),)
+    first = clock.now() if bounded else clock.current()
+    return _TAKE, (first + count - 1, count)
 
 
 def stored_time(connection: Connection) -> Timestamp:

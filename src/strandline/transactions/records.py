@@ -70,9 +70,11 @@ _ALLOCATE_ONE = (
 )
 _OWN_WRITE_ID = "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?"
 _COMMIT = (
+    f"UPDATE txn SET state = {_COMMITTED}, commit_time = ? WHERE txn_id = ? AND state = {_OPEN}"
+)
+_COMMIT_WRITES = (
     "UPDATE txn_write_id SET commit_time = ? WHERE txn_id = ?",
     "UPDATE txn_footprint SET commit_time = ? WHERE txn_id = ?",
-    f"UPDATE txn SET state = {_COMMITTED}, commit_time = ? WHERE txn_id = ? AND state = {_OPEN}",
 )
 
 
@@ -143,6 +145,11 @@ class WithWrites(NamedTuple):
 def find_with_writes(connection: Connection, txn_id: int) -> WithWrites:
     """All that its end needs, in one round trip. Raises `TransactionNotFound`."""
     rows = [row for query in finding_with_writes(txn_id) for row in run(connection, *query)]
+    return with_writes(txn_id, rows)
+
+
+def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
+    """What `finding_with_writes` found. Raises `TransactionNotFound`."""
     if not rows:
         raise _not_found(txn_id)
     pairs = [(row[-3], row[-2]) for row in rows if row[-2] is not None]
@@ -169,9 +176,14 @@ def find_for_table(
     queries = finding_for_table(txn_id, table_id)
     if not queries:
         return find_for_writing(connection, txn_id), None
-    row = first_row(connection, *queries[0])
-    if row is None:
+    return for_table(txn_id, run(connection, *queries[0]))
+
+
+def for_table(txn_id: int, rows: Sequence[Row]) -> tuple[Transaction, int | None]:
+    """What `finding_for_table` found. Raises what `find_for_writing` raises."""
+    if not rows:
         raise _not_found(txn_id)
+    (row,) = rows
     return _writable(_transaction(row[:-2])), row[-1]
 
 
@@ -285,11 +297,16 @@ def forget_impossible_writes(connection: Connection, txn_id: int) -> None:
 
 
 def mark_committed(
-    connection: Connection, transaction: Transaction, *, at: Timestamp, has_locks: bool
+    connection: Connection,
+    transaction: Transaction,
+    *,
+    at: Timestamp,
+    has_writes: bool,
+    has_locks: bool,
 ) -> Transaction:
     """Commit a transaction, read on this connection and open, with everything that hangs on it."""
     txn_id = transaction.txn_id
-    for statement in _COMMIT:
+    for statement in (*(_COMMIT_WRITES if has_writes else ()), _COMMIT):
         change_each(connection, statement, [(at, txn_id)])
     if has_locks:
         lock_records.delete_of_txn(connection, txn_id)

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from strandline.sql import Database, Query, Row, change, change_each, value
+from strandline.sql import Database, Query, change, change_each, value
 from strandline.transactions.catalog_view import GuardedWrites
 from strandline.transactions.transaction import TransactionState
 from strandline.transactions.transaction_reads import PATIENCE
@@ -45,8 +45,7 @@ _PLACEHOLDER = (
     f" VALUES (?, {TransactionState.ABORTED.value}, 0, 0, 0, '', '', '', ?, 0)"
 )
 
-Begin = Callable[[Connection], list[Row]]
-"""Begins transactions, in rows that start with their ids; see `strandline.sql.run_at_commit`."""
+_LAST = "SELECT max(txn_id) FROM txn"
 
 
 class _NotReserved(Exception):
@@ -61,32 +60,34 @@ class ReservedIds:
         self._writes = writes
 
     def begin(
-        self, begin: Begin, *, first: Callable[[], Sequence[Query]], timeout: float
-    ) -> list[Row]:
-        """What ``begin`` begins, in a write that waits for the disk only if it must."""
+        self,
+        begin: Callable[[Connection], None],
+        *,
+        first: Callable[[], Sequence[Query]],
+        timeout: float,
+    ) -> None:
+        """Run ``begin``, which only begins, in a write that waits for the disk only if it must."""
 
-        def within(connection: Connection) -> list[Row]:
-            begun = begin(connection)
+        def within(connection: Connection) -> None:
+            begin(connection)
             may_be_lost = self._database.may_lose_provisional
-            if may_be_lost and _last_id(begun) > _reserved_up_to(connection):
+            if may_be_lost and _last_id(connection) > _reserved_up_to(connection):
                 raise _NotReserved
-            return begun
 
-        def reserving(connection: Connection) -> list[Row]:
-            begun = begin(connection)
+        def reserving(connection: Connection) -> None:
+            begin(connection)
             _release(connection)
-            up_to = _last_id(begun) + RESERVED_IDS
+            up_to = _last_id(connection) + RESERVED_IDS
             change_each(
                 connection, "INSERT INTO txn_reserved (id, txn_id) VALUES (1, ?)", [(up_to,)]
             )
-            return begun
 
         try:
-            return self._writes.run(
+            self._writes.run(
                 within, timeout=timeout, first=first, is_news=False, is_provisional=True
             )
         except _NotReserved:
-            return self._writes.run(reserving, timeout=timeout, first=first, is_news=False)
+            self._writes.run(reserving, timeout=timeout, first=first, is_news=False)
 
     def skip_lost(self) -> None:
         """Give no id again that a crash may have taken. For a node that has not begun any."""
@@ -99,8 +100,8 @@ class ReservedIds:
             self._writes.run(_release, timeout=PATIENCE, is_news=False)
 
 
-def _last_id(begun: list[Row]) -> int:
-    return max(int(row[0]) for row in begun)
+def _last_id(connection: Connection) -> int:
+    return int(value(connection, _LAST) or 0)
 
 
 def _reserved_up_to(connection: Connection) -> int:

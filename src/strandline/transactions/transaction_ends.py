@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from strandline import faults
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import Fenced, Stopping, TransactionFinished, Unavailable, WriteConflict
-from strandline.sql import Database, present_time, take_time, taking_time
+from strandline.sql import Database, Row, present_time, take_time, taking_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
@@ -29,6 +29,7 @@ from strandline.transactions.conflicts import (
 )
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.locks import Locks
+from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from strandline.transactions.transaction import (
     Transaction,
     TransactionListener,
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 _ABORTED_TOGETHER = 50
 """How many transactions one write aborts: others wait for it."""
+_MOST_UNWRITTEN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class TransactionEnds(TransactionReads):
         clock: HybridClock,
         *,
         writes: GuardedWrites,
+        shared: SharedWrites,
         catalogs: CatalogView,
         listeners: Iterable[TransactionListener],
         name_row: NameRow,
@@ -75,6 +78,9 @@ class TransactionEnds(TransactionReads):
         self._name_row = name_row
         self.heartbeats = heartbeats
         self.locks = locks
+        self._shared = shared
+        self._unwritten: dict[int, None] = {}
+        """See `is_unwritten`; the oldest first."""
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -88,7 +94,10 @@ class TransactionEnds(TransactionReads):
         and then it is aborted; `DeadlineExceeded` or whatever a listener raised, and then it is
         open as before.
         """
-        faults.reached("commit-sent")
+        if not self.is_unwritten(txn_id):
+            faults.reached("commit-sent")
+        elif committed := self.committing(txn_id, owner=owner, timeout=timeout).run():
+            return committed
         ended = self._writes.run(
             lambda connection: self._commit_on(connection, txn_id, owner),
             timeout=timeout,
@@ -107,6 +116,73 @@ class TransactionEnds(TransactionReads):
         if ended.changed:
             self._count("committed")
         return ended.transaction
+
+    def committing(
+        self,
+        txn_id: int,
+        *,
+        owner: str | None = None,
+        under: int | None = None,
+        timeout: float = PATIENCE,
+    ) -> SharedCall[Transaction | None]:
+        """Does what `commit` does; gives None, and does nothing, if it has write ids.
+
+        Or if another version of the catalog than ``under`` is the present.
+        """
+        faults.reached("commit-sent")
+
+        def stage(shared: Round, rows: list[Row]) -> Callable[[], Transaction | None]:
+            if under not in (None, shared.catalog.version):
+                return lambda: None
+            transaction, writes, has_locks = records.with_writes(txn_id, rows)
+            require_owner(txn_id, transaction.user, owner=owner)
+            if _is_committed(transaction):
+                return lambda: transaction
+            if writes:
+                return lambda: None
+            committed = records.mark_committed(
+                shared.connection,
+                transaction,
+                at=shared.time,
+                has_writes=False,
+                has_locks=has_locks,
+            )
+
+            def end() -> Transaction | None:
+                faults.reached("commit-durable")
+                self._count("committed")
+                self._note_written(txn_id)
+                return committed
+
+            return end
+
+        return SharedCall(
+            stage,
+            shared=self._shared,
+            asks=records.finding_with_writes(txn_id),
+            txn_id=txn_id,
+            timeout=timeout,
+        )
+
+    def is_unwritten(self, txn_id: int) -> bool:
+        """Whether this process remembers that it began the transaction and gave it no write id.
+
+        Another process may have given it one.
+        """
+        with self._counting:
+            return txn_id in self._unwritten
+
+    def _note_begun(self, transactions: Iterable[Transaction]) -> None:
+        with self._counting:
+            self._unwritten |= dict.fromkeys(transaction.txn_id for transaction in transactions)
+            while len(self._unwritten) > _MOST_UNWRITTEN:
+                del self._unwritten[next(iter(self._unwritten))]
+
+    def _note_written(self, *txn_ids: int) -> None:
+        """The transactions have a write id, or have ended."""
+        with self._counting:
+            for txn_id in txn_ids:
+                self._unwritten.pop(txn_id, None)
 
     def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
         """Abort; once more on an aborted one gives the same answer.
@@ -129,6 +205,7 @@ class TransactionEnds(TransactionReads):
             )
         if ended.changed:
             self._count("aborted")
+        self._note_written(txn_id)
         return transaction
 
     def abort_all(self, txn_ids: Iterable[int], *, owner: str | None = None) -> list[int]:
@@ -183,12 +260,8 @@ class TransactionEnds(TransactionReads):
         commit_time = take_time(connection, self._clock)
         transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
         require_owner(txn_id, transaction.user, owner=owner)
-        if transaction.state is TransactionState.COMMITTED:
+        if _is_committed(transaction):
             return End(transaction, changed=False)
-        if transaction.state is TransactionState.ABORTED:
-            raise TransactionFinished(
-                f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
-            )
         return self._commit_open_on(
             connection, transaction, writes, at=commit_time, has_locks=has_locks
         )
@@ -215,7 +288,9 @@ class TransactionEnds(TransactionReads):
         if conflict is None:
             for listener in self._listeners if writes else ():
                 listener.committing(connection, transaction, time=at, writes=writes, catalog=now)
-            committed = records.mark_committed(connection, transaction, at=at, has_locks=has_locks)
+            committed = records.mark_committed(
+                connection, transaction, at=at, has_writes=bool(writes), has_locks=has_locks
+            )
             return End(committed, changed=True)
         aborted = self._abort_on(connection, txn_id)
         reason = (
@@ -271,6 +346,16 @@ class TransactionEnds(TransactionReads):
     def _count(self, *events: str) -> None:
         with self._counting:
             self._counts.update(events)
+
+
+def _is_committed(transaction: Transaction) -> bool:
+    """Whether it is committed already. Raises `TransactionFinished` if it is aborted."""
+    if transaction.state is TransactionState.ABORTED:
+        raise TransactionFinished(
+            f"transaction {transaction.txn_id} cannot be committed: it"
+            f" {records.ending(transaction)}"
+        )
+    return transaction.state is TransactionState.COMMITTED
 
 
 def _in_parts(txn_ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -24,6 +24,8 @@ What must stay true:
 * listeners to commits write in the same SQL transaction, so no event tells of a commit that
   is not there, and none is missing.
 
+Begins, write ids and commits without a write may share one SQL transaction: see `shared_writes`.
+
 A transaction lives as long as it is heard of. `Transactions.expire` aborts silent ones; the abort
 itself looks at the heartbeat again, so one that arrives just before still wins.
 
@@ -67,6 +69,7 @@ from strandline.transactions.holds import Holds
 from strandline.transactions.list_records import seeing, seen_by
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
+from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -117,10 +120,14 @@ class Transactions(TransactionEnds):
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
         )
         heartbeats = Heartbeats(database, guard=guard)
+        self.reserved_ids = ReservedIds(database, writes)
         super().__init__(
             database,
             clock,
             writes=writes,
+            shared=SharedWrites(
+                clock, writes=writes, catalogs=catalogs, reserved_ids=self.reserved_ids
+            ),
             catalogs=catalogs,
             listeners=listeners,
             name_row=name_row,
@@ -132,7 +139,6 @@ class Transactions(TransactionEnds):
         self.has_own_times = has_own_times
         self._timeout_ms = timeout_ms
         self._uncounted = 0
-        self.reserved_ids = ReservedIds(database, writes)
         self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
 
     # -- the life of a transaction
@@ -150,12 +156,13 @@ class Transactions(TransactionEnds):
 
         Raises `LimitExceeded` if `MAX_OPEN` are open.
         """
-        (begun,) = self.begin_many(
+        call = self.beginning(
             1, user=user, host=host, agent=agent, read_only=read_only, timeout=timeout
         )
+        (begun,) = call.run()
         return begun
 
-    def begin_many(
+    def beginning(
         self,
         count: int,
         *,
@@ -164,34 +171,45 @@ class Transactions(TransactionEnds):
         agent: str = "",
         read_only: bool = False,
         timeout: float = PATIENCE,
-    ) -> list[Transaction]:
-        """Begin ``count`` transactions at one time, all or none; by ascending ids.
+    ) -> SharedCall[list[Transaction]]:
+        """Begins ``count`` transactions at one time, all or none; by ascending ids.
 
-        Raises what `begin` raises, `InvalidInput` for less than 1 or more than `MAX_BATCH`, and
-        `LimitExceeded` for a text that is longer than `MAX_CLIENT_TEXT`.
+        It raises what `begin` raises, and this, at once, `InvalidInput` for less than 1 or more
+        than `MAX_BATCH`, and `LimitExceeded` for a text that is longer than `MAX_CLIENT_TEXT`.
         """
         if not 1 <= count <= MAX_BATCH:
             raise InvalidInput(
                 f"1 to {MAX_BATCH} transactions can be begun by one call, not {count}"
             )
         refuse_long_texts(user, host, agent)
-        self._require_room(count)
 
-        def begin(connection: Connection) -> list[Row]:
+        def stage(shared: Round, rows: list[Row]) -> Callable[[], list[Transaction]]:
             adding = self._adding(
-                connection, count, user=user, host=host, agent=agent, read_only=read_only
+                count,
+                time=shared.time,
+                version=shared.catalog.version,
+                user=user,
+                host=host,
+                agent=agent,
+                read_only=read_only,
             )
-            return run_at_commit(connection, *adding)
+            begun = run_at_commit(shared.connection, *adding)
 
-        begun = records.added(
-            self.reserved_ids.begin(
-                begin,
-                first=lambda: (taking_time(self._clock), *self._catalogs.ahead),
-                timeout=timeout,
-            )
+            def end() -> list[Transaction]:
+                transactions = records.added(begun)
+                self._count(*["begun"] * count)
+                self._note_begun(transactions)
+                return transactions
+
+            return end
+
+        return SharedCall(
+            stage,
+            shared=self._shared,
+            timeout=timeout,
+            begins=True,
+            check=lambda: self._require_room(count),
         )
-        self._count(*["begun"] * count)
-        return begun
 
     def heartbeat(self, txn_ids: Iterable[int], *, owner: str | None = None) -> Heartbeat:
         """Say that the clients of these transactions are alive; tells which are gone.
@@ -250,8 +268,55 @@ class Transactions(TransactionEnds):
             raise InvalidInput(
                 f"1 to {MAX_BATCH} transactions get write ids by one call, not {len(wanted)}"
             )
-        return self._writes.run(
+        if len(wanted) == 1:
+            return self.allocating(wanted[0], table_id, owner=owner).run() or {}
+        own = self._writes.run(
             lambda connection: self._allocate_on(connection, wanted, table_id, owner),
+            timeout=PATIENCE,
+            is_news=False,
+        )
+        self._note_written(*wanted)
+        return own
+
+    def allocating(
+        self, txn_id: int, table_id: int, *, owner: str | None = None, under: int | None = None
+    ) -> SharedCall[dict[int, int] | None]:
+        """`allocate` for one transaction.
+
+        It gives None, and does nothing, if another version of the catalog than ``under`` is the
+        present.
+        """
+        asks = records.finding_for_table(txn_id, table_id)
+
+        def stage(shared: Round, rows: list[Row]) -> Callable[[], dict[int, int] | None]:
+            if under not in (None, shared.catalog.version):
+                return lambda: None
+            connection = shared.connection
+            if asks:
+                transaction, write_id = records.for_table(txn_id, rows)
+            else:  # an id that none can have
+                transaction, write_id = records.find_for_writing(connection, txn_id), None
+            require_owner(txn_id, transaction.user, owner=owner)
+            self._require_writable(transaction, table_id)
+            if write_id is not None:
+                return lambda: {txn_id: write_id}
+            _, given = [
+                run_at_commit(connection, *query)
+                for query in records.allocating_one(txn_id, table_id)
+            ]
+
+            def end() -> dict[int, int]:
+                self._note_written(txn_id)
+                ((given_id,),) = given
+                return {txn_id: int(given_id)}
+
+            return end
+
+        return SharedCall(
+            stage,
+            shared=self._shared,
+            asks=asks,
+            txn_id=txn_id,
             timeout=PATIENCE,
         )
 
@@ -268,8 +333,16 @@ class Transactions(TransactionEnds):
         with ExitStack() as opened:
 
             def start(connection: Connection) -> Step:
+                now = take_time(connection, self._clock)
+                version = self._catalogs.catalog_at(connection, now).version
                 adding = self._adding(
-                    connection, 1, user=user, host="", agent=agent, read_only=False
+                    1,
+                    time=now,
+                    version=version,
+                    user=user,
+                    host="",
+                    agent=agent,
+                    read_only=False,
                 )
                 (begun,) = records.added(run(connection, *adding))
                 return self._step(connection, begun, table_id, None, now=begun.begin_time)
@@ -331,22 +404,21 @@ class Transactions(TransactionEnds):
 
     def _adding(
         self,
-        connection: Connection,
         count: int,
         *,
+        time: Timestamp,
+        version: int,
         user: str,
         host: str,
         agent: str,
         read_only: bool,
     ) -> Query:
-        """What begins transactions at the next time, under the catalog of that time."""
-        begin_time = take_time(connection, self._clock)
-        version = self._catalogs.catalog_at(connection, begin_time).version
+        """What begins transactions at a time, under the catalog of that time."""
         return records.adding(
             count,
-            begin_time=begin_time,
+            begin_time=time,
             catalog_version=version,
-            last_heartbeat=milliseconds(begin_time),
+            last_heartbeat=milliseconds(time),
             user=user,
             host=host,
             agent=agent,
@@ -390,6 +462,7 @@ class Transactions(TransactionEnds):
         is_first = write_id is None
         if write_id is None:
             write_id = records.allocate_one(connection, txn_id, table_id)
+        self._note_written(txn_id)
         return Step(
             connection,
             transaction,

@@ -6,11 +6,14 @@ A handler gives what its method returns. Where it runs, its kind says:
 | --- | --- | --- |
 | `reads` | on the event loop; from its first `off_loop` on in a thread | kept until a commit |
 | `answers` | on the event loop; waits for nothing | made each time |
+| `shares` | on the event loop; from its first `off_loop` on in a thread | made each time |
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
 Handlers are coroutines that await nothing but their `HiveReader` and each other; in a thread they
-may wait. The handlers of ``answers`` are functions of the request alone.
+may wait. The handlers of ``shares`` also await what shares a write with other requests (`Waits`).
+They read from the latest catalog that this node has applied, which that write, or `Call.proven`,
+proves to be the present one. The handlers of ``answers`` are functions of the request alone.
 
 Handlers raise errors from `strandline.errors`, and the table there says which exception of the
 protocol each becomes. Where Hive uses another exception for a method and clients look at it, the
@@ -29,6 +32,7 @@ from strandline.errors import InvalidInput, InvalidName
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import RecentCalls
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.thrift.messages import ThriftException
@@ -38,6 +42,7 @@ from strandline.model.identifiers import MAX_USER_LENGTH
 class Kind(Enum):
     READS = "reads"
     ANSWERS = "answers"
+    SHARES = "shares"
     WRITES = "writes"
     CHANGES = "changes"
 
@@ -91,6 +96,11 @@ class Call(Request):
     reader: HiveReader
     before: RecentCalls
     """What the client asked just before."""
+
+    async def proven(self) -> Self:
+        """The call with the catalog of the present, after a look at the log if it takes one."""
+        present = await present_catalog(self.metastore)
+        return replace(self, reader=HiveReader(self.metastore, present, user=self.user))
 
     @property
     def folders(self) -> StoreFolders:
@@ -146,6 +156,11 @@ def reads(*names: str) -> Callable[[H], H]:
 def answers(*names: str) -> Callable[[A], A]:
     """Register the handler of methods that need nothing from the store."""
     return _registration(names, Kind.ANSWERS)
+
+
+def shares(*names: str) -> Callable[[H], H]:
+    """Register the handler of methods whose writes share a SQL transaction with those of others."""
+    return _registration(names, Kind.SHARES)
 
 
 def writes(*names: str) -> Callable[[H], H]:

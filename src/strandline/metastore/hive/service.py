@@ -12,7 +12,9 @@ request that reads is answered in one of four ways, each slower than the one bef
 4. given up there, because it costs too much (`strandline.work`), and made by a child process. If
    the answer is short all the same, it is kept.
 
-A request that changes something runs in a worker thread, as the user that the client named.
+A request that changes something runs in a worker thread, as the user that the client named. The
+calls of transactions that share a write with those of other clients stay on the loop, and wait
+there for the thread that writes for all of them.
 
 What must stay true: the loop waits for nothing. No answer is older than any commit that a client
 may know of: the mark of a kept answer is taken before it is made. A handler runs once, and knows
@@ -228,6 +230,12 @@ class HiveMetastoreService:
             return self._read(connection, method, request)
         self._changes += 1
         before = RecentCalls(tuple(connection.recent)[:-1])
+        if method.kind is Kind.SHARES and not connection.is_large:
+            return self._workers.drive(
+                self._handle(method, request, before),
+                user=user,
+                on_call=lambda call: setattr(connection, "on_leave", call.withdraw),
+            )
         kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.WRITE
         call = self._workers.submit(
             lambda: self._written(method, request, before), user=user, kind=kind
@@ -346,7 +354,8 @@ class HiveMetastoreService:
         return Encoded(HIVE_CODEC.encode_result(method.name, answer))
 
     async def _handle(self, method: Method, request: Request, before: RecentCalls) -> Any:
-        return await method.handler(await self._call(request, before))
+        shares = method.kind is Kind.SHARES
+        return await method.handler(await self._call(request, before, shares=shares))
 
     async def _encoded(self, method: Method, request: Request) -> _Answer:
         call = await self._call(request)
@@ -375,12 +384,15 @@ class HiveMetastoreService:
         self._keep(key, mark, _Answer(result, for_all))
         return replace(answer, body=result)
 
-    async def _call(self, request: Request, before: RecentCalls = NOTHING_BEFORE) -> Call:
-        reader = HiveReader(
-            self._metastore,
-            await present_catalog(self._metastore),
-            user=request.user,
-        )
+    async def _call(
+        self, request: Request, before: RecentCalls = NOTHING_BEFORE, *, shares: bool = False
+    ) -> Call:
+        catalogs = self._metastore.catalogs
+        if shares and not catalogs.delay:
+            present = catalogs.latest_catalog()
+        else:
+            present = await present_catalog(self._metastore)
+        reader = HiveReader(self._metastore, present, user=request.user)
         return Call(
             request.args, request.user, self._metastore, self._notifications, reader, before
         )

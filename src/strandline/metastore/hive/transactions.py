@@ -16,6 +16,7 @@ that it may write, and the lists of those that it may read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
@@ -25,13 +26,15 @@ from strandline.errors import (
     InvalidInput,
     LimitExceeded,
     ObjectNotFound,
+    StrandlineError,
     TransactionFinished,
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.metastore.hive.registry import Call, writes
+from strandline.metastore.hive.registry import Call, shares, writes
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.thrift.messages import ThriftException
+from strandline.metastore.workers import off_loop, result_of
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.transactions import (
@@ -62,7 +65,7 @@ _DEFAULT, _READ_ONLY = 0, 2
 _STATES = {TransactionState.COMMITTED: 1, TransactionState.ABORTED: 2, TransactionState.OPEN: 3}
 
 
-@writes("open_txns")
+@shares("open_txns")
 async def open_txns(call: Call) -> Struct:
     asked = call.of("rqst").args
     _refuse_replication(asked)
@@ -74,17 +77,20 @@ async def open_txns(call: Call) -> Struct:
             f"a transaction of the type {kind} cannot be opened: {_DEFAULT} and {_READ_ONLY}"
             " (read-only) can"
         )
-    begun = call.metastore.transactions.begin_many(
-        min(count, MAX_BATCH),
-        user=call.user,
-        host=asked.get("hostname") or "",
-        agent=asked.get("agentInfo") or "",
-        read_only=kind == _READ_ONLY,
+    transactions = call.metastore.transactions
+    begun = await result_of(
+        transactions.beginning(
+            min(count, MAX_BATCH),
+            user=call.user,
+            host=asked.get("hostname") or "",
+            agent=asked.get("agentInfo") or "",
+            read_only=kind == _READ_ONLY,
+        )
     )
     return {"txn_ids": [transaction.txn_id for transaction in begun]}
 
 
-@writes("commit_txn")
+@shares("commit_txn")
 async def commit_txn(call: Call) -> None:
     asked = call.of("rqst").args
     _refuse_replication(asked)
@@ -92,8 +98,17 @@ async def commit_txn(call: Call) -> None:
         raise UnsupportedOperation(
             "a commit cannot set a parameter of a table; alter the table by a request of its own"
         )
+    txn_id, transactions = asked["txnid"], call.metastore.transactions
+    if transactions.is_unwritten(txn_id):
+        committing = transactions.committing(
+            txn_id, owner=owner_of_transactions(call), under=call.reader.catalog.version
+        )
+        if await result_of(committing) is not None:
+            return
+    await off_loop()
+    owner = owner_of_transactions(await call.proven())
     try:
-        call.metastore.commit(asked["txnid"], owner=owner_of_transactions(call))
+        call.metastore.commit(txn_id, owner=owner)
     except WriteConflict as conflict:
         raise ThriftException("TxnAbortedException", {"message": conflict.message}) from None
 
@@ -177,24 +192,45 @@ def _info(transaction: Transaction) -> Struct:
 # -- write ids
 
 
-@writes("allocate_table_write_ids")
+@shares("allocate_table_write_ids")
 async def allocate_table_write_ids(call: Call) -> Struct:
     asked = call.of("rqst").args
     _refuse_replication(asked)
+    txn_ids, transactions = asked.get("txnIds") or [], call.metastore.transactions
+    write_ids = table_id = None
+    with suppress(StrandlineError):  # another node may just have made or granted it
+        table_id = await _writable_table(call, asked)
+    if len(txn_ids) == 1 and table_id is not None:
+        write_ids = await result_of(
+            transactions.allocating(
+                txn_ids[0],
+                table_id,
+                owner=owner_of_transactions(call),
+                under=call.reader.catalog.version,
+            )
+        )
+    if write_ids is None:
+        await off_loop()
+        call = await call.proven()
+        write_ids = transactions.allocate(
+            txn_ids, await _writable_table(call, asked), owner=owner_of_transactions(call)
+        )
+    return {
+        "txnToWriteIds": [
+            {"txnId": txn_id, "writeId": write_id} for txn_id, write_id in sorted(write_ids.items())
+        ]
+    }
+
+
+async def _writable_table(call: Call, asked: Struct) -> int:
+    """The id of the table that is to be written."""
     scope, table = await call.reader.relation(asked["dbName"], asked["tableName"], need=WRITING)
     if scope.is_past or not isinstance(table, TableDescriptor):
         raise UnsupportedOperation(
             f"{asked['dbName']}.{asked['tableName']} cannot be written: it is a view, or a table of"
             " the past"
         )
-    write_ids = call.metastore.transactions.allocate(
-        asked.get("txnIds") or [], table.id, owner=owner_of_transactions(call)
-    )
-    return {
-        "txnToWriteIds": [
-            {"txnId": txn_id, "writeId": write_id} for txn_id, write_id in sorted(write_ids.items())
-        ]
-    }
+    return table.id
 
 
 @writes("get_valid_write_ids")

@@ -1,0 +1,214 @@
+"""Calls of several clients in one SQL transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from strandline.errors import (
+    DeadlineExceeded,
+    Fenced,
+    ObjectNotFound,
+    Overloaded,
+    TransactionFinished,
+    TransactionNotFound,
+)
+from strandline.sql import change
+from strandline.transactions import TransactionState, shared_writes
+from strandline.transactions.shared_writes import Round, SharedCall
+from tests.transactions.catalogs import Table
+from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
+
+PATIENCE = 60.0
+NOBODY = 10**12
+Call = SharedCall[Any]
+
+
+@contextmanager
+def together(store: Store) -> Iterator[Callable[[Call], Callable[[], Any]]]:
+    """Calls that are submitted in the block make one round at its end.
+
+    Each is answered with a function that waits for what it gives.
+    """
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def check() -> None:
+        begun.set()
+        assert may_go_on.wait(PATIENCE)
+
+    first = store.transactions.beginning(1, user="first")
+    first.check = check
+
+    def submitted(call: Call) -> Callable[[], Any]:
+        ended = threading.Event()
+        call.submit(ended.set)
+
+        def result() -> Any:
+            assert ended.wait(PATIENCE)
+            return call.result()
+
+        return result
+
+    firsts = submitted(first)
+    try:
+        assert begun.wait(PATIENCE)
+        yield submitted
+    finally:
+        may_go_on.set()
+    firsts()
+
+
+def failing(store: Store, error: Exception, *, late: bool = False) -> Call:
+    """A call that fails, as no caller means it to; ``late`` behind a change."""
+
+    def stage(shared: Round, rows: object) -> NoReturn:
+        if late:
+            change(shared.connection, "DELETE FROM txn", ())
+        raise error
+
+    return SharedCall(stage, shared=store.transactions._shared, timeout=PATIENCE)
+
+
+def writes(store: Store) -> int:
+    statistics = store.database.statistics()
+    return statistics.writes + statistics.unsynced_writes
+
+
+def test_calls_that_come_together_share_a_write_and_have_times_of_their_own(store: Store) -> None:
+    transactions = store.transactions
+    empty, writer = (store.begin() for _ in range(2))
+    with together(store) as submitted:
+        begun = submitted(transactions.beginning(2, user="ann"))
+        committed = submitted(transactions.committing(empty))
+        given = submitted(transactions.allocating(writer, FLIGHTS))
+        begun_last = submitted(transactions.beginning(1, user="bob"))
+        before = writes(store)
+    (first, second), (last,) = begun(), begun_last()
+    assert first.begin_time == second.begin_time < committed().commit_time < last.begin_time
+    assert given() == {writer: 1}
+    assert [t.txn_id for t in (first, second, last)] == [writer + 2, writer + 3, writer + 4]
+    assert writes(store) == before + 2  # that of the call which held them up, and theirs
+    assert transactions.get(empty) == committed()
+    assert transactions.get(last.txn_id) == last
+
+
+def test_a_refused_call_fails_alone(store: Store) -> None:
+    transactions = store.transactions
+    aborted, writer, other = (store.begin() for _ in range(3))
+    transactions.abort(aborted)
+    with together(store) as submitted:
+        calls = [
+            submitted(transactions.committing(aborted)),
+            submitted(transactions.committing(NOBODY)),
+            submitted(transactions.committing(-1)),
+            submitted(transactions.allocating(other, 77)),
+        ]
+        given = submitted(transactions.allocating(writer, FLIGHTS))
+    for call, error in zip(
+        calls,
+        (TransactionFinished, TransactionNotFound, TransactionNotFound, ObjectNotFound),
+        strict=True,
+    ):
+        with pytest.raises(error):
+            call()
+    assert given() == {writer: 1}
+
+
+def test_refused_calls_change_nothing(store: Store) -> None:
+    transactions = store.transactions
+    before = store.contents()
+    for call in (transactions.committing(NOBODY), transactions.allocating(NOBODY, FLIGHTS)):
+        with pytest.raises(TransactionNotFound):
+            call.run()
+    assert store.contents() == before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_call_that_fails_unforeseen_undoes_nothing_of_the_others(
+    store: Store, late: bool
+) -> None:
+    empty = store.begin()
+    with together(store) as submitted:
+        begun = submitted(store.transactions.beginning(1, user="ann"))
+        failed = submitted(failing(store, RuntimeError("planted"), late=late))
+        committed = submitted(store.transactions.committing(empty))
+    with pytest.raises(RuntimeError, match="planted"):
+        failed()
+    assert store.transactions.get(begun()[0].txn_id).state is TransactionState.OPEN
+    assert store.transactions.get(empty).commit_time == committed().commit_time
+
+
+def test_a_second_call_of_a_transaction_comes_behind_the_first(store: Store) -> None:
+    txn_id, empty = store.begin(), store.begin()
+    with together(store) as submitted:
+        given = submitted(store.transactions.allocating(txn_id, FLIGHTS))
+        again = submitted(store.transactions.allocating(txn_id, FLIGHTS))
+        other = submitted(store.transactions.allocating(txn_id, CANCELLATIONS))
+        not_empty = submitted(store.transactions.committing(txn_id))
+        ends = [submitted(store.transactions.committing(empty)) for _ in range(2)]
+    assert (given(), again(), other()) == ({txn_id: 1}, {txn_id: 1}, {txn_id: 1})
+    assert not_empty() is None
+    assert store.transactions.get(txn_id).state is TransactionState.OPEN
+    assert ends[0]() == ends[1]()
+
+
+def test_a_transaction_that_another_process_wrote_for_is_committed_with_its_writes(
+    store: Store,
+) -> None:
+    txn_id = store.begin()
+    other_process = store.heard_by()
+    with other_process.writing(txn_id, FLIGHTS) as step:
+        assert step.write_id == 1
+    assert store.transactions.is_unwritten(txn_id)
+    committed = store.transactions.commit(txn_id)
+    seen = store.transactions.write_ids(FLIGHTS)
+    assert seen.valid(1)
+    assert committed == store.transactions.get(txn_id)
+
+
+def test_a_call_under_a_catalog_that_is_not_the_present_one_does_nothing(store: Store) -> None:
+    txn_id = store.begin()
+    store.catalogs.publish(Table(FLIGHTS, "flights"))
+    latest = store.catalogs.versions[-1].version
+    before = store.contents()["txn"], store.contents()["txn_write_id"]
+    old = latest - 1
+    assert store.transactions.allocating(txn_id, FLIGHTS, under=old).run() is None
+    assert store.transactions.committing(txn_id, under=old).run() is None
+    assert (store.contents()["txn"], store.contents()["txn_write_id"]) == before
+    assert store.transactions.allocating(txn_id, FLIGHTS, under=latest).run() == {txn_id: 1}
+
+
+def test_a_caller_whose_time_is_over_leaves_and_its_call_is_not_made(store: Store) -> None:
+    with together(store), pytest.raises(DeadlineExceeded, match="nothing was changed"):
+        store.transactions.begin(user="late", timeout=0.01)
+    assert "late" not in {t.user for t in store.transactions.open_transactions(limit=10)}
+
+
+def test_more_calls_than_the_queue_holds_are_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_writes, "MAX_WAITING", 2)
+    with together(store) as submitted:
+        calls = [submitted(store.transactions.beginning(1, user="ann")) for _ in range(2)]
+        with pytest.raises(Overloaded, match="nothing was done"):
+            store.transactions.begin(user="bob")
+    assert all(call() for call in calls)
+
+
+def test_no_call_of_a_fenced_process_is_made(store: Store) -> None:
+    empty = store.begin()
+    before = store.contents()["txn"]
+    store.fenced = True
+    with pytest.raises(Fenced), together(store) as submitted:
+        calls = [
+            submitted(store.transactions.beginning(1, user="ann")),
+            submitted(store.transactions.committing(empty)),
+        ]
+    for call in calls:
+        with pytest.raises(Fenced):
+            call()
+    assert store.contents()["txn"] == before
