@@ -102,8 +102,12 @@ class Noting:
     asks: tuple[Query, ...] = (("SELECT COUNT(*) FROM noted", ()),)
 
     def __init__(self, *, fails: bool = False) -> None:
+        self.begun: list[int] = []
         self.is_committed = False
         self._fails = fails
+
+    def begin(self, updates: Sequence[Update]) -> None:
+        self.begun += [one.version for one in updates]
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
         noted = int(run(connection, *self.asks[0])[0][0])
@@ -133,6 +137,7 @@ def test_a_companion_writes_in_the_transaction_of_the_append(noting: Database) -
     begin(log, 1)
     companion = Noting()
     appended = log.append(2, TOKEN, [update(2), update(3)], companion=companion)
+    assert companion.begun == [2, 3]
     assert companion.is_committed
     assert noting.rows("SELECT number, version, time FROM noted ORDER BY version") == [
         (0, 2, appended[0].time),

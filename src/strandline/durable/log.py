@@ -77,6 +77,12 @@ class Companion(Protocol):
     def asks(self) -> tuple[Query, ...]:
         """The statements that `write` begins with, in their order."""
 
+    def begin(self, updates: Sequence[Update]) -> None:
+        """Begin with what may be done before the transaction, whose outcome is open.
+
+        ``updates`` have no times yet. Called again where the same append is tried again.
+        """
+
     def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: of the log's sort
         """Write what belongs to ``updates``, which have their times. By raising it undoes all."""
 

@@ -148,6 +148,8 @@ class StashLog(UpdateLog):
     ) -> tuple[Update, ...]:
         self._refuse_when_closed()
         check_versions(expected_upper, updates)
+        if companion is not None:
+            companion.begin(updates)
         unordered = [Unordered(update) for update in updates]
         first = [tables.READ_STATE, taking_time(self._clock, bounded=False)]
         try:

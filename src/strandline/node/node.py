@@ -163,6 +163,7 @@ class Node:
             catalog=self.catalogs.catalog,
             guard=guard,
             folders=folders,
+            passes_guard=lambda: guard.passes(database),
         )
         self.transactions = Transactions(
             database,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import os
@@ -25,7 +26,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.group_commit import GroupCommit
 from strandline.config import Settings
-from strandline.errors import AlreadyExists, Fenced, UnknownOutcome
+from strandline.errors import AlreadyExists, Fenced, Unavailable, UnknownOutcome
 from strandline.fencing import FenceToken
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_effects import Turn
@@ -139,7 +140,7 @@ class Points:
 
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:  # Any: as the real one
-            if threading.current_thread().name == "catalog-committer":
+            if threading.current_thread().name in ("catalog-committer", "folder-sync"):
                 if len(self.passed) == self.kill_at:
                     raise Killed(f"before {name}, behind {self.passed}")
                 self.passed.append(name)
@@ -187,6 +188,92 @@ def test_a_kill_at_any_point_leaves_a_version_with_its_effects_or_an_empty_folde
     assert left == {(False, False), (False, True), (True, True)}
     with Node.open(store.address, settings=store.settings, background=False) as other:
         assert other.projector.projected_version() == node.catalogs.latest_catalog().version
+
+
+def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The folders that are synced from now on, each with the name of the thread."""
+    synced: list[tuple[str, str]] = []
+    sync = warehouse._sync_folder
+
+    def noted(folder: Path) -> None:
+        sync(folder)
+        synced.append((threading.current_thread().name, folder.name))
+
+    monkeypatch.setattr(warehouse, "_sync_folder", noted)
+    return synced
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Iterator[Node]:
+    """A node in a folder that projected what it appended last."""
+    with Node.open(tmp_path / "store") as node:
+        execute(node, CreateSchema(name="s"))
+        yield node
+
+
+def test_folders_of_new_tables_are_synced_beside_the_sql_transaction(
+    in_folder: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = noted_syncs(monkeypatch)
+    execute(in_folder, create("a"), create("b", schema="s"), create("c", schema="s"))
+    assert synced == [("folder-sync", "warehouse"), ("folder-sync", "s.db")]
+    assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
+
+
+def test_a_folder_that_was_there_is_looked_at_in_the_sql_transaction(
+    in_folder: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that of a dropped table, whose files were to be kept."""
+    execute(in_folder, create("a"))
+    execute(in_folder, DropTable(schema="default", table="a", keep_data=True))
+    synced = noted_syncs(monkeypatch)
+    execute(in_folder, create("a"), create("b"))
+    assert ("folder-sync", "warehouse") in synced
+    assert location(in_folder, "a").startswith(f"file://{folder_of(in_folder, 'a')}~")
+    assert location(in_folder, "b") == f"file://{folder_of(in_folder, 'b')}"
+
+
+def test_a_folder_that_could_not_be_synced_lets_the_version_in_and_is_tried_again(
+    in_folder: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = in_folder.catalogs.latest_catalog().version
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match=r"is in the catalog, but its .* is not carried out"):
+            execute(in_folder, create("a"))
+    assert in_folder.catalogs.latest_catalog().version == before + 1
+    assert in_folder.projector.projected_version() == before
+    execute(in_folder, create("b"))
+    assert in_folder.projector.projected_version() == before + 2
+    assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
+
+
+def test_an_append_that_another_node_was_faster_than_leaves_an_empty_folder_at_most(
+    in_folder: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other node makes a table at the place of the folder that was made ahead."""
+    execute(in_folder, create("old"))
+    (folder_of(in_folder, "old") / "file").touch()
+    make_ahead = in_folder.projector.make_ahead
+
+    def slower(*arguments: Any) -> Any:  # Any: as the real one
+        monkeypatch.undo()
+        ahead = make_ahead(*arguments)
+        assert folder_of(in_folder, "t").is_dir()
+        execute(other, rename("old", "t"))
+        return ahead
+
+    with Node.open(tmp_path / "store", background=False) as other:
+        monkeypatch.setattr(in_folder.projector, "make_ahead", slower)
+        with pytest.raises(AlreadyExists):
+            execute(in_folder, create("t"))
+        assert location(in_folder, "t") == f"file://{folder_of(in_folder, 't')}"
+        assert (folder_of(in_folder, "t") / "file").exists()
+        execute(in_folder, create("old"))
+        assert location(other, "old") == f"file://{folder_of(in_folder, 'old')}"
 
 
 @pytest.mark.parametrize("before", ["_commit", "apply_own"])

@@ -42,11 +42,12 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -56,7 +57,14 @@ from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import TablePlaces
-from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced, delete_folder
+from strandline.metastore.store.warehouse import (
+    BackgroundSync,
+    FolderRefused,
+    Moved,
+    Syncing,
+    Unsynced,
+    delete_folder,
+)
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.places import Place, place_of_table
 from strandline.wire import decode
@@ -93,14 +101,35 @@ It refers to no turn, which keeps it: circles live until the interpreter looks f
 """
 
 
+class Ahead(NamedTuple):
+    """Folders of new tables that were made before the SQL transaction of their versions began.
+
+    ``places`` are by table id.
+    """
+
+    places: Mapping[int, Place]
+    syncing: Syncing | None
+
+
+NOTHING_AHEAD = Ahead({}, None)
+
+
 class Turn:
     """What one SQL transaction does with folders: effects that do not touch one another.
 
-    ``catalogs`` are those of versions that it appends, which this node has not applied yet.
+    ``catalogs`` are those of versions that it appends, which this node has not applied yet;
+    ``ahead`` are the folders that were made for these.
     """
 
-    def __init__(self, connection: Connection, catalogs: Sequence[Catalog] = ()) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        catalogs: Sequence[Catalog] = (),
+        *,
+        ahead: Ahead = NOTHING_AHEAD,
+    ) -> None:
         self.catalogs = {catalog.version: catalog for catalog in catalogs}
+        self.ahead = ahead
         self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
         self.moves = False
@@ -118,6 +147,12 @@ class Turn:
     def appends(self) -> bool:
         """Whether its versions are appended in the same SQL transaction; then it only makes."""
         return bool(self.catalogs)
+
+    def sync(self) -> None:
+        """Put its folders on disk. Raises `Unavailable`."""
+        self.unsynced.sync()
+        if self.ahead.syncing is not None:
+            self.ahead.syncing.finish()
 
     @property
     def untouched(self) -> bool:
@@ -193,12 +228,17 @@ class _Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """An entry whose effect is to be carried out in a turn, and the update that it belongs to."""
+class _Asked:
+    """An entry that asks for an effect, and the update that it belongs to.
 
-    turn: Turn
+    ``catalogs`` are by version, as far as this node has not applied them yet. ``schemas`` are of
+    the same thread.
+    """
+
     update: Update
     entry: Entry
+    catalogs: Mapping[int, Catalog]
+    schemas: _Schemas
 
     def table(self) -> tuple[_Table | None, _Table]:
         """The table that it is about: as it was before, and as it is after it or was last."""
@@ -219,6 +259,13 @@ class _Task:
 
 
 @dataclass(frozen=True, slots=True)
+class _Task(_Asked):
+    """An effect that is to be carried out in a turn."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
 class _Work:
     """What an effect does, and the places of the folders that it makes, and moves or removes."""
 
@@ -235,7 +282,8 @@ class FolderEffects:
 
     def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
         self._folders = folders
-        self._schemas = _Schemas(catalog)
+        self._catalog = catalog
+        self._schemas = _Schemas(catalog)  # of the one SQL transaction that writes
         self._refused: Counter[str] = Counter()
         self._purged: deque[Place] = deque()
 
@@ -267,6 +315,37 @@ class FolderEffects:
                     if place is not None:
                         yield place.back(table.id, table.name)
 
+    def make_ahead(
+        self, updates: Sequence[Update], catalogs: Sequence[Catalog], sync: BackgroundSync
+    ) -> Ahead:
+        """Make the folders of the new tables in ``updates`` where nothing is at their places.
+
+        ``catalogs`` are those of ``updates``. Anything else is left to the turn.
+        """
+        known = {catalog.version: catalog for catalog in catalogs}
+        schemas = _Schemas(self._catalog)  # another thread may be in a turn
+        entries = ((update, entry) for update in updates for entry in update.entries)
+        making = (
+            _Asked(update, entry, known, schemas)
+            for update, entry in entries
+            if verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
+        )
+        places: dict[int, Place] = {}
+        unsynced = Unsynced()
+        for asked in islice(making, MOST_EFFECTS):
+            _, table = asked.table()
+            place = self._asked_place(asked, table)
+            if place is not None and self._make_new(place, unsynced):
+                places[table.id] = place
+        return Ahead(places, sync.begin(unsynced)) if places else NOTHING_AHEAD
+
+    def _make_new(self, place: Place, unsynced: Unsynced) -> bool:
+        try:
+            self._folders.verify(place)
+            return self._folders.make_new(place, unsynced=unsynced)
+        except StrandlineError:
+            return False
+
     def carry_out(self, turn: Turn, entry: Entry, *, update: Update) -> bool:
         """Do what ``entry`` of ``update`` asks for; False where it has to wait for the next turn.
 
@@ -275,7 +354,8 @@ class FolderEffects:
         if not turn.left:
             return False
         effect = verb_named(entry.verb).folders
-        work = None if effect is None else _PLANS[effect](self, _Task(turn, update, entry))
+        task = _Task(update, entry, turn.catalogs, self._schemas, turn)
+        work = None if effect is None else _PLANS[effect](self, task)
         if work is None:
             return True
         if not turn.take(partial(self._paths_of, work.makes, work.moves)):
@@ -307,11 +387,11 @@ class FolderEffects:
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table: a place that no other table has."""
         _, table = task.table()
-        if table.kind is not TableKind.MANAGED:
-            return None
-        asked = self._named(task) or self._default_place(task, table, argument="table")
+        asked = self._asked_place(task, table)
         if asked is None:
             return None
+        if task.turn.ahead.places.get(table.id) == asked:
+            return _Work(partial(task.turn.places.put, table.id, asked), makes=(asked,))
         if self._folders.reaches(asked) and self._folders.missing(asked):
             # Where nothing is there, no files can be shown, and no check is needed.
             do = partial(self._make_table, task, table.id, asked)
@@ -359,12 +439,18 @@ class FolderEffects:
             return _Work(do, moves=(place, _purged(aside)))
         return self._moving(task, table.id, place, aside, own=True)
 
-    def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
+    def _asked_place(self, asked: _Asked, table: _Table) -> Place | None:
+        """Where a new managed table is to lie; None for one that is not managed."""
+        if table.kind is not TableKind.MANAGED:
+            return None
+        return self._named(asked) or self._default_place(asked, table, argument="table")
+
+    def _default_place(self, task: _Asked, table: _Table, *, argument: str) -> Place | None:
         """Where a table lies unless something else is there already; None without its schema.
 
         ``argument`` of the entry is its whole name, and so tells what its schema was called then.
         """
-        schema = self._schemas.schema(task, table.schema_id)
+        schema = task.schemas.schema(task, table.schema_id)
         named = task.argument(argument)
         if schema is None or named is None:
             return None
@@ -372,7 +458,7 @@ class FolderEffects:
         place = self._folders.place_of_schema(schema)
         return place_of_table(place, table.name, schema_name=schema_name)
 
-    def _named(self, task: _Task) -> Place | None:
+    def _named(self, task: _Asked) -> Place | None:
         """The place that an entry names: of a schema, or of release 0.2.1 or older."""
         location = task.argument("location")
         return None if location is None else self._folders.place(location)
@@ -481,7 +567,7 @@ class _Schemas:
         self._update: Update | None = None
         self._known: dict[int, SchemaDescriptor | None] = {}
 
-    def schema(self, task: _Task, schema_id: int) -> SchemaDescriptor | None:
+    def schema(self, task: _Asked, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, also one that the update drops; its name may be a later one."""
         update = task.update
         if update is not self._update:
@@ -492,7 +578,7 @@ class _Schemas:
             changed = (decode(record, SchemaDescriptor) for record in records if record)
             self._known = {schema.id: schema for schema in changed}
         if schema_id not in self._known:
-            catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
+            catalog = task.catalogs.get(update.version) or self._catalog(update.version)
             self._known[schema_id] = catalog.schema_by_id(schema_id)
         return self._known[schema_id]
 

@@ -15,6 +15,13 @@ no version without its folders. Where that cannot be (a version before it is not
 fence row has another token, a folder is short of something), nothing of it is written: the version
 is appended by itself and projected behind the append, and its caller hears what is wrong.
 
+In a file, the folders of new tables are made ahead of that SQL transaction, and another thread puts
+them on disk while this one computes; the transaction waits for that before it writes their places.
+Only a folder that was not there and that this process has made counts, and only for the table that
+it was made for; every other one is looked at in the transaction. Nobody but the next table of that
+name can take such a folder: this process projected the version before, so nothing is pending there,
+and where another process appends first, this append is lost and leaves an empty folder.
+
 **Batches.** All else is projected behind the append: what moves folders, since no rollback would
 move them back, versions that become active later, and what another process left. One thread of a
 process does it at a time, and takes all versions up to the highest that this node has applied, in
@@ -78,7 +85,7 @@ from strandline.errors import (
     Unavailable,
     WrongEnvironment,
 )
-from strandline.metastore.store.folder_effects import FolderEffects, Turn
+from strandline.metastore.store.folder_effects import NOTHING_AHEAD, Ahead, FolderEffects, Turn
 from strandline.metastore.store.notifications import (
     POSITION,
     DdlEvent,
@@ -88,6 +95,7 @@ from strandline.metastore.store.notifications import (
 )
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
+from strandline.metastore.store.warehouse import BackgroundSync
 from strandline.sql import FENCE_ROW, Database, FenceRow
 from strandline.wire import encode
 from strandline.work import keeping_garbage
@@ -132,7 +140,7 @@ class Projector:
 
     ``updates(start, end)`` gives the catalog's updates of the versions from ``start`` to ``end``
     − 1, ``catalog`` a version as a whole. History must not be compacted above the projected
-    version.
+    version. ``passes_guard`` looks whether ``guard`` would let a write pass, if that is cheap.
     """
 
     def __init__(
@@ -144,13 +152,16 @@ class Projector:
         guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
         folders: StoreFolders,
+        passes_guard: Callable[[], bool] = lambda: False,
     ) -> None:
         self._database = database
         self._notifications = notifications
         self._updates = AppliedUpdates(updates)
         self._guard = guard
         self._store_folders = folders
+        self._passes_guard = passes_guard
         self._folders = FolderEffects(folders, catalog=catalog)
+        self._sync = BackgroundSync()
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
@@ -196,8 +207,25 @@ class Projector:
         """What projects the versions of ``catalogs`` in the transaction that appends them."""
         return _WithAppend(self, catalogs)
 
+    def make_ahead(self, updates: Sequence[Update], catalogs: Sequence[Catalog]) -> Ahead:
+        """Make the folders of ``updates``, which are about to be appended, where that is plain."""
+        making = list(takewhile(_only_makes, updates))
+        if not making or self._own_end != (making[0].version - 1, 0):
+            return NOTHING_AHEAD
+        try:
+            if not self._passes_guard():
+                return NOTHING_AHEAD
+            self._database.check_place()
+        except StrandlineError:  # the transaction meets it too, and says so
+            return NOTHING_AHEAD
+        return self._folders.make_ahead(making, catalogs, self._sync)
+
     def project_appended(
-        self, connection: Connection, updates: Sequence[Update], catalogs: Sequence[Catalog]
+        self,
+        connection: Connection,
+        updates: Sequence[Update],
+        catalogs: Sequence[Catalog],
+        ahead: Ahead,
     ) -> LogPosition | None:
         """Project ``updates`` in the transaction that appends them, as far as they only make.
 
@@ -212,7 +240,8 @@ class Projector:
             if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
                 return None
             with keeping_garbage:
-                return self._advance_by(connection, before, making, Turn(connection, catalogs))
+                turn = Turn(connection, catalogs, ahead=ahead)
+                return self._advance_by(connection, before, making, turn)
         except (Fenced, WrongEnvironment, _NotCarriedOut) as error:  # nothing was written
             logger.debug("version %d is appended by itself: %s", making[0].version, error)
             return None
@@ -347,6 +376,7 @@ class Projector:
         self._news.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._sync.stop()
 
     def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -409,7 +439,8 @@ class Projector:
                     first = turn.untouched
                     try:
                         if first:
-                            self._database.check_place()  # else folders would be made elsewhere
+                            if not turn.ahead.places:  # else it was looked at for these
+                                self._database.check_place()  # or folders would be made elsewhere
                             self._require_synced(before, turn)
                         if not self._folders.carry_out(turn, entry, update=update):
                             break
@@ -426,7 +457,7 @@ class Projector:
                 break
             last, done = update.version, 0
         try:
-            turn.unsynced.sync()
+            turn.sync()
         except Unavailable as error:
             raise self._failed(last + 1 if done else last, "change of folders", error) from error
         also = turn.places.take_writes()
@@ -470,10 +501,17 @@ class _WithAppend:
     def __init__(self, projector: Projector, catalogs: Sequence[Catalog]) -> None:
         self._projector = projector
         self._catalogs = catalogs
+        self._ahead: Ahead | None = None
         self._reached: LogPosition | None = None
 
+    def begin(self, updates: Sequence[Update]) -> None:
+        if self._ahead is None:  # else it is appended a second time
+            self._ahead = self._projector.make_ahead(updates, self._catalogs)
+
     def write(self, connection: Connection, updates: Sequence[Update]) -> None:
-        self._reached = self._projector.project_appended(connection, updates, self._catalogs)
+        self._reached = self._projector.project_appended(
+            connection, updates, self._catalogs, self._ahead or NOTHING_AHEAD
+        )
 
     def committed(self) -> None:
         if self._reached is not None:

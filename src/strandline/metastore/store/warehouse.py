@@ -20,10 +20,12 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
+from queue import SimpleQueue
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.model.places import Place
@@ -90,9 +92,10 @@ class Unsynced:
         """Note folders; each is synced once, however often it is noted."""
         self._folders |= dict.fromkeys(os.fspath(folder) for folder in folders)
 
-    def sync(self) -> None:
+    def sync(self, *, before_each: Callable[[], object] = lambda: None) -> None:
         """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
         for folder in self._folders:
+            before_each()
             try:
                 _sync_folder(Path(folder))
             except OSError as error:
@@ -101,6 +104,77 @@ class Unsynced:
                     " and try again"
                 ) from error
         self._folders.clear()
+
+
+class Syncing:
+    """Folders that a `BackgroundSync` puts on disk."""
+
+    def __init__(self, unsynced: Unsynced) -> None:
+        self._unsynced = unsynced
+        self._waits_for_disk, self._ended = threading.Lock(), threading.Lock()
+        self._waits_for_disk.acquire()
+        self._ended.acquire()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Put them on disk; in the thread of the background."""
+        try:
+            self._unsynced.sync(before_each=self._let_go)
+        except BaseException as error:  # of any kind: who waits for it raises it
+            self._error = error
+        finally:
+            self._let_go()
+            self._ended.release()
+
+    def _let_go(self) -> None:
+        if self._waits_for_disk.locked():
+            self._waits_for_disk.release()
+
+    def begin(self) -> None:
+        """Return when the thread waits for the disk.
+
+        It needs the interpreter to get there, and would not get it from a caller that computes.
+        """
+        self._waits_for_disk.acquire()
+
+    def finish(self) -> None:
+        """Return when they are on disk, at the first call or a later one. Raises `Unavailable`."""
+        with self._ended:
+            if self._error is not None:
+                raise self._error
+
+
+class BackgroundSync:
+    """Puts folders on disk while the caller computes. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Syncing | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, unsynced: Unsynced) -> Syncing:
+        """Begin to put them on disk; `Syncing.finish` tells when they are."""
+        syncing = Syncing(unsynced)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="folder-sync", daemon=True)
+                self._thread.start()
+            self._work.put(syncing)
+        syncing.begin()
+        return syncing
+
+    def stop(self) -> None:
+        """End the thread, behind what was begun. Idempotent."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._work.put(None)
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while (syncing := self._work.get()) is not None:
+            syncing.run()
 
 
 class Warehouse:
@@ -192,6 +266,16 @@ class Warehouse:
             _note(unsynced, map(os.path.dirname, made))
         else:
             _note(unsynced, _folders_above(path))
+
+    def make_new(self, location: str | Place, *, unsynced: Unsynced) -> bool:
+        """Make the folder in one that is there, where nothing is; whether it could be made."""
+        path = self.path_text(location)
+        try:
+            os.mkdir(path, self._mode)
+        except OSError:
+            return False
+        unsynced.add([os.path.dirname(path)])
+        return True
 
     def move(
         self, source: str | Place, target: str | Place, *, unsynced: Unsynced | None = None
