@@ -10,7 +10,8 @@ from strandline.catalog.catalog import (
 )
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.system_views.synchronization import initialize_system_views
-from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
+from strandline.durable.opening import Fill, new_environment_id
+from strandline.durable.state import ENVIRONMENT
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import InvalidInput
 from strandline.model.descriptors import (
@@ -29,7 +30,7 @@ MAX_SKEW_MS = 24 * 60 * 60 * 1000
 """The most by which the clocks of two nodes may be allowed to differ: a day."""
 
 
-def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Initialize:
+def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fill:
     """What fills a new catalog: the default database, schema and zone, its configuration and
     the views in which it shows itself.
 

@@ -3,16 +3,14 @@
 from strandline.durable.contents import Contents
 from strandline.durable.log import Checked, Companion, Frontier, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
+from strandline.durable.opening import OpenableState, durable_state, joined_anew
 from strandline.durable.stash_log import StashLog
 from strandline.durable.state import (
     AppliedUpdate,
     DurableCatalogState,
-    OpenableState,
     ReadOnlyState,
     Replaced,
     config_in,
-    durable_state,
-    joined_anew,
 )
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update

@@ -1,7 +1,7 @@
 """The durable catalog state: one class, written once over any update log.
 
-`durable_state(log)` connects and changes nothing. What it returns answers the few questions that
-can be asked of a catalog that no process has opened, and is consumed by opening it:
+`strandline.durable.opening.durable_state` connects and changes nothing. What it returns answers the
+few questions that can be asked of a catalog that no process has opened, and opens it:
 
 * `OpenableState.open` makes this process the holder of a **new epoch**: it fences every earlier
   holder. They learn it at their next commit, sync or `confirm_leadership`; nothing that they try
@@ -9,6 +9,8 @@ can be asked of a catalog that no process has opened, and is consumed by opening
 * `OpenableState.join` adopts the current token. The nodes of one deployment share it knowingly;
   they differ by their member id, and the append alone orders their commits.
 * `OpenableState.open_read_only` gives a state without the means to write.
+* `OpenableState.check_open` gives one whose writes nobody sees: it tries what `open` would do.
+* `OpenableState.edit` opens, and repairs the catalog in the same step.
 
 A fenced handle stays fenced. Its process may go on with another one: `joined_anew` joins the newer
 epoch, unless a newer deploy generation has taken over (`Replaced`).
@@ -28,8 +30,7 @@ methods), and a leadership lease in place of the fence (a paused holder would no
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,24 +43,15 @@ from strandline.errors import (
     CorruptData,
     Fenced,
     IncompatibleFormat,
-    NotFound,
     NotFresh,
-    OutOfSync,
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
 
-_NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
 FENCE = "catalog"
 ENVIRONMENT = "environment"
 MAX_UPDATES_AT_ONCE = 1000
-
-RaiseFence = Callable[[FenceToken, str | None], None]
-"""Told of a new token before the log is: (token, environment id or None before there is one)."""
-
-Initialize = Callable[[CatalogTransaction], None]
-"""Fills a new catalog, in the transaction that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,159 +285,3 @@ def config_in(contents: Contents, name: str) -> str | None:
     """A fact of the catalog's configuration that was written when it was made."""
     entry = contents.get("config", name.encode())
     return None if entry is None else str(entry.value.value)
-
-
-class OpenableState:
-    """A catalog that this process has connected to and not opened."""
-
-    def __init__(self, log: UpdateLog) -> None:
-        self._log = log
-
-    def is_initialized(self) -> bool:
-        """Whether there is a catalog in the log."""
-        if self._log.token() is None:
-            return False
-        return ReadOnlyState(self._log).environment is not None
-
-    def epoch(self) -> int | None:
-        """The present epoch; None before the first open."""
-        token = self._log.token()
-        return None if token is None else token.epoch
-
-    def deploy_generation(self) -> int | None:
-        """The present deploy generation; None before the first open."""
-        token = self._log.token()
-        return None if token is None else token.deploy_generation
-
-    def open(
-        self,
-        *,
-        member: str,
-        initialize: Initialize,
-        raise_fence: RaiseFence,
-        deploy_generation: int = 0,
-        author: str = "system",
-    ) -> DurableCatalogState:
-        """Take a new epoch, fencing every earlier holder; create the catalog if there is none.
-
-        Raises `Fenced` when a newer deploy generation holds the catalog.
-        """
-        while True:
-            try:
-                return self._open(member, initialize, raise_fence, deploy_generation, author)
-            except OutOfSync:
-                continue  # another process opened or committed meanwhile; take the epoch after
-
-    def create(
-        self,
-        *,
-        member: str,
-        initialize: Initialize,
-        raise_fence: RaiseFence,
-        deploy_generation: int = 0,
-        author: str = "system",
-    ) -> DurableCatalogState:
-        """Create the catalog and hold its first epoch, fencing no other holder.
-
-        Raises `OutOfSync` when there is a catalog, also if another process made it meanwhile: join.
-        """
-        return self._open(member, initialize, raise_fence, deploy_generation, author, first=True)
-
-    def _open(
-        self,
-        member: str,
-        initialize: Initialize,
-        raise_fence: RaiseFence,
-        deploy_generation: int,
-        author: str,
-        *,
-        first: bool = False,
-    ) -> DurableCatalogState:
-        """Append the next epoch, in one step with the first contents where there are none."""
-        reader = ReadOnlyState(self._log)
-        latest = reader.recovered[-1]
-        current = self._log.token()
-        if first and current is not None:
-            raise OutOfSync("there is a catalog in this store already; join it")
-        if current is None and latest.version:
-            raise CorruptData(
-                f"the log has versions up to {latest.version} and no fence token, which every "
-                "version is written with; restore the store from a backup"
-            )
-        if current is not None and current.deploy_generation > deploy_generation:
-            raise Fenced(
-                f"deploy generation {deploy_generation} asked for, "
-                f"{current.deploy_generation} holds the catalog; start the newer program"
-            )
-        token = FenceToken(deploy_generation, (current.epoch if current else 0) + 1)
-        environment = reader.environment
-        if environment is not None:
-            raise_fence(token, environment)
-        fencing = CatalogTransaction(latest, author=author)
-        with fencing.entry("fence", {"epoch": token.epoch}):
-            fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
-        filling = CatalogTransaction(fencing, author=author)
-        if environment is None:
-            initialize(filling)
-        updates = [
-            transaction.update(member=member)
-            for transaction in (fencing, filling)
-            if transaction.entries
-        ]
-        try:
-            self._log.append(fencing.version, current, updates, new_token=token)
-        except Fenced as lost:
-            raise OutOfSync("another process has opened the catalog meanwhile") from lost
-        state = DurableCatalogState(self._log, token=token, member=member)
-        if environment is None:
-            raise_fence(token, state.environment)
-        return state
-
-    def join(self, *, member: str) -> DurableCatalogState:
-        """Share the current epoch. `NotFound` when there is no catalog to join."""
-        token = self._log.token()
-        if token is None:
-            raise NotFound(_NOTHING_HERE)
-        state = DurableCatalogState(self._log, token=token, member=member)
-        if state.recovered[-1].version == 0:
-            raise CorruptData(
-                "the log has a fence token and not the first versions, which were written with it; "
-                "restore the store from a backup"
-            )
-        if state.environment is None:
-            raise NotFound(_NOTHING_HERE)
-        return state
-
-    def open_read_only(self) -> ReadOnlyState:
-        """A state that follows the catalog and cannot write; `NotFound` if there is none."""
-        state = ReadOnlyState(self._log)
-        if state.environment is None:
-            raise NotFound(_NOTHING_HERE)
-        return state
-
-
-def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
-    """A state that shares the epoch by which ``fenced`` was fenced, as the same member.
-
-    Raises `Replaced` where the holder is of a newer deploy generation, and what `join` raises.
-    """
-    current = fenced.log.token()
-    if current is not None and current.deploy_generation > fenced.token.deploy_generation:
-        raise Replaced(
-            f"generation {current.deploy_generation} of this deployment has taken the store over"
-            f" from generation {fenced.token.deploy_generation}, which this node is of; it stops"
-        )
-    state = durable_state(fenced.log).join(member=fenced.member)
-    if state.token.deploy_generation > fenced.token.deploy_generation:
-        return joined_anew(fenced)  # it came between the two looks
-    return state
-
-
-def durable_state(log: UpdateLog) -> OpenableState:
-    """Connect to the catalog in ``log``; nothing is read or changed yet."""
-    return OpenableState(log)
-
-
-def new_environment_id() -> str:
-    """A name for one catalog and its object store that no other has."""
-    return str(uuid.uuid4())

@@ -25,7 +25,7 @@ from strandline.durable import (
     durable_state,
     joined_anew,
 )
-from strandline.durable.state import RaiseFence
+from strandline.durable.opening import RaiseFence
 from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import FENCE_ROW, Database, FenceRow
@@ -48,7 +48,7 @@ def join_or_create(
     default_location: str,
 ) -> DurableCatalogState:
     """Join the catalog in ``log``, or create it. Raises `WrongEnvironment`, `Fenced`."""
-    raise_fence = _raises_fence_of(database)
+    raise_fence = raises_fence_of(database)
     initialize = initial_catalog(
         delay_ms=delay_ms, skew_ms=skew_ms, default_location=default_location
     )
@@ -82,7 +82,9 @@ def join_or_create(
     ) from refused
 
 
-def _raises_fence_of(database: Database) -> RaiseFence:
+def raises_fence_of(database: Database) -> RaiseFence:
+    """Raises the fence of the object store in ``database``, before the log's is raised."""
+
     def raise_fence(token: FenceToken, environment: str | None) -> None:
         if environment is None:
             return
@@ -120,7 +122,7 @@ def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
     durable_state(state.log).open(
         member=state.member,
         initialize=_not_empty,
-        raise_fence=_raises_fence_of(database),
+        raise_fence=raises_fence_of(database),
         deploy_generation=state.token.deploy_generation,
     )
 

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, update
 
 from strandline.clock import HybridClock
 from strandline.durable import UpdateLog, durable_state
-from strandline.durable.state import ENVIRONMENT, new_environment_id
+from strandline.durable.opening import new_environment_id
+from strandline.durable.state import ENVIRONMENT
 from strandline.errors import Conflict, CorruptData, NotFound
 from strandline.fencing import FenceToken
 from strandline.metastore.store.store_folders import StoreFolders

@@ -1,0 +1,110 @@
+"""Edits by hand: repairs of single objects, past the commands and within the rules.
+
+No command checks what an edit means, so an edit is checked by what every catalog keeps to: names
+are unique and numbers that grow do not fall (`CatalogTransaction`), ids are below the next id, and
+what an object refers to is there. An edit is one entry of the history, as any change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.catalog.kinds import all_kinds, kind_of, references
+from strandline.catalog.verbs import Verb, declare_verb
+from strandline.durable.collections import COLLECTIONS, CONFIG, FENCE, Collection
+from strandline.durable.state import ENVIRONMENT
+from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
+from strandline.errors import InvalidInput, ObjectNotFound
+
+# Below, Any stands for a descriptor of some kind.
+Key = int | str
+"""An object's id, or its name where the kind is keyed by name."""
+
+EDIT, DELETE = "debug_edit", "debug_delete"
+
+for _name in (EDIT, DELETE):
+    declare_verb(
+        Verb(name=_name, subject="object", why_kept="it is a repair by hand; edit the object again")
+    )
+
+
+def editable(kind: str) -> Collection:
+    """The collection of that name. `InvalidInput` where there is none, or it is not for hands."""
+    known = sorted(name for name in COLLECTIONS if name != FENCE.kind)
+    if kind not in known:
+        raise InvalidInput(f"there is no kind {kind!r} that can be edited: {', '.join(known)}")
+    return COLLECTIONS[kind]
+
+
+def key_of(kind: Collection, value: Any) -> Key:
+    """The key of ``value``, an object of ``kind``."""
+    key: Key = value.id if kind.has_id else value.name
+    return key
+
+
+def current(transaction: CatalogTransaction, kind: Collection, key: Key) -> Any:
+    """The object at ``key``, or None. `InvalidInput` where the kind has no such keys."""
+    expected = int if kind.has_id else str
+    if type(key) is not expected:
+        raise InvalidInput(
+            f"the key of a {kind.kind} is its {'id, a number' if kind.has_id else 'name, a text'};"
+            f" {key!r} is none"
+        )
+    if isinstance(key, int):
+        return transaction.get(kind.kind, key) if 0 <= key < 2**63 else None
+    return transaction.get_named(kind.kind, key)
+
+
+def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any) -> None:
+    """Put ``value`` at ``key``, whatever is there. Raises `InvalidInput`, `AlreadyExists`."""
+    _refuse_environment(kind, key)
+    if key_of(kind, value) != key:
+        raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
+    if isinstance(key, int):
+        _require_given(transaction, key)
+    with transaction.entry(EDIT, {"object": f"{kind.kind} {key}"}):
+        transaction.put(value)
+        for name, object_id in references(value):
+            if transaction.get(name, object_id) is None:
+                raise InvalidInput(f"the value refers to {name} {object_id}, which does not exist")
+
+
+def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
+    """Remove the object at ``key``. Raises `ObjectNotFound`, and `InvalidInput` while needed."""
+    _refuse_environment(kind, key)
+    if current(transaction, kind, key) is None:
+        raise ObjectNotFound(f"{kind.kind} {key} does not exist")
+    if isinstance(key, int):
+        _require_unneeded(transaction, kind.kind, key)
+    with transaction.entry(DELETE, {"object": f"{kind.kind} {key}"}):
+        transaction.delete(kind.kind, key)
+
+
+def _refuse_environment(kind: Collection, key: Key) -> None:
+    if (kind.kind, key) == (CONFIG.kind, ENVIRONMENT):
+        raise InvalidInput(
+            "the environment id stands in both halves of a store; `strandline relocate --copy`"
+            " gives a copied store an id of its own"
+        )
+
+
+def _require_given(transaction: CatalogTransaction, object_id: int) -> None:
+    """Ids are taken from the allocator: one that it has yet to give would be given twice."""
+    allocator = transaction.get_named("id_allocator", OBJECT_IDS)
+    if not 0 < object_id < allocator.next_id:
+        raise InvalidInput(
+            f"id {object_id} was never given, the next one is {allocator.next_id};"
+            f" edit id_allocator '\"{OBJECT_IDS}\"' first if that is too low"
+        )
+
+
+def _require_unneeded(transaction: CatalogTransaction, kind: str, object_id: int) -> None:
+    for other in all_kinds():
+        if not other.references:
+            continue
+        for stored in transaction.contents.objects(other.name):
+            if (kind, object_id) in references(stored.value):
+                raise InvalidInput(
+                    f"{kind_of(stored.value).name} {key_of(other.collection, stored.value)} refers"
+                    f" to {kind} {object_id}; delete or edit that first"
+                )

@@ -1,0 +1,151 @@
+"""``strandline debug``: to look at the stored catalog, and to repair it object by object."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from strandline.catalog import editing
+from strandline.cli.options import STORE, USER, Store
+from strandline.cli.stores import database_of, log_of, reading
+from strandline.durable import CatalogTransaction, durable_state
+from strandline.durable.collections import Collection
+from strandline.durable.opening import Fill
+from strandline.errors import InvalidInput
+from strandline.metastore.session.wire_json import read_json, write_json
+from strandline.node.catalog_dump import write_dump
+from strandline.node.membership import new_member_id, raises_fence_of
+
+_KIND = click.argument("kind")
+_KEY = click.argument("key")
+
+
+@click.group()
+def debug() -> None:
+    """Look at the stored catalog, and repair it.
+
+    `edit` and `delete` are for a catalog that no command can mend. They take a new epoch: nodes
+    that run on the store let go of what they have in memory, and join again.
+    """
+
+
+@debug.command(short_help="Write the catalog of STORE as JSON.")
+@STORE
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option("--ignore", multiple=True, metavar="KIND", help="Leave out a kind; repeatable.")
+@click.option("--stats-only", is_flag=True, help="Only how many objects there are of each kind.")
+def dump(store: Store, *, target: Path | None, ignore: tuple[str, ...], stats_only: bool) -> None:
+    """Write the catalog of STORE as JSON to TARGET, or to standard output.
+
+    Keys and values are as `edit` and `delete` take them. Running nodes are not disturbed.
+    """
+    with reading(store) as state, _written(target) as file:
+        write_dump(state, file.write, ignored=ignore, only_counts=stats_only)
+
+
+@contextmanager
+def _written(target: Path | None) -> Iterator[TextIO]:
+    """A file that takes its name when it is whole."""
+    if target is None:
+        yield sys.stdout
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        raise InvalidInput(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@debug.command(short_help="Show the epoch and the deploy generation.")
+@STORE
+def epoch(store: Store) -> None:
+    """Show the epoch and the deploy generation of the catalog of STORE."""
+    with database_of(store) as database, log_of(store, database) as log:
+        openable = durable_state(log)
+        click.echo(f"epoch {openable.epoch()}, deploy generation {openable.deploy_generation()}")
+
+
+@debug.command(short_help="Put VALUE at KEY.")
+@STORE
+@_KIND
+@_KEY
+@click.argument("value")
+@USER
+def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
+    r"""Put VALUE at KEY, whatever stands there, and show what stood there.
+
+    KEY and VALUE are JSON, as `dump` writes them. For example:
+
+    \b
+        strandline debug edit ./lake setting '"note"' '{"name": "note", "value": "seen"}'
+    """
+    collection, parsed_key = editing.editable(kind), _parsed_key(key)
+    new = read_json(value.encode(), collection.of)
+
+    def change(transaction: CatalogTransaction) -> None:
+        editing.edit(transaction, collection, parsed_key, new)
+
+    _apply(store, collection, parsed_key, change, user=user)
+
+
+@debug.command(short_help="Remove the object at KEY.")
+@STORE
+@_KIND
+@_KEY
+@USER
+def delete(store: Store, *, kind: str, key: str, user: str) -> None:
+    """Remove the object at KEY, which is JSON as `dump` writes it, and show it."""
+    collection, parsed_key = editing.editable(kind), _parsed_key(key)
+
+    def change(transaction: CatalogTransaction) -> None:
+        editing.delete(transaction, collection, parsed_key)
+
+    _apply(store, collection, parsed_key, change, user=user)
+
+
+def _parsed_key(text: str) -> editing.Key:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise InvalidInput(
+            f"the key {text!r} is not JSON; write a name in quotes: '{json.dumps(text)}'"
+        ) from None
+    if not isinstance(parsed, (int, str)):
+        raise InvalidInput(f"the key {text!r} is neither a number nor a text")
+    return parsed
+
+
+def _apply(store: Store, kind: Collection, key: editing.Key, change: Fill, *, user: str) -> None:
+    before: list[Any] = []
+
+    def noting(transaction: CatalogTransaction) -> None:
+        before[:] = [editing.current(transaction, kind, key)]
+        change(transaction)
+
+    with database_of(store, read_only=False) as database, log_of(store, database) as log:
+        state = durable_state(log).edit(
+            noting,
+            member=new_member_id(),
+            raise_fence=raises_fence_of(database),
+            author=user,
+        )
+    (previous,) = before
+    shown = "null" if previous is None else write_json(previous, kind.of).decode()
+    click.echo(f"previous value: {shown}")
+    if state is None:
+        click.echo("nothing was changed: it stands there already")
+    else:
+        click.echo(f"epoch {state.token.epoch}, version {state.recovered[-1].version}")

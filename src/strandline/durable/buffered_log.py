@@ -1,0 +1,109 @@
+"""A log whose appends nobody else sees: to try what would become durable.
+
+`BufferedLog` shows another log as it was at the moment of the first look, and keeps what is
+appended in memory. So a catalog is opened, filled, edited or migrated by the code that does it in
+earnest, and nothing of it reaches the store (`OpenableState.check_open`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strandline.clock import Timestamp
+from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
+from strandline.durable.update import Snapshot, Update
+from strandline.errors import Fenced, OutOfSync, UnsupportedOperation, VersionNotFound
+from strandline.fencing import FenceToken
+
+
+class BufferedLog(UpdateLog):
+    """See the module. Not for several threads."""
+
+    def __init__(self, log: UpdateLog) -> None:
+        self._log = log
+        self._token = log.token()
+        self._base = log.frontier().upper
+        self._time = self._last_time()
+        self._appended: list[Update] = []
+
+    def _last_time(self) -> Timestamp:
+        try:
+            return self._log.updates(self._base - 1, self._base)[0].time
+        except VersionNotFound:  # it is the version of the snapshot
+            return self._log.first_snapshot().time
+
+    @property
+    def max_updates(self) -> int:
+        return self._log.max_updates
+
+    @property
+    def _upper(self) -> int:
+        return self._base + len(self._appended)
+
+    def frontier(self) -> Frontier:
+        return Frontier(self._log.frontier().since, self._upper)
+
+    @property
+    def frontier_is_cheap(self) -> bool:
+        return self._log.frontier_is_cheap
+
+    def check(self) -> Checked:
+        return Checked(self.frontier(), self._time)
+
+    def token(self) -> FenceToken | None:
+        return self._token
+
+    def append(
+        self,
+        expected_upper: int,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        *,
+        times: Sequence[Timestamp] | None = None,
+        new_token: FenceToken | None = None,
+        companion: Companion | None = None,
+    ) -> tuple[Update, ...]:
+        """See `UpdateLog.append`. Times follow that of the last update by one."""
+        if companion is not None or times is not None:
+            raise UnsupportedOperation("a log that keeps its appends in memory is nobody's copy")
+        if token != self._token:
+            raise Fenced(f"this writer holds {token}, the log's token is {self._token}")
+        if expected_upper != self._upper:
+            raise OutOfSync(f"version {expected_upper} was expected next; it is {self._upper}")
+        self._time = Timestamp(self._time + 1)
+        appended = tuple(update.at(self._time) for update in updates)
+        self._appended += appended
+        self._token = new_token or self._token
+        return appended
+
+    def time_of(self, update: Update) -> Timestamp | None:
+        if update.version < self._base:
+            return self._log.time_of(update)
+        place = update.version - self._base
+        if place >= len(self._appended) or self._appended[place].id != update.id:
+            return None
+        return self._appended[place].time
+
+    def first_snapshot(self) -> Snapshot:
+        return self._log.first_snapshot()
+
+    def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        if end > self._upper:
+            raise VersionNotFound(f"version {end - 1} was asked for; the last is {self._upper - 1}")
+        before = self._log.updates(start, min(end, self._base)) if start < self._base else ()
+        return before + tuple(self._appended[max(start - self._base, 0) : end - self._base])
+
+    def listen(self, after: Frontier, *, timeout: float) -> bool:
+        """Without waiting: only the caller could append."""
+        return self.frontier() != after
+
+    def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        yield from self._log.scan(kind, start, min(end, self._base))
+        for update in self._appended:
+            if start <= update.version < end:
+                for appended in update.appended:
+                    if appended.kind == kind:
+                        yield Scanned(update.version, update.time, appended.data)
+
+    def compact(self, up_to: int, token: FenceToken) -> bool:
+        raise UnsupportedOperation("a log that keeps its appends in memory is not compacted")

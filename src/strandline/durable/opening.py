@@ -1,0 +1,230 @@
+"""Opening the durable catalog state; see `strandline.durable.state` for the ways to do it.
+
+An update that takes a new epoch may come with others, in one append: the first contents of a new
+catalog, or an edit. Either all of them are in the log, or nothing has changed, the epoch included.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from strandline.durable.buffered_log import BufferedLog
+from strandline.durable.log import UpdateLog
+from strandline.durable.state import (
+    FENCE,
+    DurableCatalogState,
+    ReadOnlyState,
+    Replaced,
+)
+from strandline.durable.transaction import CatalogTransaction
+from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync
+from strandline.fencing import FenceToken
+from strandline.model.descriptors import FenceEntry
+
+_NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
+
+RaiseFence = Callable[[FenceToken, str | None], None]
+"""Told of a new token before the log is: (token, environment id or None before there is one)."""
+
+Fill = Callable[[CatalogTransaction], None]
+"""Fills a new catalog, in the transaction that makes it; or edits one that is there."""
+
+
+class OpenableState:
+    """A catalog that this process has connected to and not opened."""
+
+    def __init__(self, log: UpdateLog) -> None:
+        self._log = log
+
+    def is_initialized(self) -> bool:
+        """Whether there is a catalog in the log."""
+        if self._log.token() is None:
+            return False
+        return ReadOnlyState(self._log).environment is not None
+
+    def epoch(self) -> int | None:
+        """The present epoch; None before the first open."""
+        token = self._log.token()
+        return None if token is None else token.epoch
+
+    def deploy_generation(self) -> int | None:
+        """The present deploy generation; None before the first open."""
+        token = self._log.token()
+        return None if token is None else token.deploy_generation
+
+    def open(
+        self,
+        *,
+        member: str,
+        initialize: Fill,
+        raise_fence: RaiseFence,
+        deploy_generation: int = 0,
+        author: str = "system",
+    ) -> DurableCatalogState:
+        """Take a new epoch, fencing every earlier holder; create the catalog if there is none.
+
+        Raises `Fenced` when a newer deploy generation holds the catalog.
+        """
+        while True:
+            latest = ReadOnlyState(self._log)
+            fill = initialize if latest.environment is None else None
+            try:
+                return self._take_over(
+                    latest, fill, member, raise_fence, author, deploy_generation=deploy_generation
+                )
+            except OutOfSync:
+                continue  # another process opened or committed meanwhile; take the epoch after
+
+    def create(
+        self,
+        *,
+        member: str,
+        initialize: Fill,
+        raise_fence: RaiseFence,
+        author: str = "system",
+    ) -> DurableCatalogState:
+        """Create the catalog and hold its first epoch, fencing no other holder.
+
+        Raises `OutOfSync` when there is a catalog, also if another process made it meanwhile: join.
+        """
+        latest = ReadOnlyState(self._log)
+        if self._log.token() is not None:
+            raise OutOfSync("there is a catalog in this store already; join it")
+        return self._take_over(latest, initialize, member, raise_fence, author)
+
+    def edit(
+        self, change: Fill, *, member: str, raise_fence: RaiseFence, author: str
+    ) -> DurableCatalogState | None:
+        """Take a new epoch and make ``change`` in one step; None where it changes nothing.
+
+        For repairs: every holder is fenced, so that nobody goes on with what was in its memory.
+        What ``change`` raises leaves the catalog as it is, the epoch included. Raises `NotFound`
+        where there is no catalog.
+        """
+        while True:
+            latest = self.open_read_only()
+            trial = CatalogTransaction(latest.recovered[-1], author=author)
+            change(trial)
+            if not trial.entries:
+                return None
+            try:
+                return self._take_over(latest, change, member, raise_fence, author)
+            except OutOfSync:
+                continue  # another process opened or committed meanwhile; edit what is there now
+
+    def check_open(self, *, member: str) -> DurableCatalogState:
+        """What `open` would give, without a trace in the log: a trial on a `BufferedLog`.
+
+        It may be written to like any other, and nobody else sees that. Raises `NotFound` where
+        there is no catalog, and what `open` raises.
+        """
+        openable = OpenableState(BufferedLog(self._log))
+        openable.open_read_only()
+        return openable.open(
+            member=member,
+            initialize=lambda filling: None,
+            raise_fence=lambda token, environment: None,
+            deploy_generation=openable.deploy_generation() or 0,
+        )
+
+    def _take_over(
+        self,
+        latest: ReadOnlyState,
+        fill: Fill | None,
+        member: str,
+        raise_fence: RaiseFence,
+        author: str,
+        *,
+        deploy_generation: int | None = None,
+    ) -> DurableCatalogState:
+        """Append the next epoch behind ``latest``, in one step with what ``fill`` writes.
+
+        Without ``deploy_generation`` it is the present one.
+        """
+        position, environment = latest.recovered[-1], latest.environment
+        current = self._log.token()
+        if current is None and position.version:
+            raise CorruptData(
+                f"the log has versions up to {position.version} and no fence token, which every "
+                "version is written with; restore the store from a backup"
+            )
+        held = FenceToken(0, 0) if current is None else current
+        if deploy_generation is None:
+            deploy_generation = held.deploy_generation
+        if held.deploy_generation > deploy_generation:
+            raise Fenced(
+                f"deploy generation {deploy_generation} asked for, "
+                f"{held.deploy_generation} holds the catalog; start the newer program"
+            )
+        token = FenceToken(deploy_generation, held.epoch + 1)
+        fencing = CatalogTransaction(position, author=author)
+        with fencing.entry("fence", {"epoch": token.epoch}):
+            fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
+        filling = CatalogTransaction(fencing, author=author)
+        if fill is not None:
+            fill(filling)
+        updates = [
+            transaction.update(member=member)
+            for transaction in (fencing, filling)
+            if transaction.entries
+        ]
+        if environment is not None:
+            raise_fence(token, environment)
+        try:
+            self._log.append(fencing.version, current, updates, new_token=token)
+        except Fenced as lost:
+            raise OutOfSync("another process has opened the catalog meanwhile") from lost
+        state = DurableCatalogState(self._log, token=token, member=member)
+        if environment is None:
+            raise_fence(token, state.environment)
+        return state
+
+    def join(self, *, member: str) -> DurableCatalogState:
+        """Share the current epoch. `NotFound` when there is no catalog to join."""
+        token = self._log.token()
+        if token is None:
+            raise NotFound(_NOTHING_HERE)
+        state = DurableCatalogState(self._log, token=token, member=member)
+        if state.recovered[-1].version == 0:
+            raise CorruptData(
+                "the log has a fence token and not the first versions, which were written with it; "
+                "restore the store from a backup"
+            )
+        if state.environment is None:
+            raise NotFound(_NOTHING_HERE)
+        return state
+
+    def open_read_only(self) -> ReadOnlyState:
+        """A state that follows the catalog and cannot write; `NotFound` if there is none."""
+        state = ReadOnlyState(self._log)
+        if state.environment is None:
+            raise NotFound(_NOTHING_HERE)
+        return state
+
+
+def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
+    """A state that shares the epoch by which ``fenced`` was fenced, as the same member.
+
+    Raises `Replaced` where the holder is of a newer deploy generation, and what `join` raises.
+    """
+    current = fenced.log.token()
+    if current is not None and current.deploy_generation > fenced.token.deploy_generation:
+        raise Replaced(
+            f"generation {current.deploy_generation} of this deployment has taken the store over"
+            f" from generation {fenced.token.deploy_generation}, which this node is of; it stops"
+        )
+    state = durable_state(fenced.log).join(member=fenced.member)
+    if state.token.deploy_generation > fenced.token.deploy_generation:
+        return joined_anew(fenced)  # it came between the two looks
+    return state
+
+
+def durable_state(log: UpdateLog) -> OpenableState:
+    """Connect to the catalog in ``log``; nothing is read or changed yet."""
+    return OpenableState(log)
+
+
+def new_environment_id() -> str:
+    """A name for one catalog and its object store that no other has."""
+    return str(uuid.uuid4())

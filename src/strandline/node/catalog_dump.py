@@ -1,0 +1,98 @@
+"""The catalog as JSON, object by object: keys and values are as `strandline debug edit` takes them.
+
+The text is written piece by piece, so that it takes no memory beyond the catalog's own. It is one
+JSON object; each object of the catalog stands in a line of its own, in the order of the keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from strandline.catalog.editing import key_of
+from strandline.clock import format_timestamp
+from strandline.durable.collections import APPEND_ONLY, COLLECTIONS, FENCE
+from strandline.durable.log import Scanned
+from strandline.durable.state import ReadOnlyState
+from strandline.durable.update import AuditEvent
+from strandline.errors import InvalidInput
+from strandline.fencing import FenceToken
+from strandline.metastore.session.wire_json import write_json
+from strandline.wire import decode
+
+KINDS = (*(name for name in COLLECTIONS if name != FENCE.kind), *APPEND_ONLY)
+"""What a dump shows: all kinds but the fence, which stands in its head."""
+
+Write = Callable[[str], object]
+
+
+def write_dump(
+    state: ReadOnlyState, write: Write, *, ignored: Collection[str] = (), only_counts: bool = False
+) -> None:
+    """Write what the log of ``state`` has to its present head, without the ``ignored`` kinds.
+
+    With ``only_counts`` without the objects. Raises `InvalidInput` for a kind that there is not.
+    """
+    unknown = sorted(set(ignored) - set(KINDS))
+    if unknown:
+        raise InvalidInput(f"there is no kind {unknown[0]!r}: {', '.join(sorted(KINDS))}")
+    latest = state.take_recovered()[-1]
+    token = state.log.token() or FenceToken(0, 0)
+    head = {
+        "environment": state.environment,
+        "version": latest.version,
+        "time": format_timestamp(latest.time),
+        "deploy_generation": token.deploy_generation,
+        "epoch": token.epoch,
+    }
+    write(json.dumps(head)[:-1] + ', "collections": {')
+    separator = "\n"
+    for name in sorted(set(KINDS) - set(ignored)):
+        write(f"{separator}{json.dumps(name)}: {{")
+        separator = "},\n"
+        if name in COLLECTIONS:
+            objects = latest.contents.all_of(name)
+            count = len(objects)
+            lines = (_of_object(name, objects[key]) for key in sorted(objects))
+        else:
+            count = sum(1 for _ in _scanned(state, name, latest.version))
+            lines = (_of_appended(name, o) for o in _scanned(state, name, latest.version))
+        write(f'"count": {count}')
+        if not only_counts:
+            _write_lines(lines, write)
+    write("}\n}}\n")
+
+
+def _write_lines(lines: Iterator[str], write: Write) -> None:
+    write(', "objects": [')
+    for number, line in enumerate(lines):
+        write((",\n" if number else "\n") + line)
+    write("]")
+
+
+def _of_object(name: str, stored: Any) -> str:
+    kind = COLLECTIONS[name]
+    key, value = json.dumps(key_of(kind, stored.value)), write_json(stored.value, kind.of).decode()
+    changed = format_timestamp(stored.updated)
+    return f'{{"key": {key}, "value": {value}, "changed": "{changed}"}}'
+
+
+def _scanned(state: ReadOnlyState, name: str, last: int) -> Iterator[Scanned]:
+    return state.log.scan(name, 1, last + 1)
+
+
+def _of_appended(name: str, scanned: Scanned) -> str:
+    value = decode(scanned.data, APPEND_ONLY[name].of)
+    if isinstance(value, AuditEvent):
+        text = json.dumps(
+            {
+                "author": value.author,
+                "member": value.member,
+                "actions": [[verb, dict(arguments)] for verb, arguments in value.actions],
+            }
+        )
+    else:
+        text = write_json(value, type(value)).decode()
+    at = format_timestamp(scanned.time)
+    return f'{{"version": {scanned.version}, "value": {text}, "time": "{at}"}}'

@@ -1,0 +1,130 @@
+"""``strandline debug``: dump, epoch, edit and delete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import CreateSchema
+from strandline.cli import main
+from strandline.node import Node
+from tests.servers import stores
+
+
+def run(*arguments: object, fails: bool = False) -> str:
+    result = CliRunner().invoke(main, ["debug", *map(str, arguments)])
+    assert (result.exit_code != 0) is fails, result.output
+    return result.output
+
+
+def dumped(*arguments: object) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(run("dump", *arguments))
+    return parsed
+
+
+def objects(dump: dict[str, Any], kind: str) -> dict[Any, Any]:
+    return {o["key"]: o["value"] for o in dump["collections"][kind]["objects"]}
+
+
+@pytest.fixture(scope="module", params=["folder", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = stores.new_store(request.param, tmp_path_factory.mktemp("debug"))
+    with Node.open(made.address, settings=made.settings) as node:
+        node.session(user="ann").execute([CreateSchema(name="shop"), CreateSchema(name="empty")])
+    return made.address
+
+
+def test_what_a_dump_shows_can_be_edited_and_handed_back(store: Any) -> None:
+    before = dumped(store)
+    ((key, shop),) = ((k, v) for k, v in objects(before, "schema").items() if v["name"] == "shop")
+    edited = {**shop, "comment": "repaired\nby hand"}
+    said = run("edit", store, "schema", json.dumps(key), json.dumps(edited), "--user", "ann")
+    assert json.loads(said.splitlines()[0].removeprefix("previous value: ")) == shop
+    after = dumped(store)
+    assert objects(after, "schema")[key] == edited
+    assert (after["epoch"], after["version"]) == (before["epoch"] + 1, before["version"] + 2)
+    assert after["environment"] == before["environment"]
+    event = after["collections"]["audit_event"]["objects"][-1]
+    assert event["value"]["author"] == "ann"
+    assert event["value"]["actions"] == [["debug_edit", {"object": f"schema {key}"}]]
+    again = run("edit", store, "schema", json.dumps(key), json.dumps(edited))
+    assert "nothing was changed" in again
+    assert f"epoch {after['epoch']}, " in run("epoch", store)
+
+
+def test_an_object_is_removed_and_shown(store: Any) -> None:
+    run("edit", store, "setting", '"note"', '{"name": "note", "value": "seen"}')
+    said = run("delete", store, "setting", '"note"')
+    assert '"value":"seen"' in said
+    assert objects(dumped(store), "setting") == {}
+    assert "does not exist" in run("delete", store, "setting", '"note"', fails=True)
+
+
+def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
+    """Edits and deletes that break a rule, and what is said of them."""
+    schemas = objects(dump, "schema")
+    ((shop_id, shop),) = ((k, v) for k, v in schemas.items() if v["name"] == "shop")
+    (database_id,) = objects(dump, "database")
+    next_id = objects(dump, "id_allocator")["object"]["next_id"]
+
+    def schema(**changed: Any) -> str:
+        return json.dumps({**shop, **changed})
+
+    return [
+        (["edit", "schema", str(shop_id), schema(name="EMPTY")], "exists already"),
+        (["edit", "schema", str(shop_id), schema(id=1)], "the key is"),
+        (["edit", "schema", str(shop_id), schema(colour=1)], "colour"),
+        (["edit", "schema", str(shop_id), "{"], "not JSON"),
+        (["edit", "schema", '"shop"', schema()], "its id, a number"),
+        (["edit", "schema", "shop", schema()], "write a name in quotes"),
+        (["edit", "schema", "true", schema()], "is none"),
+        (["edit", "schema", str(shop_id), schema(database_id=999)], "database 999"),
+        (["edit", "schema", str(next_id), schema(id=next_id, name="n")], "was never given"),
+        (["edit", "schema", "-5", schema(id=-5, name="n")], "-5"),
+        (["edit", "id_allocator", '"object"', '{"name": "object", "next_id": 3}'], "go back"),
+        (["edit", "fence", '"catalog"', "{}"], "no kind 'fence'"),
+        (["edit", "colour", '"x"', "{}"], "no kind 'colour'"),
+        (["edit", "config", '"environment"', '{"name": "environment", "value": "x"}'], "relocate"),
+        (["delete", "database", str(database_id)], f"refers to database {database_id}"),
+        (["delete", "id_allocator", '"object"'], "go back from"),
+        (["delete", "schema", "99999999999999999999"], "does not exist"),
+    ]
+
+
+def test_an_edit_that_breaks_a_rule_changes_nothing(store: Any) -> None:
+    before = dumped(store)
+    for (command, *rest), reason in refused(before):
+        said = run(command, "--user", "ann", "--", store, *rest, fails=True)
+        assert reason in said, (rest, said)
+        assert "Traceback" not in said
+    assert dumped(store) == before
+
+
+def test_a_running_node_goes_on_with_what_was_edited(tmp_path: Path) -> None:
+    with Node.open(tmp_path / "lake") as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="shop"))
+        run("edit", tmp_path / "lake", "setting", '"note"', '{"name": "note", "value": "seen"}')
+        session.execute(CreateSchema(name="later"))
+        dump = dumped(tmp_path / "lake")
+    assert "note" in objects(dump, "setting")
+    assert {"shop", "later"} <= {s["name"] for s in objects(dump, "schema").values()}
+    assert dump["epoch"] == 2
+
+
+def test_a_file_takes_its_name_when_it_is_whole(store: Any, tmp_path: Path) -> None:
+    target = tmp_path / "dump.json"
+    target.write_text("old")
+    assert "no kind 'colour'" in run("dump", store, target, "--ignore", "colour", fails=True)
+    assert target.read_text() == "old"
+    run("dump", store, target, "--ignore", "audit_event", "--stats-only")
+    counts = json.loads(target.read_text())["collections"]
+    assert "audit_event" not in counts
+    assert counts["database"] == {"count": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["dump.json"]
+    missing = tmp_path / "none" / "dump.json"
+    assert "cannot be written" in run("dump", store, missing, fails=True)
