@@ -11,7 +11,7 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, UpdateLog
 from strandline.metastorage import Metastorage
-from tests.durable.logs import CHUNKED, LOGS
+from tests.durable.logs import CHUNKED, LOGS, LONG
 from tests.metastorage.stores import STORES
 
 NewStore = Callable[[], Metastorage]
@@ -38,7 +38,9 @@ def new_store(new_stores: Callable[[], NewStore]) -> NewStore:
     return new_stores()
 
 
-@pytest.fixture(params=LOGS)
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.soak] * (name in LONG)) for name in LOGS]
+)
 def new_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NewLog]]:
     """Makes logs of each kind; each is opened as often as is wanted, as one more node."""
     kind = LOGS[request.param]

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, StashLog, UpdateLog
+from strandline.durable import MetastorageLog, ShadowLog, StashLog, UpdateLog
 from strandline.sql import open_engine
 from tests.metastorage.stores import PATIENCE, STORES, StoreKind
 
@@ -56,7 +56,33 @@ class Stash(OnMetastorage):
             yield log
 
 
+class Shadow(LogKind):
+    """Two logs side by side; where ``share`` says so, in one database."""
+
+    def __init__(self, first: LogKind, second: LogKind, *, share: bool) -> None:
+        self._first, self._second, self._share = first, second, share
+
+    def create(self, folder: Path) -> str:
+        first, second = folder / "first", folder / "second"
+        first.mkdir()
+        second.mkdir()
+        address = self._first.create(first)
+        return f"{address}\n{address if self._share else self._second.create(second)}"
+
+    @contextmanager
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+        first, second = address.split("\n")
+        with self._first.open(first, clock) as one, self._second.open(second, clock) as other:
+            yield ShadowLog(one, other, names=("first", "second"))
+
+
+SQLITE, POSTGRESQL = STORES["sqlite"], STORES["postgresql"]
 LOGS: dict[str, LogKind] = {
     **{f"metastorage on {name}": OnMetastorage(stores) for name, stores in STORES.items()},
     **{f"stash on {name}": Stash(STORES[name]) for name in ("sqlite", "postgresql")},
+    "shadow in sqlite": Shadow(OnMetastorage(SQLITE), Stash(SQLITE), share=True),
+    "shadow of two": Shadow(Stash(POSTGRESQL), OnMetastorage(SQLITE), share=False),
 }
+
+LONG = ("shadow of two",)
+"""Those that take long, and are run by `make soak`."""

@@ -4,6 +4,7 @@ from strandline.durable.contents import Contents
 from strandline.durable.log import Checked, Companion, Frontier, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
 from strandline.durable.opening import OpenableState, durable_state, joined_anew
+from strandline.durable.shadow_log import ShadowLog
 from strandline.durable.stash_log import StashLog
 from strandline.durable.state import (
     AppliedUpdate,
@@ -33,6 +34,7 @@ __all__ = [
     "Position",
     "ReadOnlyState",
     "Replaced",
+    "ShadowLog",
     "Snapshot",
     "StashLog",
     "Update",

@@ -3,6 +3,7 @@
 ====================  =============================================================================
 ``metastorage``       the store's metastorage: its SQL database, or etcd
 ``stash``             tables of rows in the store's SQL database
+``shadow``            both, which must say the same; the metastorage decides
 ====================  =============================================================================
 
 `LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
@@ -24,7 +25,14 @@ from sqlalchemy import Column, Integer, MetaData, String, Table
 
 from strandline.clock import HybridClock
 from strandline.durable import VERSION as CATALOG_VERSION
-from strandline.durable import MetastorageLog, StashLog, UpdateLog, stash_log, upper_within
+from strandline.durable import (
+    MetastorageLog,
+    ShadowLog,
+    StashLog,
+    UpdateLog,
+    stash_log,
+    upper_within,
+)
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastorage import SqlMetastorage, open_metastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
@@ -84,19 +92,40 @@ def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
 
 
 def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
-    if not place.address.is_one_database:
-        raise InvalidInput(
-            f"catalog_log is stash, which keeps the catalog in {place.database.name}, and the store"
-            f" is {place.address.name}; name the store by the address of that database"
-        )
     log = StashLog(place.database, place.clock)
     opened.callback(log.close)
     return OpenedLog(log, UpperWithin(stash_log.upper_within, stash_log.READ_UPPER))
 
 
+def _alone(opening: OpenLog) -> OpenLog:
+    """A log in the SQL database, for a store that has its catalog there by its address."""
+
+    def open_alone(place: LogPlace, opened: ExitStack) -> OpenedLog:
+        if not place.address.is_one_database:
+            raise InvalidInput(
+                f"a log in SQL keeps the catalog in {place.database.name}, and the store is"
+                f" {place.address.name}; name the store by the address of that database"
+            )
+        return opening(place, opened)
+
+    return open_alone
+
+
+def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenLog:
+    """Two logs, of which the first decides."""
+
+    def open_shadow(place: LogPlace, opened: ExitStack) -> OpenedLog:
+        one, other = first(place, opened), second(place, opened)
+        log = ShadowLog(one.log, other.log, names=names)
+        return OpenedLog(log, one.upper_within)
+
+    return open_shadow
+
+
 LOGS: dict[str, OpenLog] = {
     DEFAULT: _open_metastorage_log,
-    "stash": _open_stash,
+    "stash": _alone(_open_stash),
+    "shadow": _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
 """Every log that a store may have, by the name in the setting."""
 
@@ -110,7 +139,11 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
         raise InvalidInput(f"catalog_log is {wanted!r}; it is one of {', '.join(LOGS)}")
     name = remembered(place)
     if name is None or (wanted not in ("", name) and _is_empty(place, name)):
-        name = _remember(place, wanted or DEFAULT, instead_of=name)
+        chosen = wanted or DEFAULT
+        new_log = _known(chosen, place)(place, opened)  # it may refuse the store: then none is kept
+        name = _remember(place, chosen, instead_of=name)
+        if name == chosen:
+            return new_log
     if wanted not in ("", name):
         raise InvalidInput(
             f"catalog_log is {wanted}, and the catalog of the store {place.address.name} is kept in"

@@ -1,0 +1,315 @@
+"""Two logs that must say the same: what brings the second level, and which differences are found.
+
+What every log promises is in ``test_log_contract.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, ShadowLog, Snapshot, StashLog, Update, UpdateLog
+from strandline.durable.log import Scanned
+from strandline.errors import CorruptData, Fenced, OutOfSync, Unavailable
+from strandline.fencing import FenceToken
+from strandline.metastorage import SqlMetastorage
+from strandline.sql import Database, open_engine
+from tests.durable.updates import TOKEN, begin, update
+from tests.servers.sqlite import sqlite_url
+
+NEXT = FenceToken(0, 2)
+NAMES = ("metastorage", "stash")
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def new_database(tmp_path: Path, opened: ExitStack) -> Callable[..., Database]:
+    def open_again(**how: Any) -> Database:
+        database = open_engine(sqlite_url(tmp_path / "strandline.db"), **how)
+        opened.callback(database.close)
+        return database
+
+    return open_again
+
+
+@pytest.fixture
+def database(new_database: Callable[..., Database]) -> Database:
+    return new_database()
+
+
+@pytest.fixture
+def first(database: Database) -> MetastorageLog:
+    return MetastorageLog(SqlMetastorage(database, HybridClock()))
+
+
+@pytest.fixture
+def second(database: Database) -> StashLog:
+    return StashLog(database, HybridClock())
+
+
+def shadow(first: UpdateLog, second: UpdateLog) -> ShadowLog:
+    return ShadowLog(first, second, names=NAMES)
+
+
+def contents(log: UpdateLog) -> tuple[object, ...]:
+    """All that a log says."""
+    frontier = log.frontier()
+    return (
+        frontier,
+        log.token(),
+        log.snapshot(),
+        log.snapshot(frontier.upper - 1),
+        log.updates(frontier.since + 1, frontier.upper),
+        list(log.scan("audit_event", 1, frontier.upper)),
+    )
+
+
+# -- level -----------------------------------------------------------------------------------------
+
+
+def test_what_a_crash_left_in_the_first_alone_comes_to_the_second(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 2)
+    first.append(3, TOKEN, [update(3), update(4)])
+    first.append(5, TOKEN, [update(5, "fence")], new_token=NEXT)
+    first.append(6, NEXT, [update(6)])
+    assert second.frontier().upper == 3
+    assert shadow(first, second).frontier().upper == 7
+    assert contents(second) == contents(first)
+    (appended,) = shadow(first, second).append(7, NEXT, [update(7)])
+    assert second.updates(7, 8) == (appended,)
+
+
+def test_a_trimming_of_the_first_alone_comes_to_the_second(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 4)
+    assert first.compact(3, TOKEN)
+    assert shadow(first, second).snapshot().version == 3
+    assert contents(second) == contents(first)
+
+
+def test_many_updates_come_to_the_second_in_parts(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.shadow_log.COPIED_AT_ONCE", 2)
+    begin(first, 7)
+    shadow(first, second).frontier()
+    assert contents(second) == contents(first)
+
+
+def test_several_that_find_the_second_behind_bring_it_level_once(
+    new_database: Callable[..., Database], first: MetastorageLog, second: StashLog
+) -> None:
+    begin(first, 20)
+    gate = threading.Barrier(3)
+    uppers: list[int] = []
+
+    def look() -> None:
+        database, clock = new_database(), HybridClock()
+        log = shadow(MetastorageLog(SqlMetastorage(database, clock)), StashLog(database, clock))
+        gate.wait()
+        uppers.append(log.frontier().upper)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert uppers == [21, 21, 21]
+    assert contents(second) == contents(first)
+
+
+class Wrapped:
+    """A log of which some calls are other ones."""
+
+    def __init__(self, log: UpdateLog, **calls: Any) -> None:
+        self._log, self._calls = log, calls
+
+    def __getattr__(self, name: str) -> Any:
+        return self._calls.get(name) or getattr(self._log, name)
+
+
+def wrapped(log: UpdateLog, **calls: Any) -> UpdateLog:
+    return cast(UpdateLog, Wrapped(log, **calls))
+
+
+def away(*_: Any, **__: Any) -> Any:
+    raise Unavailable("the server is away")
+
+
+def test_an_append_that_the_first_has_is_acknowledged_though_the_second_is_away(
+    first: MetastorageLog, second: StashLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(shadow(first, second), 1)
+    with caplog.at_level(logging.WARNING):
+        (appended,) = shadow(first, wrapped(second, append=away)).append(2, TOKEN, [update(2)])
+    assert "version 2 is in the log metastorage and could not be appended to stash" in caplog.text
+    with pytest.raises(Unavailable):
+        shadow(first, wrapped(second, append=away)).append(3, TOKEN, [update(3)])
+    assert shadow(first, second).updates(2, 3) == (appended,)
+    assert first.frontier() == second.frontier()
+
+
+def test_what_the_first_refuses_is_not_asked_of_the_second(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    log = shadow(first, second)
+    begin(log, 2)
+    with pytest.raises(OutOfSync):
+        log.append(2, TOKEN, [update(2)])
+    with pytest.raises(Fenced):
+        log.append(3, NEXT, [update(3)])
+    assert contents(first) == contents(second)
+
+
+def test_who_may_only_read_gets_what_the_first_has(
+    new_database: Callable[..., Database], first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 2)
+    first.append(3, TOKEN, [update(3)])
+    database = new_database(read_only=True)
+    clock = HybridClock()
+    reading = shadow(MetastorageLog(SqlMetastorage(database, clock)), StashLog(database, clock))
+    assert contents(reading) == contents(first)
+    assert second.frontier().upper == 3
+
+
+def test_a_second_that_ends_before_the_first_begins_cannot_be_brought_level(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(first, 3)
+    assert first.compact(2, TOKEN)
+    with pytest.raises(CorruptData, match="stash ends at version 0, and metastorage begins at"):
+        shadow(first, second).frontier()
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+def dropping(log: UpdateLog) -> Callable[..., Any]:
+    def append(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
+        times = named.get("times") or [log.check().time] * len(updates)
+        return tuple(one.at(time) for one, time in zip(updates, times, strict=True))
+
+    return append
+
+
+def doubling(log: UpdateLog) -> Callable[..., Any]:
+    def append(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
+        again = replace(updates[-1], version=updates[-1].version + 1)
+        if times := named.get("times"):
+            named["times"] = [*times, times[-1]]
+        return log.append(upper, token, [*updates, again], **named)[:-1]
+
+    return append
+
+
+def changing(change: Callable[[Update], Update]) -> Callable[[UpdateLog], Callable[..., Any]]:
+    def faulty(log: UpdateLog) -> Callable[..., Any]:
+        def append(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
+            appended = log.append(upper, token, [change(one) for one in updates], **named)
+            return tuple(one.at(there.time) for one, there in zip(updates, appended, strict=True))
+
+        return append
+
+    return faulty
+
+
+def other_bytes(one: Update) -> Update:
+    entry = one.entries[0]
+    changed = replace(entry.changes[0], new=update(9).entries[0].changes[0].new)
+    return replace(one, entries=(replace(entry, changes=(changed, *entry.changes[1:])),))
+
+
+FAULTS: dict[str, Callable[[UpdateLog], Callable[..., Any]]] = {
+    "drops": dropping,
+    "doubles": doubling,
+    "alters the bytes": changing(other_bytes),
+    "alters the author": changing(lambda one: replace(one, author="bob")),
+    "alters the id": changing(lambda one: replace(one, id=b"\1" * 16)),
+    "loses an entry": changing(lambda one: replace(one, entries=())),
+    "loses the audit event": changing(lambda one: replace(one, appended=())),
+}
+
+
+@pytest.mark.parametrize("faulty", NAMES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_log_that_drops_doubles_or_alters_an_update_is_found(
+    first: MetastorageLog, second: StashLog, fault: str, faulty: str
+) -> None:
+    begin(shadow(first, second), 2)
+    logs: dict[str, UpdateLog] = {"metastorage": first, "stash": second}
+    logs[faulty] = wrapped(logs[faulty], append=FAULTS[fault](logs[faulty]))
+    log = shadow(logs["metastorage"], logs["stash"])
+    with pytest.raises(CorruptData, match="the two logs of the catalog differ in") as caught:
+        log.append(3, TOKEN, [update(3)])
+        log.frontier()
+    assert "metastorage has" in str(caught.value)
+    assert "stash has" in str(caught.value)
+
+
+def spoiled_snapshot(log: UpdateLog) -> Callable[[], Snapshot]:
+    def first_snapshot() -> Snapshot:
+        snapshot = log.first_snapshot()
+        (kind, records), *rest = snapshot.kinds
+        return replace(
+            snapshot, kinds=((kind, records[:-1]), *rest), times=(snapshot.times[0][:-1],)
+        )
+
+    return first_snapshot
+
+
+READS: dict[str, tuple[Callable[[UpdateLog], Any], Callable[[UpdateLog], object]]] = {
+    "first_snapshot": (spoiled_snapshot, lambda log: log.snapshot()),
+    "updates": (
+        lambda log: (
+            lambda start, end: tuple(replace(one, member="n") for one in log.updates(start, end))
+        ),
+        lambda log: log.updates(3, 5),
+    ),
+    "token": (lambda log: lambda: NEXT, lambda log: log.token()),
+    "time_of": (lambda log: lambda one: None, lambda log: log.time_of(log.updates(3, 4)[0])),
+    "scan": (
+        lambda log: lambda *place: (Scanned(5, one.time, one.data) for one in log.scan(*place)),
+        lambda log: list(log.scan("audit_event", 1, 5)),
+    ),
+    "compact": (
+        lambda log: lambda up_to, token: log.compact(up_to + 1, token),
+        lambda log: (log.compact(3, TOKEN), log.frontier()),
+    ),
+}
+
+
+@pytest.mark.parametrize("faulty", NAMES)
+@pytest.mark.parametrize("call", READS)
+def test_an_answer_that_is_another_one_is_found(
+    first: MetastorageLog, second: StashLog, call: str, faulty: str
+) -> None:
+    begin(shadow(first, second), 4)
+    if call == "first_snapshot":
+        shadow(first, second).compact(2, TOKEN)
+    spoil, ask = READS[call]
+    logs: dict[str, UpdateLog] = {"metastorage": first, "stash": second}
+    logs[faulty] = wrapped(logs[faulty], **{call: spoil(logs[faulty])})
+    if call == "compact" and faulty == "metastorage":
+        # The first decides: the second follows it to the version that it says.
+        ask(shadow(logs["metastorage"], logs["stash"]))
+        assert second.frontier() == first.frontier()
+        return
+    with pytest.raises(CorruptData, match="the two logs of the catalog differ in"):
+        ask(shadow(logs["metastorage"], logs["stash"]))
