@@ -1,0 +1,196 @@
+"""Callers whose time ends, and stores that do not answer in it.
+
+Two rules differ from the manager that this one is modelled on. A lost append is tried again until
+the caller's deadline, not ten times. And a store that does not answer is asked again until then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from strandline.catalog import CatalogManager
+from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.planning import Planning
+from strandline.catalog.requests import Request, Stage
+from strandline.errors import DeadlineExceeded, Stopping, Unavailable, UnknownOutcome
+from tests.catalog import callers
+from tests.catalog.callers import Call, Gate, create, leave_after, schemas, wait_for
+
+
+def test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=callers.PATIENCE)
+    late = Call(manager, create("late"), timeout=0.05)
+    patient = Call(manager, create("b"))
+    assert isinstance(late.outcome(), DeadlineExceeded)
+    gate.let_all_pass()
+    assert [first.outcome(), patient.outcome()] == [3, 4]
+    assert schemas(manager) == ["b", "first"]
+
+
+@dataclass(frozen=True)
+class Long:
+    """A command that is being planned until the test lets it go on."""
+
+    began: threading.Event
+    goes_on: threading.Event
+
+    def plan(self, planning: Planning) -> None:
+        self.began.set()
+        assert self.goes_on.wait(callers.PATIENCE)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A command that notes that it was planned."""
+
+    planned: list[str]
+
+    def plan(self, planning: Planning) -> None:
+        self.planned.append(planning.author)
+
+
+def test_the_rest_of_a_batch_is_not_planned_once_its_caller_has_left(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, noted = Long(threading.Event(), threading.Event()), Noted([])
+    leave_after(monkeypatch, lambda: long.began.wait(callers.PATIENCE))
+    late = Call(manager, [create("late"), long, noted], author="late")
+    assert long.began.wait(callers.PATIENCE)
+    patient = Call(manager, [create("a"), noted], author="ben")
+    assert isinstance(late.outcome(), DeadlineExceeded)
+    long.goes_on.set()
+    assert patient.outcome() == 3
+    assert noted.planned == ["ben"]
+    assert schemas(manager) == ["a"]
+
+
+def test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(manager)
+    leave_after(monkeypatch, lambda: gate.reached.acquire(timeout=callers.PATIENCE))
+    outcome = Call(manager, create("a"), author="late").outcome()
+    gate.let_all_pass()
+    assert isinstance(outcome, UnknownOutcome)
+    assert manager.execute(create("b"), author="ann").version == 4
+    assert schemas(manager) == ["a", "b"]
+
+
+def test_the_queue_is_bounded_and_who_finds_no_room_keeps_his_deadline(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.MAX_WAITING", 2)
+    gate = Gate(manager)
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=callers.PATIENCE)
+    calls = [Call(manager, create(name)) for name in "ab"]
+    wait_for(lambda: len(manager._commits._waiting) == 2)
+    assert isinstance(Call(manager, create("late"), timeout=0.05).outcome(), DeadlineExceeded)
+    waiting = Call(manager, create("c"))
+    gate.let_all_pass()
+    outcomes = {first.outcome(), waiting.outcome(), *(call.outcome() for call in calls)}
+    assert outcomes == {3, 4, 5, 6}
+
+
+def test_a_store_that_is_away_is_asked_again_until_it_answers(manager: CatalogManager) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real, failures = gate.real, [Unavailable("away"), Unavailable("away"), UnknownOutcome("cut")]
+
+    def away(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop(0)
+        return real(*arguments, **named)
+
+    gate.real = away
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert failures == []
+
+
+def test_a_caller_leaves_a_store_that_stays_away_and_nothing_happens(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, unsent, unsend = Gate(manager), threading.Event(), GroupCommit._unsend
+    gate.let_all_pass()
+
+    def unsend_until_left(commits: GroupCommit, requests: Sequence[Request]) -> None:
+        unsend(commits, requests)
+        unsent.set()
+        wait_for(lambda: all(request.stage is Stage.LEFT for request in requests))
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the store is away")
+
+    real, gate.real = gate.real, away
+    leave_after(monkeypatch, lambda: unsent.wait(callers.PATIENCE))
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommit, "_unsend", unsend_until_left)
+        assert type(Call(manager, create("a"), author="late").outcome()) is DeadlineExceeded
+    gate.real = real
+    assert manager.execute(create("b"), author="ann").version == 3
+
+
+def test_a_caller_leaves_a_store_that_does_not_say_what_it_did(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, asked = Gate(manager), threading.Event()
+    gate.let_all_pass()
+
+    def silent(*_: Any, **__: Any) -> Any:
+        asked.set()
+        raise UnknownOutcome("the line was cut")
+
+    real, gate.real = gate.real, silent
+    leave_after(monkeypatch, lambda: asked.wait(callers.PATIENCE))
+    assert type(Call(manager, create("a"), author="late").outcome()) is UnknownOutcome
+    gate.real = real
+    assert manager.execute(create("b"), author="ann").version == 3
+
+
+def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real = gate.real
+    ids: list[bytes] = []
+
+    def lose_two_answers(*arguments: Any, **named: Any) -> Any:
+        ids.append(arguments[2][0].id)
+        if len(ids) == 1:
+            raise UnknownOutcome("cut")  # it did not happen, but who knows
+        done = real(*arguments, **named)
+        if len(ids) == 2:
+            raise UnknownOutcome("cut")  # it did
+        return done
+
+    gate.real = lose_two_answers
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+    assert manager.present().version == 3
+
+
+def test_an_append_whose_outcome_is_unknown_stays_so_when_the_node_stops(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+    failures = [UnknownOutcome("cut"), Stopping("this node stops")]
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise failures.pop(0)
+
+    gate.real = stop
+    with pytest.raises(UnknownOutcome, match="cut"):
+        manager.execute(create("a"), author="ann")
+    assert failures == []

@@ -1,0 +1,89 @@
+"""Callers of a node that stops, or that another node fences."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from strandline.catalog import CatalogManager
+from strandline.errors import Fenced, Stopping, UnknownOutcome
+from tests.catalog import callers
+from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, wait_for
+from tests.conftest import Member
+
+
+def test_who_waits_when_the_node_stops_is_told_and_nothing_of_it_happens(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=callers.PATIENCE)
+    waiting = [Call(manager, create(name)) for name in "abc"]
+    wait_for(lambda: len(manager._commits._waiting) == 3)
+    ready = manager.ready(99)
+    stopping = threading.Thread(target=manager.stop)
+    stopping.start()
+    for call in waiting:
+        assert isinstance(call.outcome(), Stopping)
+    gate.let_all_pass()
+    stopping.join(callers.PATIENCE)
+    assert not stopping.is_alive()
+    assert first.outcome() == 3  # it was sent, and it happened
+    with pytest.raises(Stopping):
+        ready.result(timeout=callers.PATIENCE)
+    with pytest.raises(Stopping):
+        manager.execute(create("z"), author="ann")
+    assert schemas(other) == ["first"]
+
+
+def test_a_send_that_never_ends_does_not_hold_up_the_stop_for_ever(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.05)
+    gate = Gate(manager)
+    call = Call(manager, create("a"))
+    assert gate.reached.acquire(timeout=callers.PATIENCE)
+    manager.stop()
+    assert isinstance(call.outcome(), UnknownOutcome)
+    gate.let_all_pass()
+
+
+def test_a_fenced_node_refuses_what_was_sent_and_carries_out_who_waits(
+    new_manager: Managers, new_member: Callable[[], Member]
+) -> None:
+    manager = new_manager()
+    gate = Gate(manager)
+    first, calls = queued(manager, gate, [create("a"), create("b")])
+    new_member().open()  # version 3
+    gate.let_all_pass()
+    assert isinstance(first.outcome(), Fenced)
+    assert [call.outcome() for call in calls] == [4, 5]
+    assert schemas(manager) == ["a", "b"]
+
+
+def test_a_fenced_node_that_fails_to_join_tries_again_with_the_next_caller(
+    manager: CatalogManager, new_member: Callable[[], Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(manager)
+    first = Call(manager, create("a"))
+    assert gate.reached.acquire(timeout=callers.PATIENCE)
+    new_member().open()  # version 3
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "sync", lambda: 1 // 0)
+        gate.let_all_pass()
+        assert isinstance(first.outcome(), Fenced)
+        wait_for(lambda: not manager._commits._working)
+    assert isinstance(Call(manager, create("b")).outcome(), Fenced)
+    assert Call(manager, create("c")).outcome() == 4
+
+
+def test_the_thread_of_a_manager_that_nobody_uses_ends_and_comes_back(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.IDLE_SECONDS", 0.01)
+    assert manager.execute(create("a"), author="ann").version == 3
+    wait_for(lambda: manager._commits._thread is None)
+    assert manager.execute(create("b"), author="ann").version == 4

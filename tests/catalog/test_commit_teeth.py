@@ -1,0 +1,177 @@
+"""Planted faults of group commit, each of which a test finds."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from strandline.catalog import AppliedVersion, Catalog
+from strandline.catalog.events import Listeners
+from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.requests import Group, Request, Stage, validate
+from strandline.durable import AppliedUpdate, CatalogTransaction, DurableCatalogState
+from strandline.durable.update import Update
+from strandline.errors import StrandlineError
+from tests.catalog import test_commit_deadlines as deadlines
+from tests.catalog import test_listeners as listeners
+from tests.catalog import test_lost_appends as lost_appends
+from tests.catalog import test_manager_commits as commits
+from tests.catalog.callers import Managers
+
+
+def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
+    """The callers are told, and then their versions are appended."""
+    real = GroupCommit._append
+
+    def append(self: GroupCommit, group: Group) -> None:
+        self._answer(group, [one.catalog for one in group.members if one.transaction is not None])
+        with self._lock:
+            for one in group.members:
+                one.request.stage = Stage.WAITING
+                one.request.gate = threading.Lock()
+                one.request.gate.acquire()
+        real(self, group)
+
+    patch.setattr(GroupCommit, "_append", append)
+
+
+def carry_out_who_has_left(patch: pytest.MonkeyPatch) -> None:
+    """A caller whose time was over in the queue is carried out all the same."""
+
+    def leave(self: GroupCommit, request: Request) -> bool:
+        return request.stage is not Stage.DONE
+
+    patch.setattr(GroupCommit, "_leave", leave)
+
+
+def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
+    """An append without an answer is sent again under another id."""
+    real = CatalogTransaction.update
+
+    def update(self: CatalogTransaction, *, member: str) -> Update:
+        self._id = secrets.token_bytes(16)
+        return real(self, member=member)
+
+    patch.setattr(CatalogTransaction, "update", update)
+
+
+def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
+    """Every caller of a round is judged by the catalog that the round began with."""
+
+    def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
+        begin, now = self._follower.state.transaction, self._follower.now()
+        return Group(
+            base, [validate(base, begin(base, author=one.author), one, now) for one in requests]
+        )
+
+    patch.setattr(GroupCommit, "_validate", judge_all)
+
+
+def rebase_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Whatever an append was lost to, it is sent again as it was judged."""
+    patch.setattr(Update, "silent", True)
+
+
+def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
+    """One caller's failure ends the round for all."""
+    real = GroupCommit._validate
+
+    def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
+        group = real(self, base, requests)
+        for one in group.members:
+            if one.error is not None:
+                raise one.error
+        return group
+
+    patch.setattr(GroupCommit, "_validate", judge_all)
+
+
+def exchange_the_authors(patch: pytest.MonkeyPatch) -> None:
+    """The versions of one append are written down under each other's authors."""
+    real = DurableCatalogState.commit_transactions
+
+    def commit(
+        self: DurableCatalogState, transactions: Sequence[CatalogTransaction]
+    ) -> list[AppliedUpdate]:
+        authors = [transaction.author for transaction in transactions]
+        for transaction, author in zip(transactions, authors[::-1], strict=True):
+            transaction.author = author
+        return real(self, transactions)
+
+    patch.setattr(DurableCatalogState, "commit_transactions", commit)
+
+
+def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Who is refused is told before the append of the version that refuses it."""
+    real = GroupCommit._append
+
+    def append(self: GroupCommit, group: Group) -> None:
+        for one in group.members:
+            if one.error is not None:
+                self._end([one.request], one.error)
+        real(self, group)
+
+    patch.setattr(GroupCommit, "_append", append)
+
+
+def events_backwards(patch: pytest.MonkeyPatch) -> None:
+    """The events of one version come in the opposite order."""
+    real = AppliedVersion.events
+    patch.setattr(AppliedVersion, "events", lambda self: real(self)[::-1])
+
+
+def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the listeners."""
+    real = Listeners.call
+
+    def tell(self: Listeners, *versions: AppliedVersion) -> None:
+        threading.Thread(target=real, args=(self, *versions), daemon=True).start()
+
+    patch.setattr(Listeners, "call", tell)
+
+
+def lost_to_what_somebody_did(new_manager: Managers) -> None:
+    lost_appends.test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
+        new_manager, silent=False
+    )
+
+
+TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
+    tell_before_the_append: deadlines.test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen,  # noqa: E501 - a name that states a fact
+    carry_out_who_has_left: deadlines.test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind,  # noqa: E501 - a name that states a fact
+    new_ids_for_each_try: deadlines.test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids,  # noqa: E501 - a name that states a fact
+    all_on_one_base: commits.test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,
+    rebase_without_a_look: lost_to_what_somebody_did,
+    forget_the_failed: commits.test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,  # noqa: E501 - a name that states a fact
+    exchange_the_authors: commits.test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_version,  # noqa: E501 - a name that states a fact
+    tell_the_refused_at_once: commits.test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log,  # noqa: E501 - a name that states a fact
+    events_backwards: listeners.test_each_entry_fires_one_event_with_the_catalogs_before_and_after,
+    listeners_in_a_thread_of_their_own: listeners.test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned,  # noqa: E501 - a name that states a fact
+}
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("fault", TEETH, ids=lambda fault: fault.__name__)
+def test_the_tests_find(
+    fault: Callable[[pytest.MonkeyPatch], None],
+    new_manager: Managers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check: Any = TEETH[fault]
+    parameters = inspect.signature(check).parameters
+    takes_one = "manager" in parameters
+    subject: Any = new_manager() if takes_one else new_manager
+    others = {"monkeypatch": monkeypatch} if "monkeypatch" in parameters else {}
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.catalog.callers.PATIENCE", 3.0)
+        fault(patch)
+        with pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)):
+            check(subject, **others)
+        if takes_one:
+            patch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.1)
+            subject.stop()

@@ -1,0 +1,100 @@
+"""Listeners: what they are told, and when."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from strandline.catalog import AppliedVersion, CatalogManager
+from strandline.catalog.commands import DropSchema
+from strandline.errors import UnknownOutcome
+from tests.catalog import callers
+from tests.catalog.callers import Call, Managers, create, keep_books, leave_after, wait_for
+
+
+def test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned(
+    manager: CatalogManager,
+) -> None:
+    heard: list[int] = []
+    may_go_on = threading.Event()
+
+    def slow(applied: AppliedVersion) -> None:
+        heard.append(applied.update.version)
+        assert may_go_on.wait(callers.PATIENCE)
+
+    manager.subscribe(slow)
+    try:
+        first = Call(manager, create("a"))
+        wait_for(lambda: heard == [3])
+        ready = manager.ready(3)
+        second = Call(manager, create("b"))
+        first.join(0.2)  # long enough for a call that waits for nobody
+        assert not ready.done()
+        assert first.is_alive()
+        assert heard == [3]
+        assert manager.latest_catalog().version == 3  # others may see it before
+    finally:
+        may_go_on.set()  # else it is waited for beyond the end of a test that has failed
+    assert [first.outcome(), second.outcome()] == [3, 4]
+    assert ready.result(timeout=callers.PATIENCE).version == 3
+    assert heard == [3, 4]
+
+
+def test_a_call_whose_listener_takes_too_long_is_told_the_version_that_it_has_in_the_log(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def slow(_: AppliedVersion) -> None:
+        began.set()
+        assert may_go_on.wait(callers.PATIENCE)
+
+    manager.subscribe(slow)
+    leave_after(monkeypatch, lambda: began.wait(callers.PATIENCE))
+    try:
+        with pytest.raises(UnknownOutcome, match=r"in the log as version 3.* Do not repeat it"):
+            manager.execute(create("a"), author="late")
+    finally:
+        may_go_on.set()
+    assert manager.catalog_ready(3).version == 3
+    assert manager.execute(create("b"), author="ann").version == 4
+
+
+def test_a_listener_that_asks_for_a_change_is_refused_and_not_deadlocked(
+    new_manager: Managers, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, other = new_manager(), new_manager()
+
+    def meddle(applied: AppliedVersion) -> None:
+        manager.execute(create("more"), author="ann")
+
+    manager.subscribe(meddle)
+    assert manager.execute(create("a"), author="ann", timeout=callers.PATIENCE).version == 3
+    assert manager.statistics().listener_failures == 1
+    other.execute(create("b"), author="bob")
+    manager.sync()  # now it is this thread that tells the listener
+    assert manager.statistics().listener_failures == 2
+    assert "make the change from another thread" in caplog.text
+
+
+def test_each_entry_fires_one_event_with_the_catalogs_before_and_after(
+    manager: CatalogManager,
+) -> None:
+    heard: list[tuple[str, str, int, bool, bool]] = []
+
+    def listen(applied: AppliedVersion) -> None:
+        for event in applied.events():
+            name = str(event.entry.arguments.get("schema"))
+            before, after = event.before.schema(name), event.catalog.schema(name)
+            heard.append((event.verb, name, event.version, before is None, after is None))
+
+    manager.subscribe(listen)
+    manager.execute([create("a"), create("b")], author="ann")
+    keep_books(manager, 1, "configure")
+    manager.execute(DropSchema(name="a"), author="ann")
+    assert heard == [
+        ("create_schema", "a", 3, True, False),
+        ("create_schema", "b", 3, True, False),
+        ("drop_schema", "a", 5, False, True),
+    ]
