@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -183,6 +183,23 @@ def test_a_child_that_cannot_announce_goes_on(monkeypatch: pytest.MonkeyPatch) -
 
     run(body, on_announced=noted.append)
     assert noted == []
+
+
+def test_a_child_whose_reply_is_not_read_ends_without_an_error() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    @contextmanager
+    def open_service(_: child_processes.Announce) -> Iterator[child_processes.Service]:
+        yield child_processes.Service(lambda fields, data: ({}, data), lambda: None)
+
+    with theirs:
+        with ours, closing(Content.of(b"x")) as content:
+            child_processes.send_packet(ours, {"name": "echo", "only_reads": False}, content)
+            child = threading.Thread(target=serve_tasks, args=(theirs, open_service))
+            child.start()
+            assert select.select([ours], [], [], WAIT)[0]
+        child.join(WAIT)
+        assert not child.is_alive()
 
 
 def test_a_child_is_kept_for_the_next_task() -> None:
@@ -469,7 +486,7 @@ def test_a_closed_pool_takes_no_task() -> None:
 
 FORKS = """
 import os, signal, socket, sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from strandline.work.children import ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content
 

@@ -190,8 +190,11 @@ def send_packet(connection: socket.socket, fields: Fields, content: Content) -> 
 
 
 def receive_packet(connection: socket.socket) -> tuple[Fields, Content] | None:
-    """The next packet; None where the other end was closed."""
-    packet, descriptors, _, _ = socket.recv_fds(connection, _PACKET, 1)
+    """The next packet; None where the other end was closed, also if it left packets unread."""
+    try:
+        packet, descriptors, _, _ = socket.recv_fds(connection, _PACKET, 1)
+    except ConnectionResetError:
+        return None
     if not packet:
         return None
     return json.loads(packet), Content(descriptors[0])
