@@ -100,10 +100,14 @@ class LogTime:
         self._clock = clock
         self._allowed = AHEAD_MS if allowed_ms is None else allowed_ms
         self._warned = False
+        self._heard: Timestamp | None = None
         self.times_ahead = 0
 
     def hear(self, at: Timestamp) -> None:
         """Move the clock past ``at``. Warns once as long as the times are too far ahead."""
+        if at == self._heard:  # the versions of a group have one time
+            return
+        self._heard = at
         self._clock.update(at)
         ahead = self._clock.ahead_of_wall(at)
         if ahead <= self._allowed:

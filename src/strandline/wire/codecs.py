@@ -146,7 +146,11 @@ def _read_bool(reader: Reader) -> bool:
 
 
 def _write_bytes(out: bytearray, value: bytes) -> None:
-    write_uint(out, len(value))
+    length = len(value)
+    if length < 0x80:
+        out.append(length)
+    else:
+        write_uint(out, length)
     out += value
 
 

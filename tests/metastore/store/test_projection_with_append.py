@@ -195,8 +195,8 @@ def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     synced: list[tuple[str, str]] = []
     sync = warehouse._sync_folder
 
-    def noted(folder: Path) -> None:
-        sync(folder)
+    def noted(folder: Path, *when_opened: Callable[[], object]) -> None:
+        sync(folder, *when_opened)
         synced.append((threading.current_thread().name, folder.name))
 
     monkeypatch.setattr(warehouse, "_sync_folder", noted)

@@ -387,11 +387,12 @@ class FolderEffects:
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table: a place that no other table has."""
         _, table = task.table()
+        made = task.turn.ahead.places.get(table.id)
+        if made is not None:
+            return _Work(partial(task.turn.places.put, table.id, made), makes=(made,))
         asked = self._asked_place(task, table)
         if asked is None:
             return None
-        if task.turn.ahead.places.get(table.id) == asked:
-            return _Work(partial(task.turn.places.put, table.id, asked), makes=(asked,))
         if self._folders.reaches(asked) and self._folders.missing(asked):
             # Where nothing is there, no files can be shown, and no check is needed.
             do = partial(self._make_table, task, table.id, asked)

@@ -92,12 +92,14 @@ class Unsynced:
         """Note folders; each is synced once, however often it is noted."""
         self._folders |= dict.fromkeys(os.fspath(folder) for folder in folders)
 
-    def sync(self, *, before_each: Callable[[], object] = lambda: None) -> None:
-        """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
+    def sync(self, *when_opened: Callable[[], object]) -> None:
+        """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused.
+
+        ``when_opened`` is called before each wait for the disk.
+        """
         for folder in self._folders:
-            before_each()
             try:
-                _sync_folder(Path(folder))
+                _sync_folder(Path(folder), *when_opened)
             except OSError as error:
                 raise Unavailable(
                     f"could not put the folder {folder} on disk: {_reason(error)}; check the disk,"
@@ -119,7 +121,7 @@ class Syncing:
     def run(self) -> None:
         """Put them on disk; in the thread of the background."""
         try:
-            self._unsynced.sync(before_each=self._let_go)
+            self._unsynced.sync(self._let_go)
         except BaseException as error:  # of any kind: who waits for it raises it
             self._error = error
         finally:
@@ -415,7 +417,7 @@ def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
         now.sync()
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path, *when_opened: Callable[[], object]) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
@@ -424,6 +426,8 @@ def _sync_folder(folder: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return  # it was removed meanwhile, and what was in it with it
     try:
+        for call in when_opened:
+            call()
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
