@@ -1,0 +1,1 @@
+"""The persist update log: a shard, whose state is in consensus and whose rows are in blobs."""

@@ -1,0 +1,183 @@
+"""Blobs: large values under names, each written whole or not at all.
+
+A value that `Blob.set` returned for is durable, and every later `Blob.get` by anyone gives it, or a
+later one. All calls may be repeated: none does more the second time. So an error says only that the
+call may not have happened (`Unavailable`), and its caller tries again or gives up.
+
+`FileBlob` keeps each in a file. What must stay true there: a file has its name only once its bytes
+are on disk, and `set` returns only once its name is. So the order is write, sync the file, rename,
+sync the folder. A file that is being written lies in a folder of its own, under a lock that its
+writer holds; a killed writer holds none, and `FileBlob.remove_unfinished` then removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from strandline.errors import InvalidInput, Unavailable
+
+MAX_NAME = 200
+"""Bytes of a file's name; file systems allow 255."""
+UNFINISHED = ".unfinished"
+
+
+class Blob(ABC):
+    """See the module. Safe for threads and processes."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes | None:
+        """The value of ``key``; None where there is none."""
+
+    @abstractmethod
+    def set(self, key: str, data: bytes) -> None:
+        """Write ``data``, whole or not at all, in the place of what was there."""
+
+    @abstractmethod
+    def delete(self, key: str) -> int | None:
+        """Remove ``key``; how many bytes it had, None where there was none."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """The keys that begin with ``prefix``, in no order, and how many bytes each has."""
+
+    def remove_unfinished(self) -> int:
+        """Remove what writers that are gone left behind, which has no name yet; how much."""
+        return 0
+
+
+def check_blob_key(key: str) -> str:
+    """Return ``key``; raises `InvalidInput` where it is not the name of a blob."""
+    if not key or not key[0].isalnum() or not key.isprintable() or len(_file_name(key)) > MAX_NAME:
+        raise InvalidInput(
+            f"a blob's key begins with a letter or digit and has at most {MAX_NAME} bytes when it "
+            f"is quoted as in a URL, not {key[:100]!r}"
+        )
+    return key
+
+
+def _file_name(key: str) -> str:
+    return quote(key, safe="")
+
+
+class FileBlob(Blob):
+    """Blobs in one folder, which is made if it is missing; ``mode`` is that of its files."""
+
+    def __init__(self, folder: Path, *, mode: int = 0o666, folder_mode: int = 0o777) -> None:
+        self._folder = folder
+        self._unfinished = folder / UNFINISHED
+        self._mode = mode
+        with self._errors("made"):
+            if not self._unfinished.is_dir():
+                folder.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+                self._unfinished.mkdir(mode=folder_mode, exist_ok=True)
+                for made in (folder, folder.parent):
+                    _sync_folder(made)
+
+    def get(self, key: str) -> bytes | None:
+        with self._errors("read"):
+            try:
+                return self._path(key).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def set(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        with self._errors("written"):
+            descriptor, unfinished = self._new_file()
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+                os.rename(unfinished, path)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(unfinished)
+                raise
+            finally:
+                os.close(descriptor)
+            _sync_folder(self._folder)
+
+    def _new_file(self) -> tuple[int, str]:
+        """A new file under a lock of ours, and its path."""
+        while True:
+            path = str(self._unfinished / secrets.token_hex(8))
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
+            try:
+                if _locked(descriptor) and os.fstat(descriptor).st_nlink:
+                    return descriptor, path
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # it was removed between its making and its lock
+
+    def delete(self, key: str) -> int | None:
+        path = self._path(key)
+        with self._errors("removed"):
+            try:
+                size = path.stat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                return None
+            _sync_folder(self._folder)
+            return size
+
+    def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        with self._errors("listed"):
+            for entry in os.scandir(self._folder):
+                key = unquote(entry.name)
+                if entry.name == UNFINISHED or not key.startswith(prefix):
+                    continue
+                with suppress(FileNotFoundError):  # removed since
+                    yield key, entry.stat().st_size
+
+    def remove_unfinished(self) -> int:
+        removed = 0
+        with self._errors("listed"):
+            for entry in os.scandir(self._unfinished):
+                with suppress(FileNotFoundError):
+                    descriptor = os.open(entry.path, os.O_WRONLY)
+                    try:
+                        if _locked(descriptor):
+                            os.unlink(entry.path)
+                            removed += 1
+                    finally:
+                        os.close(descriptor)
+        return removed
+
+    def _path(self, key: str) -> Path:
+        return self._folder / _file_name(check_blob_key(key))
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(
+                f"a file below {self._folder} cannot be {what}: {error.strerror or error}; try "
+                "again when the disk works and has room"
+            ) from error
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the lock of the file is ours now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

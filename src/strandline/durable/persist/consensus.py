@@ -1,0 +1,219 @@
+"""Consensus: for each key a short log of versions, of which one writer at a time adds the next.
+
+A shard keeps its state here, as one small record for each change of it. A version has a sequence
+number and a time. Numbers grow, and may leave gaps; times grow with them, and are given by the
+store when it orders the write.
+
+What must stay true: a version is added only if the last one is the one that its writer expected, so
+of two writers that expect the same one, one loses and reads again. The last version is never
+removed. A call that raised `UnknownOutcome` may have added its version, or may yet; every other
+error says that it has not.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from strandline.clock import Timestamp
+from strandline.errors import CorruptData, InvalidInput
+from strandline.metastorage import (
+    Absent,
+    DeleteRange,
+    Head,
+    KeyValue,
+    Metastorage,
+    Operation,
+    Put,
+    PutTimed,
+    ValueIs,
+)
+
+MAX_SEQNO = (1 << 63) - 1
+SCANNED_AT_ONCE = 500
+_DIGITS = 20
+_KEY = re.compile(r"[0-9A-Za-z_-]{1,200}")
+
+
+class Timed(NamedTuple):
+    """Bytes with the time of their version in them: ``head(time)``, then ``body``."""
+
+    head: Callable[[Timestamp], bytes]
+    body: bytes
+
+
+class VersionedData(NamedTuple):
+    """One version of a key."""
+
+    seqno: int
+    data: bytes
+    time: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The version was added at ``time``, as the ``revision`` of the store (`Consensus.revision`)."""
+
+    time: Timestamp
+    revision: int
+
+
+class Consensus(ABC):
+    """See the module. Safe for threads and processes. Raises `Unavailable` without an answer."""
+
+    revision_is_cheap: bool
+    """Whether `revision` takes microseconds while nothing was committed, not a round trip."""
+
+    @abstractmethod
+    def head(self, key: str) -> VersionedData | None:
+        """The last version of ``key``; None where there is none. Linearizable."""
+
+    @abstractmethod
+    def compare_and_set(
+        self,
+        key: str,
+        expected: int | None,
+        seqno: int,
+        data: bytes | Timed,
+        *,
+        beside: Sequence[Operation] = (),
+    ) -> Committed | None:
+        """Add the version ``seqno`` if the last one is ``expected`` (None: there is none).
+
+        None, and nothing changed, if it is another one. ``beside`` is done in the same step.
+        Raises `InvalidInput` for a ``seqno`` that is not above ``expected``, or above `MAX_SEQNO`.
+        """
+
+    @abstractmethod
+    def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
+        """The versions from ``start`` on, in order, at most ``limit``."""
+
+    @abstractmethod
+    def truncate(self, key: str, seqno: int) -> int:
+        """Remove the versions below ``seqno``; how many there were.
+
+        Raises `InvalidInput` where ``seqno`` is above the last version, or there is none.
+        """
+
+    @abstractmethod
+    def revision(self) -> int:
+        """A number that grows with each change of any key; linearizable."""
+
+    @abstractmethod
+    def check(self) -> Head:
+        """The revision, and a time below that of every later version."""
+
+    @abstractmethod
+    def wait(self, key: str, after_revision: int, *, timeout: float) -> bool:
+        """Wait for a change of ``key`` after a revision; False after ``timeout`` seconds."""
+
+
+class MetastorageConsensus(Consensus):
+    """On a metastorage: ``{prefix}{key}.head`` is the last number, ``….at.{number}`` a version."""
+
+    def __init__(self, store: Metastorage, *, prefix: str = "persist.") -> None:
+        self._store = store
+        self._prefix = prefix
+        self.revision_is_cheap = store.revision_is_cheap
+
+    def head_key(self, key: str) -> str:
+        """The key of the number of the last version."""
+        if _KEY.fullmatch(key) is None:
+            raise InvalidInput(f"a key of consensus is letters, digits, - and _, not {key[:100]!r}")
+        return f"{self._prefix}{key}.head"
+
+    def version_key(self, key: str, seqno: int) -> str:
+        """The key of one version."""
+        return f"{self._prefix}{key}.at.{seqno:0{_DIGITS}d}"
+
+    def head(self, key: str) -> VersionedData | None:
+        seqno = None
+        while True:
+            pointer = self._store.get(self.head_key(key))
+            if pointer is None:
+                return None
+            before, seqno = seqno, seqno_in(pointer)
+            version = self._store.get(self.version_key(key, seqno))
+            if version is not None:
+                return VersionedData(seqno, version.value, version.time)
+            if seqno == before:  # it was not removed behind a newer one
+                raise CorruptData(
+                    f"version {seqno} of {key} is its last one and is missing; restore the store "
+                    "from a backup"
+                )
+
+    def compare_and_set(
+        self,
+        key: str,
+        expected: int | None,
+        seqno: int,
+        data: bytes | Timed,
+        *,
+        beside: Sequence[Operation] = (),
+    ) -> Committed | None:
+        if not (-1 if expected is None else expected) < seqno <= MAX_SEQNO:
+            raise InvalidInput(
+                f"version {seqno} of {key} cannot follow version {expected}: it must be greater, "
+                f"and at most {MAX_SEQNO}"
+            )
+        pointer, place = self.head_key(key), self.version_key(key, seqno)
+        last = Absent(pointer) if expected is None else ValueIs(pointer, _digits(expected))
+        put = PutTimed(place, *data) if isinstance(data, Timed) else Put(place, data)
+        outcome = self._store.invoke([last], [Put(pointer, _digits(seqno)), put, *beside])
+        return Committed(outcome.time, outcome.revision) if outcome.succeeded else None
+
+    def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
+        self.head_key(key)
+        begin = self.version_key(key, start)
+        end = self.version_key(key, MAX_SEQNO) + " "  # the first key behind it
+        versions: list[VersionedData] = []
+        while limit is None or len(versions) < limit:
+            left = SCANNED_AT_ONCE if limit is None else min(limit - len(versions), SCANNED_AT_ONCE)
+            page = self._store.range(begin, end, limit=left)
+            versions += (
+                VersionedData(int(pair.key[-_DIGITS:]), pair.value, pair.time) for pair in page
+            )
+            if len(page) < left:
+                break
+            begin = page[-1].key + " "
+        return versions
+
+    def truncate(self, key: str, seqno: int) -> int:
+        pointer = self._store.get(self.head_key(key))
+        if pointer is None or seqno > seqno_in(pointer):
+            last = "none" if pointer is None else seqno_in(pointer)
+            raise InvalidInput(f"{key} cannot be cut below version {seqno}: its last is {last}")
+        # The last version only moves up, so what is below `seqno` now is never the last one.
+        start, end = self.version_key(key, 0), self.version_key(key, seqno)
+        removed = 0
+        while page := self._store.range(start, end, limit=SCANNED_AT_ONCE):
+            behind = page[-1].key + " "
+            self._store.invoke([], [DeleteRange(start, behind)])
+            removed += len(page)
+        return removed
+
+    def revision(self) -> int:
+        return self._store.revision()
+
+    def check(self) -> Head:
+        return self._store.check()
+
+    def wait(self, key: str, after_revision: int, *, timeout: float) -> bool:
+        return self._store.wait_for_change(self.head_key(key), after_revision, timeout=timeout)
+
+
+def _digits(seqno: int) -> bytes:
+    return b"%0*d" % (_DIGITS, seqno)
+
+
+def seqno_in(pointer: KeyValue) -> int:
+    """The number of the last version that stands at `MetastorageConsensus.head_key`."""
+    if len(pointer.value) != _DIGITS or not pointer.value.isdigit():
+        raise CorruptData(
+            f"{pointer.key} is {pointer.value[:40]!r}, which is no number of {_DIGITS} digits; "
+            "restore the store from a backup"
+        )
+    return int(pointer.value)

@@ -1,0 +1,178 @@
+"""What every blob store promises: on files, on the S3 protocol, and in obstore's memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.durable.persist.blob import UNFINISHED, Blob, FileBlob
+from strandline.durable.persist.object_blob import ObjectBlob, open_bucket
+from strandline.errors import InvalidInput, Unavailable
+from tests.servers import s3
+
+OpenBlob = Callable[[str], Blob]
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[tuple[s3.S3Server, int]]:
+    pytest.importorskip("obstore", reason="the extra s3 is not installed")
+    with pytest.MonkeyPatch.context() as patch, s3.serving() as serving:
+        for name, value in s3.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield serving
+
+
+@pytest.fixture(params=["files", "s3", "memory"])
+def open_blob(request: pytest.FixtureRequest, tmp_path: Path) -> OpenBlob:
+    """Opens the blobs of one place, as one more node does."""
+    if request.param == "files":
+        return lambda place: FileBlob(tmp_path / place)
+    if request.param == "s3":
+        server, port = request.getfixturevalue("s3_server")
+        server.objects.clear()
+        return lambda place: open_bucket(server.url(port, place))
+    memory = pytest.importorskip("obstore.store", reason="the extra s3 is not installed")
+    stores: dict[str, Any] = {}
+    return lambda place: ObjectBlob(stores.setdefault(place, memory.MemoryStore()), name="memory")
+
+
+@pytest.fixture
+def blob(open_blob: OpenBlob) -> Blob:
+    return open_blob("here")
+
+
+def test_what_was_never_set_is_not_there(blob: Blob) -> None:
+    assert blob.get("a") is None
+    assert list(blob.list()) == list(blob.list("a")) == []
+    assert blob.delete("a") is None
+
+
+def test_what_one_node_sets_another_one_gets(open_blob: OpenBlob) -> None:
+    one, two, elsewhere = open_blob("here"), open_blob("here"), open_blob("there")
+    one.set("k0", b"value")
+    assert one.get("k0") == two.get("k0") == open_blob("here").get("k0") == b"value"
+    assert elsewhere.get("k0") is None
+    assert list(elsewhere.list()) == []
+
+
+@pytest.mark.parametrize("key", ["k0", "shard/part/k0", "a.b.tmp", "Ä", "a b", "a%2Fb"])
+def test_a_value_is_written_over_whole(blob: Blob, key: str) -> None:
+    blob.set(key, b"a long value")
+    blob.set(key, b"short")
+    assert blob.get(key) == b"short"
+    assert list(blob.list()) == [(key, 5)]
+
+
+def test_a_deleted_value_is_gone_and_may_come_again(blob: Blob) -> None:
+    blob.set("k0", b"value")
+    blob.set("empty", b"")
+    assert blob.get("empty") == b""
+    assert blob.delete("k0") == 5
+    assert blob.get("k0") is None
+    assert blob.delete("k0") is None
+    assert blob.delete("empty") == 0
+    assert list(blob.list()) == []
+    blob.set("k0", b"another")
+    assert blob.get("k0") == b"another"
+
+
+def test_a_list_has_the_keys_with_a_prefix_and_their_sizes(blob: Blob) -> None:
+    values = {"k": 1, "k-prefix": 2, "k/a": 3, "k/ab": 4, "l/a": 5, "k/b/c": 6}
+    for key, size in values.items():
+        blob.set(key, bytes(size))
+    assert dict(blob.list()) == values
+    for prefix in ("k", "k-", "k/", "k/a", "k/ab", "k/b/", "m"):
+        assert dict(blob.list(prefix)) == {
+            key: size for key, size in values.items() if key.startswith(prefix)
+        }
+
+
+def test_what_is_no_key_is_refused(blob: Blob) -> None:
+    for key in ("", ".unfinished", "/a", "a\nb", "a" * 201, "Ä" * 40):
+        with pytest.raises(InvalidInput, match="a blob's key"):
+            blob.set(key, b"x")
+    assert list(blob.list()) == []
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_a_file_has_its_name_once_its_bytes_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = FileBlob(tmp_path)
+    calls: list[str] = []
+    for name in ("write", "fsync", "rename"):
+        real = getattr(os, name)
+
+        def record(first: Any, *rest: Any, name: str = name, real: Any = real) -> Any:
+            place = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else first
+            calls.append(f"{name} {'folder' if place == str(tmp_path) else 'file'}")
+            return real(first, *rest)
+
+        monkeypatch.setattr(os, name, record)
+    blob.set("k0", b"value")
+    assert calls == ["write file", "fsync file", "rename file", "fsync folder"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+def test_a_write_that_fails_leaves_the_old_value_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    blob = FileBlob(tmp_path)
+    blob.set("k0", b"old")
+
+    def fail(*arguments: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(Unavailable, match="cannot be written: No space left"):
+            blob.set("k0", b"new")
+    assert blob.get("k0") == b"old"
+    assert list((tmp_path / UNFINISHED).iterdir()) == []
+
+
+def test_files_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
+    blob = FileBlob(tmp_path)
+    (tmp_path / UNFINISHED / "killed").write_bytes(b"half a val")
+    with open(tmp_path / UNFINISHED / "written now", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert blob.remove_unfinished() == 1
+    assert [path.name for path in (tmp_path / UNFINISHED).iterdir()] == ["written now"]
+    assert list(blob.list()) == []
+
+
+# -- S3 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["get", "set", "delete", "list"])
+def test_a_server_that_answers_errors_is_unavailable(
+    s3_server: tuple[s3.S3Server, int], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    server, port = s3_server
+    monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
+    blob = open_bucket(server.url(port, "failing"))
+    blob.set("k0", b"old")
+    for status in (500, 503, 403):
+        monkeypatch.setattr(server, "fail", lambda method, key, status=status: status)
+        with pytest.raises(Unavailable, match="s3://bucket/failing.* did not answer"):
+            {
+                "get": lambda: blob.get("k0"),
+                "set": lambda: blob.set("k0", b"new"),
+                "delete": lambda: blob.delete("k0"),
+                "list": lambda: list(blob.list()),
+            }[call]()
+    monkeypatch.setattr(server, "fail", lambda method, key: None)
+    assert blob.get("k0") == b"old"
+
+
+@pytest.mark.parametrize("url", ["s3:///catalog", "http://host/bucket", "s3://b?user=me", "b"])
+def test_what_is_no_address_of_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="address of a bucket"):
+        open_bucket(url)

@@ -1,0 +1,182 @@
+"""What every consensus promises, on each metastorage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable.persist.consensus import (
+    MAX_SEQNO,
+    Consensus,
+    MetastorageConsensus,
+    Timed,
+    VersionedData,
+)
+from strandline.errors import CorruptData, InvalidInput
+from strandline.metastorage import Delete, Metastorage, Put
+from tests.metastorage.stores import STORES
+
+KEY, OTHER = "s0001", "s0002"
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Metastorage]:
+    kind = STORES[request.param]
+    with kind.open(kind.create(tmp_path), HybridClock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def consensus(store: Metastorage) -> MetastorageConsensus:
+    return MetastorageConsensus(store)
+
+
+def numbers(versions: list[VersionedData]) -> list[int]:
+    return [version.seqno for version in versions]
+
+
+def fill(consensus: Consensus, *seqnos: int) -> None:
+    last = None
+    for seqno in seqnos:
+        assert consensus.compare_and_set(KEY, last, seqno, b"%d" % seqno)
+        last = seqno
+
+
+def test_a_key_that_was_never_set_has_no_version(consensus: Consensus) -> None:
+    assert consensus.head(KEY) is None
+    assert consensus.scan(KEY, 0) == []
+    with pytest.raises(InvalidInput, match="its last is none"):
+        consensus.truncate(KEY, 0)
+    assert consensus.compare_and_set(KEY, 0, 1, b"x") is None
+    assert consensus.head(KEY) is None
+
+
+def test_the_first_version_expects_none_and_each_other_one_the_last(consensus: Consensus) -> None:
+    assert consensus.compare_and_set(KEY, None, 5, b"five")
+    for expected in (None, 4, 6):
+        assert consensus.compare_and_set(KEY, expected, 7, b"no") is None
+    head = consensus.head(KEY)
+    assert head is not None
+    assert head[:2] == (5, b"five")
+    assert consensus.compare_and_set(KEY, 5, 10, b"ten")
+    assert consensus.compare_and_set(KEY, 5, 11, b"late") is None
+    assert [version[:2] for version in consensus.scan(KEY, 0)] == [(5, b"five"), (10, b"ten")]
+
+
+@pytest.mark.parametrize("seqno", [5, 4, 0])
+def test_a_version_that_is_not_above_the_expected_one_is_an_error(
+    consensus: Consensus, seqno: int
+) -> None:
+    fill(consensus, 5)
+    for expected in (5, 9):
+        with pytest.raises(InvalidInput, match="must be greater"):
+            consensus.compare_and_set(KEY, expected, seqno, b"x")
+    assert numbers(consensus.scan(KEY, 0)) == [5]
+
+
+def test_versions_go_from_0_to_the_largest_number_of_63_bits(consensus: Consensus) -> None:
+    for seqno in (-1, MAX_SEQNO + 1, (1 << 64) - 1):
+        with pytest.raises(InvalidInput):
+            consensus.compare_and_set(KEY, None, seqno, b"x")
+    assert consensus.compare_and_set(KEY, None, 0, b"first")
+    assert consensus.compare_and_set(KEY, 0, MAX_SEQNO, b"last")
+    assert consensus.compare_and_set(OTHER, None, MAX_SEQNO, b"only")
+    assert numbers(consensus.scan(KEY, 0)) == [0, MAX_SEQNO]
+    assert numbers(consensus.scan(KEY, MAX_SEQNO)) == [MAX_SEQNO]
+
+
+def test_a_scan_begins_and_ends_where_it_is_told(
+    consensus: Consensus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.persist.consensus.SCANNED_AT_ONCE", 2)
+    fill(consensus, 1, 2, 5, 6, 7)
+    assert numbers(consensus.scan(KEY, 0)) == [1, 2, 5, 6, 7]
+    assert numbers(consensus.scan(KEY, 3)) == [5, 6, 7]
+    assert numbers(consensus.scan(KEY, 7)) == [7]
+    assert consensus.scan(KEY, 8) == []
+    for limit in (1, 3, 5, 9):
+        assert numbers(consensus.scan(KEY, 0, limit=limit)) == [1, 2, 5, 6, 7][:limit]
+
+
+def test_what_is_below_a_version_is_removed_and_never_the_last(
+    consensus: Consensus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.persist.consensus.SCANNED_AT_ONCE", 2)
+    fill(consensus, 1, 2, 3, 6, 9)
+    assert consensus.truncate(KEY, 0) == consensus.truncate(KEY, 1) == 0
+    assert consensus.truncate(KEY, 6) == 3
+    assert consensus.truncate(KEY, 6) == 0
+    with pytest.raises(InvalidInput, match="its last is 9"):
+        consensus.truncate(KEY, 10)
+    assert numbers(consensus.scan(KEY, 0)) == [6, 9]
+    assert consensus.truncate(KEY, 9) == 1
+    head = consensus.head(KEY)
+    assert head is not None
+    assert head.seqno == 9
+
+
+def test_keys_have_nothing_to_do_with_each_other(consensus: Consensus) -> None:
+    fill(consensus, 1, 2)
+    assert consensus.compare_and_set(OTHER, 2, 3, b"x") is None
+    assert consensus.compare_and_set(OTHER, None, 7, bytes(10_000))
+    assert consensus.compare_and_set(KEY, 7, 8, b"x") is None
+    consensus.truncate(KEY, 2)
+    assert [version.data for version in consensus.scan(OTHER, 0)] == [bytes(10_000)]
+    with pytest.raises(InvalidInput, match="letters, digits"):
+        consensus.head("a.b")
+
+
+def test_times_grow_and_stand_in_the_data_that_asks_for_them(consensus: Consensus) -> None:
+    before = consensus.check().time
+    timed = Timed(lambda time: time.to_bytes(8, "big"), b" is the time")
+    first = consensus.compare_and_set(KEY, None, 1, timed)
+    second = consensus.compare_and_set(KEY, 1, 2, b"x")
+    assert first is not None
+    assert second is not None
+    assert before < first.time < second.time
+    assert first.revision < second.revision == consensus.revision()
+    version = consensus.scan(KEY, 1)[0]
+    assert version.time == first.time
+    assert version.data == first.time.to_bytes(8, "big") + b" is the time"
+
+
+def test_a_change_of_a_key_ends_the_wait_for_it(consensus: Consensus) -> None:
+    fill(consensus, 1)
+    seen = consensus.revision()
+    assert not consensus.wait(KEY, seen, timeout=0)
+    consensus.compare_and_set(OTHER, None, 1, b"x")
+    assert not consensus.wait(KEY, seen, timeout=0)
+    consensus.compare_and_set(KEY, 1, 2, b"x")
+    assert consensus.wait(KEY, seen, timeout=60)
+
+
+def test_of_writers_that_expect_one_version_one_wins(consensus: Consensus) -> None:
+    fill(consensus, 1)
+    won: list[bytes] = []
+
+    def write(name: bytes) -> None:
+        if consensus.compare_and_set(KEY, 1, 2, name):
+            won.append(name)
+
+    threads = [threading.Thread(target=write, args=(b"%d" % n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [version.data for version in consensus.scan(KEY, 2)] == won
+
+
+def test_damage_of_the_last_number_is_an_error(
+    consensus: MetastorageConsensus, store: Metastorage
+) -> None:
+    fill(consensus, 1, 2)
+    store.invoke([], [Delete(consensus.version_key(KEY, 2))])
+    with pytest.raises(CorruptData, match="version 2 of s0001 is its last one and is missing"):
+        consensus.head(KEY)
+    store.invoke([], [Put(consensus.head_key(KEY), b"2")])
+    with pytest.raises(CorruptData, match="no number of 20 digits"):
+        consensus.head(KEY)

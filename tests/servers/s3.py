@@ -1,0 +1,119 @@
+"""A server of the S3 protocol in this process, as far as the blobs of a shard use it.
+
+It keeps objects in memory, answers GET, HEAD, PUT, DeleteObjects and ListObjectsV2 in pages, and
+does not look at signatures. A test makes it fail: `S3Server.fail` is asked before each request, and gives
+the status that is answered in its place.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from hashlib import md5
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape, unescape
+
+PAGE = 3
+"""Keys in one page of a listing: few, so that tests see several."""
+BUCKET = "bucket"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+}
+
+
+class S3Server:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.fail: Callable[[str, str], int | None] = lambda method, key: None
+        self.requests: list[tuple[str, str]] = []
+
+    def url(self, port: int, prefix: str = "catalog") -> str:
+        """The address of the blobs below ``prefix``."""
+        return f"s3://{BUCKET}/{prefix}?endpoint=http://127.0.0.1:{port}&region=us-east-1"
+
+
+def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self, status: int, body: bytes = b"", *, size: int | None = None) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body) if size is None else size))
+            self.send_header("Last-Modified", formatdate(0, usegmt=True))
+            self.send_header("ETag", f'"{md5(body).hexdigest()}"')
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            parts = urlsplit(self.path)
+            key = unquote(parts.path).removeprefix(f"/{BUCKET}").lstrip("/")
+            server.requests.append((self.command, key))
+            status = server.fail(self.command, key)
+            if status is not None:
+                self.answer(status, b"<Error><Code>Planted</Code></Error>")
+            elif self.command == "PUT":
+                server.objects[key] = body
+                self.answer(200)
+            elif self.command == "POST" and parts.query == "delete":
+                gone = [unescape(one) for one in re.findall(r"<Key>(.*?)</Key>", body.decode())]
+                for one in gone:
+                    server.objects.pop(one, None)
+                deleted = "".join(f"<Deleted><Key>{escape(one)}</Key></Deleted>" for one in gone)
+                self.answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+            elif not key:
+                self.answer(200, self.listing(parse_qs(parts.query)))
+            elif key in server.objects:
+                data = server.objects[key]
+                self.answer(200, data, size=len(data))
+            else:
+                self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+        do_GET = do_HEAD = do_PUT = do_POST = handle_any  # noqa: N815  # http.server's names
+
+        def listing(self, query: dict[str, list[str]]) -> bytes:
+            prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]
+            keys = sorted(k for k in list(server.objects) if k.startswith(prefix) and k > after)
+            page = keys[:PAGE]
+            more = len(keys) > PAGE
+            contents = "".join(
+                f"<Contents><Key>{escape(key)}</Key><Size>{len(server.objects[key])}</Size>"
+                "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                for key in page
+            )
+            last = escape(page[-1]) if more else ""
+            return (
+                f"<ListBucketResult><Name>{BUCKET}</Name><KeyCount>{len(page)}</KeyCount>"
+                f"<IsTruncated>{str(more).lower()}</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>"
+                f"{contents}</ListBucketResult>"
+            ).encode()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name
+            """Nothing is logged."""
+
+    return Handler
+
+
+@contextmanager
+def serving() -> Iterator[tuple[S3Server, int]]:
+    """A server, and the port on the loopback interface where it listens."""
+    server = S3Server()
+    http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
+    http.daemon_threads = True
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server, http.server_port
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
