@@ -9,14 +9,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from secrets import token_hex
+
+import pytest
 
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, ShadowLog, StashLog, UpdateLog
+from strandline.durable.persist.blob import Blob, FileBlob
+from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.object_blob import open_bucket
+from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.sql import open_engine
 from tests.metastorage.stores import PATIENCE, STORES, StoreKind
+from tests.servers import s3
 
 CHUNKED = 100
 """Snapshots above so many bytes are cut, as large ones are."""
+
+SHARD = shard_name("environment")
+TIDIED_EVERY = 2
+"""Diffs between two rollups of a shard: few, so that a short log has parts as a long one has."""
 
 
 class LogKind(ABC):
@@ -56,6 +68,34 @@ class Stash(OnMetastorage):
             yield log
 
 
+class Persist(OnMetastorage):
+    """Its state on a metastorage, its blobs in a folder."""
+
+    def create(self, folder: Path) -> str:
+        return f"{self._stores.create(folder)}|{folder}/blobs"
+
+    def open_blobs(self, place: str) -> Blob:
+        return FileBlob(Path(place))
+
+    @contextmanager
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+        store_address, _, place = address.partition("|")
+        with self._stores.open(store_address, clock) as store:
+            blob = self.open_blobs(place)
+            yield PersistLog(MetastorageConsensus(store), blob, SHARD, tidied_every=TIDIED_EVERY)
+
+
+class PersistOnS3(Persist):
+    """Its blobs in a bucket of the S3 protocol."""
+
+    def create(self, folder: Path) -> str:
+        pytest.importorskip("obstore", reason="the extra s3 is not installed")
+        return f"{self._stores.create(folder)}|{s3.running().url(token_hex(4))}"
+
+    def open_blobs(self, place: str) -> Blob:
+        return open_bucket(place)
+
+
 class Shadow(LogKind):
     """Two logs side by side; where ``share`` says so, in one database."""
 
@@ -82,7 +122,9 @@ LOGS: dict[str, LogKind] = {
     **{f"stash on {name}": Stash(STORES[name]) for name in ("sqlite", "postgresql")},
     "shadow in sqlite": Shadow(OnMetastorage(SQLITE), Stash(SQLITE), share=True),
     "shadow of two": Shadow(Stash(POSTGRESQL), OnMetastorage(SQLITE), share=False),
+    **{f"persist on {name}": Persist(STORES[name]) for name in ("sqlite", "postgresql")},
+    "persist on sqlite and s3": PersistOnS3(SQLITE),
 }
 
-LONG = ("shadow of two",)
+LONG = ("shadow of two", "persist on sqlite and s3")
 """Those that take long, and are run by `make soak`."""

@@ -1,17 +1,18 @@
 """A server of the S3 protocol in this process, as far as the blobs of a shard use it.
 
 It keeps objects in memory, answers GET, HEAD, PUT, DeleteObjects and ListObjectsV2 in pages, and
-does not look at signatures. A test makes it fail: `S3Server.fail` is asked before each request, and gives
-the status that is answered in its place.
+does not look at signatures. A test makes it fail: `S3Server.fail` is asked before each request, and
+gives the status that is answered in its place.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from email.utils import formatdate
+from functools import cache
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -31,13 +32,14 @@ class S3Server:
     """See the module."""
 
     def __init__(self) -> None:
+        self.port = 0
         self.objects: dict[str, bytes] = {}
         self.fail: Callable[[str, str], int | None] = lambda method, key: None
         self.requests: list[tuple[str, str]] = []
 
-    def url(self, port: int, prefix: str = "catalog") -> str:
+    def url(self, prefix: str) -> str:
         """The address of the blobs below ``prefix``."""
-        return f"s3://{BUCKET}/{prefix}?endpoint=http://127.0.0.1:{port}&region=us-east-1"
+        return f"s3://{BUCKET}/{prefix}?endpoint=http://127.0.0.1:{self.port}&region=us-east-1"
 
 
 def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
@@ -103,17 +105,13 @@ def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-@contextmanager
-def serving() -> Iterator[tuple[S3Server, int]]:
-    """A server, and the port on the loopback interface where it listens."""
+@cache
+def running() -> S3Server:
+    """The server that the tests of one process share; the credentials for it are set."""
+    os.environ.update(ENVIRONMENT)
     server = S3Server()
     http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
     http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield server, http.server_port
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
+    server.port = http.server_port
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    return server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from tests.servers import s3
 OpenBlob = Callable[[str], Blob]
 
 
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[tuple[s3.S3Server, int]]:
+@pytest.fixture
+def s3_server() -> s3.S3Server:
     pytest.importorskip("obstore", reason="the extra s3 is not installed")
-    with pytest.MonkeyPatch.context() as patch, s3.serving() as serving:
-        for name, value in s3.ENVIRONMENT.items():
-            patch.setenv(name, value)
-        yield serving
+    server = s3.running()
+    server.objects.clear()
+    return server
 
 
 @pytest.fixture(params=["files", "s3", "memory"])
@@ -33,9 +32,8 @@ def open_blob(request: pytest.FixtureRequest, tmp_path: Path) -> OpenBlob:
     if request.param == "files":
         return lambda place: FileBlob(tmp_path / place)
     if request.param == "s3":
-        server, port = request.getfixturevalue("s3_server")
-        server.objects.clear()
-        return lambda place: open_bucket(server.url(port, place))
+        server: s3.S3Server = request.getfixturevalue("s3_server")
+        return lambda place: open_bucket(server.url(place))
     memory = pytest.importorskip("obstore.store", reason="the extra s3 is not installed")
     stores: dict[str, Any] = {}
     return lambda place: ObjectBlob(stores.setdefault(place, memory.MemoryStore()), name="memory")
@@ -153,22 +151,22 @@ def test_files_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path: 
 
 @pytest.mark.parametrize("call", ["get", "set", "delete", "list"])
 def test_a_server_that_answers_errors_is_unavailable(
-    s3_server: tuple[s3.S3Server, int], monkeypatch: pytest.MonkeyPatch, call: str
+    s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    server, port = s3_server
     monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
-    blob = open_bucket(server.url(port, "failing"))
+    blob = open_bucket(s3_server.url("failing"))
     blob.set("k0", b"old")
+    calls: dict[str, Callable[[], object]] = {
+        "get": lambda: blob.get("k0"),
+        "set": lambda: blob.set("k0", b"new"),
+        "delete": lambda: blob.delete("k0"),
+        "list": lambda: list(blob.list()),
+    }
     for status in (500, 503, 403):
-        monkeypatch.setattr(server, "fail", lambda method, key, status=status: status)
-        with pytest.raises(Unavailable, match="s3://bucket/failing.* did not answer"):
-            {
-                "get": lambda: blob.get("k0"),
-                "set": lambda: blob.set("k0", b"new"),
-                "delete": lambda: blob.delete("k0"),
-                "list": lambda: list(blob.list()),
-            }[call]()
-    monkeypatch.setattr(server, "fail", lambda method, key: None)
+        monkeypatch.setattr(s3_server, "fail", lambda method, key, status=status: status)
+        with pytest.raises(Unavailable, match=r"s3://bucket/failing.* did not answer"):
+            calls[call]()
+    monkeypatch.setattr(s3_server, "fail", lambda method, key: None)
     assert blob.get("k0") == b"old"
 
 

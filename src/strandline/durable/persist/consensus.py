@@ -55,7 +55,7 @@ class VersionedData(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The version was added at ``time``, as the ``revision`` of the store (`Consensus.revision`)."""
+    """The version was added at ``time``, in the ``revision`` that `Consensus.revision` gives."""
 
     time: Timestamp
     revision: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -33,7 +34,7 @@ def open_bucket(url: str) -> ObjectBlob:
             "s3://bucket/prefix?endpoint=http://host:port&region=us-east-1"
         )
     try:
-        from obstore.store import S3Store
+        stores: Any = import_module("obstore.store")  # Any: it is no dependency of the package
     except ImportError as error:
         raise InvalidInput(
             "S3 needs the library obstore; install strandline with the extra [s3]"
@@ -43,7 +44,7 @@ def open_bucket(url: str) -> ObjectBlob:
     if "region" in options:
         config["region"] = options["region"]
     limit = timedelta(seconds=TIMEOUT_SECONDS)
-    store = S3Store(
+    store = stores.S3Store(
         parts.netloc,
         prefix=parts.path.strip("/") or None,
         config=config,
@@ -57,11 +58,10 @@ class ObjectBlob(Blob):
     """The blobs in a store of ``obstore``; ``name`` is how messages name it."""
 
     def __init__(self, store: Any, *, name: str) -> None:  # Any: one of obstore's kinds of stores
-        import obstore
-
         self._store = store
         self._name = name
-        self._calls: Any = obstore  # Any: it is no dependency of the package
+        self._calls: Any = import_module("obstore")  # Any: as above
+        self._error: type[Exception] = import_module("obstore.exceptions").BaseError
 
     def get(self, key: str) -> bytes | None:
         with self._errors(f"read of {key}"):
@@ -95,11 +95,9 @@ class ObjectBlob(Blob):
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        from obstore.exceptions import BaseError
-
         try:
             yield
-        except (BaseError, OSError) as error:
+        except (self._error, OSError) as error:
             first_line = str(error).strip().splitlines()[0]
             raise Unavailable(
                 f"{self._name} did not answer a {what}: {first_line}; try again when it works"

@@ -1,0 +1,205 @@
+"""The maintenance of a shard: rollups, parts for inline rows, merging, compaction, the sweep.
+
+Nothing here changes what a reader gets from `since` on. Each step writes its blobs first, and then
+makes one diff that names them; so a crash before the diff leaves blobs that no state names, and the
+sweep removes them.
+
+* `tidy` runs once every `EVERY` diffs, in the append that made the last of them. It writes a
+  rollup, moves the rows inside the state to parts, and merges small parts; the diffs below the
+  rollup are then removed. Merging waits until the largest batch of `MERGED_AT_ONCE` has half of
+  their rows, so a row is rewritten as often as the logarithm of their number.
+* `compact` moves ``since``. Of the versions up to there it keeps what is left of each object, in a
+  first batch; rows of append-only kinds lie in batches of their own and stay.
+* `sweep` removes the blobs that nothing names; see `strandline.durable.persist.shard_state`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+
+from strandline.durable.collections import APPEND_ONLY
+from strandline.durable.persist.shard import PART_ROWS, Shard
+from strandline.durable.persist.shard_state import (
+    Batch,
+    Batches,
+    Rewrite,
+    ShardState,
+    Superseded,
+    UploadExpired,
+    check_fence,
+    raise_floor,
+    rewrite,
+    seqno_of,
+)
+from strandline.durable.rows import UPDATE, Row, consolidated
+from strandline.errors import CorruptData, StrandlineError, Unavailable, VersionNotFound
+from strandline.fencing import FenceToken
+from strandline.wire.registry import encode
+
+EVERY = 128
+"""Diffs between two rollups."""
+SWEPT_EVERY = 16 * EVERY
+MOST_DIFFS = 32 * EVERY
+"""Where so many diffs have no rollup, because blobs cannot be written, appends are refused."""
+MERGED_AT_ONCE = 8
+
+log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """See the module. One for each `Shard` object that appends."""
+
+    def __init__(self, shard: Shard, *, every: int = EVERY) -> None:
+        self._shard = shard
+        self._every = every
+
+    def before_append(self) -> None:
+        """Raise `Unavailable` where the log would grow without an end."""
+        if _diffs(self._shard.known) > MOST_DIFFS:
+            self.tidy()
+
+    def after_append(self, state: ShardState) -> None:
+        """What is due at ``state``, which an append of this process led to.
+
+        What fails is logged, and tried again `EVERY` diffs later.
+        """
+        if _diffs(state) % self._every:
+            return
+        try:
+            self.tidy()
+            if state.seqno - state.floor >= SWEPT_EVERY // EVERY * self._every:
+                self.sweep()
+        except StrandlineError as error:
+            log.warning("the catalog's log was not tidied up: %s", error.message)
+
+    def tidy(self) -> None:
+        """Write a rollup, and move the rows inside the state to parts."""
+        shard = self._shard
+        state = shard.refresh()
+        tidied = shard.reading_of(state, partial(self._tidied, state))
+        if tidied is not None and tidied.rollup is not None and self._rewrite(tidied):
+            shard.consensus.truncate(shard.name, tidied.rollup.seqno + 1)
+
+    def _tidied(self, state: ShardState) -> Rewrite:
+        rollup = self._shard.put(encode(state), state.seqno, "rollup")
+        history, appended = self._flushed(state)
+        history = self._merged(history, state, first=1 if state.since else 0)
+        return Rewrite(state, history, self._merged(appended, state), rollup)
+
+    def compact(self, up_to: int, fence: FenceToken) -> bool:
+        """Move ``since`` to ``up_to``; see `UpdateLog.compact`."""
+        while True:
+            state = self._shard.refresh()
+            check_fence(state, fence)
+            if up_to <= state.since:
+                return False
+            if up_to >= state.upper:
+                raise VersionNotFound(
+                    f"version {up_to} is not in the log, which goes from version {state.since} to "
+                    f"{state.upper - 1}; trim to one of these"
+                )
+            covered = [batch for batch in state.batches if batch.lower <= up_to]
+            if any(batch.rows and not batch.parts for batch in covered):
+                self.tidy()
+                continue
+            rewritten = self._shard.reading_of(state, partial(self._compacted, state, up_to, fence))
+            if rewritten is not None and self._rewrite(rewritten):
+                self.sweep()
+                return True
+
+    def _compacted(self, state: ShardState, up_to: int, fence: FenceToken) -> Rewrite:
+        """What a compaction makes of ``state``, whose rows up to there are all in parts."""
+        shard, upper = self._shard, up_to + 1
+        covered = [batch for batch in state.batches if batch.lower < upper]
+        rows = [row for batch in covered for row in shard.rows_of(batch)]
+        old = [row for row in rows if row.version < upper]
+        heads = {row.version: row.time for row in old if row.kind == UPDATE}
+        if missing := set(range(state.since + 1, upper)) - heads.keys():
+            raise CorruptData(
+                f"version {min(missing)} is missing in the log; nothing was trimmed: restore the "
+                "store from a backup"
+            )
+        left = consolidated(old)
+        first = Batch(0, upper, len(left), parts=shard.upload(left, state))
+        batches = [first]
+        end = covered[-1].upper
+        if upper < end:
+            later = [row for row in rows if row.version >= upper]
+            batches.append(Batch(upper, end, len(later), parts=shard.upload(later, state)))
+        history = (*batches, *state.batches[len(covered) :])
+        since = up_to, heads[up_to]
+        return Rewrite(state, history, state.appended, since=since, fence=fence)
+
+    def _rewrite(self, change: Rewrite) -> bool:
+        """Whether ``change`` is done; if not, what it had uploaded is removed."""
+        try:
+            self._shard.commit(rewrite(change))
+        except Unavailable:  # it may be done, and then its parts are named
+            raise
+        except StrandlineError as refused:
+            self._shard.remove_unused(change.uploads())
+            if isinstance(refused, Superseded | UploadExpired):
+                return False
+            raise
+        return True
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _flushed(self, state: ShardState) -> tuple[Batches, Batches]:
+        """The batches of ``state`` with the rows that are inside of it in parts."""
+        first = 1 if state.since else 0  # what is left at `since` stays by itself
+        history = list(state.batches[:first])
+        appended = list(state.appended)
+        for is_inline, run in groupby(state.batches[first:], key=lambda batch: not batch.parts):
+            batches = list(run)
+            rows = [row for batch in batches for row in self._shard.rows_of(batch)]
+            if not is_inline or not rows:
+                history += batches
+                continue
+            lower, upper = batches[0].lower, batches[-1].upper
+            for into, of_kinds in (
+                (history, [row for row in rows if row.kind not in APPEND_ONLY]),
+                (appended, [row for row in rows if row.kind in APPEND_ONLY]),
+            ):
+                if of_kinds:
+                    into.append(self._in_parts(lower, upper, of_kinds, state))
+        return tuple(history), tuple(sorted(appended, key=lambda batch: batch.lower))
+
+    def _in_parts(self, lower: int, upper: int, rows: Sequence[Row], state: ShardState) -> Batch:
+        return Batch(lower, upper, len(rows), parts=self._shard.upload(rows, state))
+
+    def _merged(self, batches: Batches, state: ShardState, *, first: int = 0) -> Batches:
+        """``batches`` with the last small ones in one; those before ``first`` stay."""
+        while len(batches) - first >= MERGED_AT_ONCE:
+            last = batches[-MERGED_AT_ONCE:]
+            counts = [batch.rows for batch in last]
+            if sum(counts) > PART_ROWS or 2 * max(counts) > sum(counts):
+                break
+            rows = [row for batch in last for row in self._shard.rows_of(batch)]
+            merged = self._in_parts(last[0].lower, last[-1].upper, rows, state)
+            batches = (*batches[:-MERGED_AT_ONCE], merged)
+        return batches
+
+    # -- the sweep ---------------------------------------------------------------------------------
+
+    def sweep(self) -> int:
+        """Remove what no state names and none will; how many blobs there were."""
+        shard = self._shard
+        state = shard.commit(raise_floor)
+        named = state.blobs()
+        unnamed = [
+            key
+            for key, _ in shard.blob.list(f"{shard.name}/")
+            if key not in named and seqno_of(key) < state.floor
+        ]
+        for key in unnamed:
+            shard.blob.delete(key)
+        return len(unnamed) + shard.blob.remove_unfinished()
+
+
+def _diffs(state: ShardState) -> int:
+    """The diffs that no rollup has."""
+    return state.seqno - (0 if state.rollup is None else state.rollup.seqno)

@@ -1,0 +1,290 @@
+"""The update log as a shard.
+
+An append is one diff of the shard (`strandline.durable.persist.shard_state`) with the rows of its
+updates: inside of it, or, where they are many, in parts that were written before. So an append of a
+few objects costs one compare-and-set, and no blob. The versions of the log are those of the rows.
+
+What a crash leaves: before the compare-and-set, parts that no state names, which a later sweep
+removes; behind it, the whole append. An append without an answer is settled by the token that the
+state remembers of each writer, and by the id that stands at its version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
+from strandline.durable.log import (
+    Checked,
+    Companion,
+    Frontier,
+    Scanned,
+    UpdateLog,
+    at_times,
+    check_times,
+    check_versions,
+)
+from strandline.durable.persist.blob import Blob
+from strandline.durable.persist.consensus import Consensus, MetastorageConsensus, seqno_in
+from strandline.durable.persist.maintenance import EVERY, Maintenance
+from strandline.durable.persist.shard import Shard
+from strandline.durable.persist.shard_state import (
+    AlreadyCommitted,
+    Append,
+    Batch,
+    Batches,
+    ShardDiff,
+    ShardState,
+    UploadExpired,
+    compare_and_append,
+)
+from strandline.durable.rows import UPDATE, Row, Unordered, UpdateHead, snapshot_of_rows, updates_of
+from strandline.durable.update import AuditEvent, Snapshot, Update
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    OutOfSync,
+    StrandlineError,
+    Unavailable,
+    VersionNotFound,
+)
+from strandline.fencing import FenceToken
+from strandline.metastorage import Beside, KeyValue, Operation
+from strandline.wire.registry import decode, decode_up_to
+
+MAX_UPDATES = 50_000
+_TODO = "restore the store from a backup"
+_CATALOG = b"catalog"
+
+C = TypeVar("C")
+
+
+def shard_name(environment: str) -> str:
+    """The name of the shard that is the catalog of an environment."""
+    digest = hashlib.sha256(environment.encode() + b"\0" + _CATALOG).digest()
+    return f"s{uuid.UUID(bytes=digest[:16])}"
+
+
+def upper_within(
+    get: Callable[[C, str], KeyValue | None], consensus: MetastorageConsensus, shard: str
+) -> Callable[[C], int]:
+    """Reads the log's upper inside a transaction that the caller opened on the log's own database.
+
+    ``get`` is `Metastorage.get` inside such a transaction.
+    """
+
+    def upper(connection: C) -> int:
+        pointer = get(connection, consensus.head_key(shard))
+        if pointer is None:
+            return ShardState(shard).upper
+        last = get(connection, consensus.version_key(shard, seqno_in(pointer)))
+        if last is None:
+            raise CorruptData(f"the last change of shard {shard} is missing; {_TODO}")
+        return int(decode_up_to(last.value, ShardDiff, "upper")["upper"])
+
+    return upper
+
+
+class PersistLog(UpdateLog):
+    """See the module."""
+
+    def __init__(
+        self, consensus: Consensus, blob: Blob, shard: str, *, tidied_every: int = EVERY
+    ) -> None:
+        self.shard = Shard(consensus, blob, shard)
+        self.maintenance = Maintenance(self.shard, every=tidied_every)
+        self._writer = secrets.token_bytes(8)
+
+    @property
+    def max_updates(self) -> int:
+        return MAX_UPDATES
+
+    @property
+    def frontier_is_cheap(self) -> bool:
+        return self.shard.consensus.revision_is_cheap
+
+    def frontier(self) -> Frontier:
+        return _frontier_in(self.shard.recent())
+
+    def check(self) -> Checked:
+        head = self.shard.consensus.check()
+        return Checked(self.frontier(), head.time)
+
+    def token(self) -> FenceToken | None:
+        return self.shard.recent().fence
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        expected_upper: int,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        *,
+        times: Sequence[Timestamp] | None = None,
+        new_token: FenceToken | None = None,
+        companion: Companion | None = None,
+    ) -> tuple[Update, ...]:
+        check_versions(expected_upper, updates)
+        if times is not None:
+            earliest = self.shard.recent().last_time
+            latest = self.shard.consensus.check().time
+            check_times(updates, times, earliest=earliest, latest=latest)
+        self.maintenance.before_append()
+        given = times or [MIN_TIMESTAMP] * len(updates)
+        rows = [
+            row
+            for update, time in zip(updates, given, strict=True)
+            for row in Unordered(update).at(time)
+        ]
+        beside = () if companion is None else (_beside(companion, updates, times),)
+        try:
+            after = self._commit(updates, rows, token, new_token, given[-1], beside)
+        except AlreadyCommitted as committed:
+            return at_times(updates, times, committed.time)
+        except (Fenced, OutOfSync):
+            return self._refused(token, updates, times)
+        except (Unavailable, OSError) as error:
+            return self._settle(updates, times, error)
+        if companion is not None:
+            companion.committed()
+        self.maintenance.after_append(after)
+        return at_times(updates, times, after.time)
+
+    def _commit(
+        self,
+        updates: Sequence[Update],
+        rows: Sequence[Row],
+        token: FenceToken | None,
+        new_token: FenceToken | None,
+        last_time: Timestamp,
+        beside: Sequence[Operation],
+    ) -> ShardState:
+        """The state that the append led to; what it uploaded in vain is removed."""
+        lower, upper = updates[0].version, updates[-1].version + 1
+        while True:
+            batch, appended = self._batches(lower, upper, rows)
+            append = Append(
+                batch=batch,
+                appended=appended,
+                writer=self._writer,
+                token=updates[0].id,
+                fence=token,
+                new_fence=new_token,
+                last_time=last_time,
+            )
+            try:
+                return self.shard.commit(compare_and_append(append), beside=beside)
+            except (Unavailable, OSError):  # it may be done, and then its parts are named
+                raise
+            except StrandlineError as refused:
+                self.shard.remove_unused(append.uploads())
+                if not isinstance(refused, UploadExpired):
+                    raise
+
+    def _batches(self, lower: int, upper: int, rows: Sequence[Row]) -> tuple[Batch, Batches]:
+        """The batch of all rows, inline; or in parts, those of append-only kinds by themselves."""
+        state = self.shard.known
+        batch = self.shard.inline_batch(lower, upper, rows)
+        if batch is not None:
+            return batch, ()
+        history = [row for row in rows if row.kind not in APPEND_ONLY]
+        apart = [row for row in rows if row.kind in APPEND_ONLY]
+        upload = self.shard.upload
+        appended = (Batch(lower, upper, len(apart), parts=upload(apart, state)),) if apart else ()
+        return Batch(lower, upper, len(history), parts=upload(history, state)), appended
+
+    def time_of(self, update: Update) -> Timestamp | None:
+        return self.shard.reading(lambda state: self._time_in(state, update))
+
+    def _time_in(self, state: ShardState, update: Update) -> Timestamp | None:
+        # Where its version was trimmed since, its audit event still tells.
+        version = update.version
+        if state.since < version < state.upper:
+            for row in self.shard.history(state, version, version + 1):
+                if row.kind == UPDATE:
+                    same = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
+                    return row.time if same else None
+        events, _ = self._next_appended(AUDIT_EVENT, version, version + 1, state)
+        for row in events:
+            if decode(row.value, AuditEvent).id == update.id:
+                return row.time
+        return None
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def first_snapshot(self) -> Snapshot:
+        return self.shard.reading(
+            lambda state: snapshot_of_rows(
+                state.since, state.since_time, self.shard.snapshot(state)
+            )
+        )
+
+    def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        if start >= end:
+            return ()
+        return self.shard.reading(lambda state: self._updates_in(state, start, end))
+
+    def _updates_in(self, state: ShardState, start: int, end: int) -> tuple[Update, ...]:
+        if start <= state.since:
+            raise VersionNotFound(
+                f"version {start} was asked for; the earliest in the log is {state.since}"
+            )
+        if end > state.upper:
+            raise VersionNotFound(
+                f"version {max(start, state.upper)} was asked for; the latest in the log is "
+                f"{state.upper - 1}"
+            )
+        updates = updates_of(self.shard.history(state, start, end))
+        if missing := set(range(start, end)) - {update.version for update in updates}:
+            raise CorruptData(
+                f"the log has a hole: version {min(missing)} is missing between {start} and "
+                f"{end - 1}; {_TODO}"
+            )
+        return updates
+
+    def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        lower = start
+        while lower < end:
+            rows, lower = self.shard.reading(partial(self._next_appended, kind, lower, end))
+            yield from (Scanned(row.version, row.time, row.value) for row in rows)
+
+    def _next_appended(
+        self, kind: str, start: int, end: int, state: ShardState
+    ) -> tuple[list[Row], int]:
+        """Rows of an append-only kind from version ``start`` on, and where the next ones begin."""
+        for batch in self.shard.appended_batches(state, start, end):
+            stop = min(batch.upper, end)
+            rows = [row for row in self.shard.rows_of(batch, start, stop) if row.kind == kind]
+            if rows:
+                return sorted(rows, key=lambda row: row.key), stop
+        return [], end
+
+    def listen(self, after: Frontier, *, timeout: float) -> bool:
+        # The revision is taken before the look, so that what comes between is not slept through.
+        revision = self.shard.consensus.revision()
+        if self.frontier() != after:
+            return True
+        return self.shard.consensus.wait(self.shard.name, revision, timeout=timeout)
+
+    def compact(self, up_to: int, token: FenceToken) -> bool:
+        return self.maintenance.compact(up_to, token)
+
+
+def _frontier_in(state: ShardState) -> Frontier:
+    return Frontier(state.since, state.upper)
+
+
+def _beside(
+    companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
+) -> Beside:
+    return Beside(
+        lambda connection, time: companion.write(connection, at_times(updates, times, time)),
+        companion.asks,
+    )

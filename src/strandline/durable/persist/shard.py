@@ -1,0 +1,355 @@
+"""A shard: rows with versions, which several processes read and one command at a time changes.
+
+The state lies in consensus as a log of diffs (`strandline.durable.persist.shard_state`). Each
+process keeps the latest state that it knows, and follows the log from there. A **rollup** is a
+whole state in a blob, so that a process that begins reads that and the few diffs behind it, and the
+diffs before it are removed.
+
+What must stay true:
+
+* A diff names the rollup that leads to it. Diffs are removed only below a rollup that the last diff
+  names, so state can always be made of the last diff's rollup and what follows it. A reader that
+  finds the rollup or a diff gone has an old last diff, and reads the newer one.
+* A blob that the latest state names is there. A reader that misses one of an older state follows
+  the log and asks again; if the latest state names it, the shard is damaged.
+* Nothing is believed of a state that was not read since the call began: a command that an old state
+  refuses is judged again on the latest one. A command that an old state accepts needs no look,
+  since consensus refuses the diff if the state is old.
+
+A write whose outcome is unknown is left to its caller: the same append may be tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
+
+from strandline.durable.persist.blob import Blob
+from strandline.durable.persist.consensus import Consensus, Timed, VersionedData
+from strandline.durable.persist.part import (
+    at_time,
+    decode_rows,
+    encode_rows,
+    read_part,
+    rows_between,
+    write_part,
+)
+from strandline.durable.persist.shard_state import (
+    Batch,
+    Batches,
+    BlobRef,
+    Command,
+    ShardDiff,
+    ShardState,
+    applied,
+    new_blob_key,
+)
+from strandline.durable.rows import Row
+from strandline.errors import CorruptData, StrandlineError, Unavailable
+from strandline.metastorage import Operation
+from strandline.wire.registry import decode, encode, timed_head
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INLINE_BYTES = 64 << 10
+"""Rows of more bytes go into a part before they are appended."""
+PART_ROWS = 1 << 16
+"""Of one part; so a reader has no more of them in memory at once than it must."""
+REMEMBERED_PARTS = 4
+_TODO = "restore the store from a backup"
+
+T = TypeVar("T")
+
+
+class _Gone(Exception):
+    """A blob of an older state is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatistics:
+    """Counts since the shard was opened here.
+
+    ``lost_races`` are diffs that another writer's came before; ``unused_uploads`` parts that no
+    diff names.
+    """
+
+    commits: int
+    lost_races: int
+    reloads: int
+    uploads: int
+    unused_uploads: int
+    downloads: int
+
+
+class Shard:
+    """See the module. Safe for threads; several processes may have the same shard open."""
+
+    def __init__(self, consensus: Consensus, blob: Blob, name: str) -> None:
+        self.consensus = consensus
+        self.blob = blob
+        self.name = name
+        self._lock = threading.Lock()
+        self._latest = ShardState(name)
+        self._seen: tuple[int, ShardState] | None = None
+        self._parts: OrderedDict[str, pa.Table] = OrderedDict()
+        self._counts = dict.fromkeys(ShardStatistics.__slots__, 0)
+
+    def statistics(self) -> ShardStatistics:
+        """The counts of this object."""
+        with self._lock:
+            return ShardStatistics(**self._counts)
+
+    # -- the state ---------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> ShardState:
+        """The latest state that this object knows; not linearizable."""
+        return self._latest
+
+    def recent(self) -> ShardState:
+        """The latest state; linearizable, and cheap while nothing was committed."""
+        revision = self.consensus.revision()
+        seen = self._seen
+        if seen is not None and seen[0] == revision:
+            return seen[1]
+        state = self.refresh()
+        # Read at or after `revision`: true of it, or of a later one, which asks again.
+        self._saw(revision, state)
+        return state
+
+    def _saw(self, revision: int, state: ShardState) -> None:
+        with self._lock:
+            if self._seen is None or self._seen[0] < revision:
+                self._seen = (revision, state)
+
+    def refresh(self) -> ShardState:
+        """Follow the log to its end. Raises `CorruptData`."""
+        state = self._latest
+        if not state.seqno:
+            return self._advance(self._reload())
+        versions = self.consensus.scan(self.name, state.seqno + 1)
+        if versions and versions[0].seqno != state.seqno + 1:
+            return self._advance(self._reload())
+        return self._advance(self._following(state, versions))
+
+    def _reload(self) -> ShardState:
+        """The state made of the last rollup and the diffs behind it."""
+        self._count("reloads")
+        seqno = -1
+        while True:
+            head = self.consensus.head(self.name)
+            if head is None:
+                return ShardState(self.name)
+            rollup = _diff_in(head).rollup
+            try:
+                base = ShardState(self.name) if rollup is None else self._rolled_up(rollup)
+                versions = self.consensus.scan(self.name, base.seqno + 1)
+                if not versions or versions[0].seqno != base.seqno + 1:
+                    raise _Gone(f"change {base.seqno + 1} of shard {self.name} is missing; {_TODO}")
+            except _Gone as gone:
+                if head.seqno == seqno:
+                    raise CorruptData(str(gone)) from gone
+                seqno = head.seqno
+                continue
+            return self._following(base, versions)
+
+    def _rolled_up(self, ref: BlobRef) -> ShardState:
+        state = decode(self._download(ref), ShardState)
+        if (state.shard, state.seqno) != (self.name, ref.seqno):
+            raise CorruptData(
+                f"{ref.key} is state {state.seqno} of shard {state.shard}, where one of "
+                f"{self.name} belongs; {_TODO}"
+            )
+        return state
+
+    def _following(self, state: ShardState, versions: Sequence[VersionedData]) -> ShardState:
+        for version in versions:
+            diff = _diff_in(version)
+            if (diff.seqno, diff.time) != (version.seqno, version.time):
+                raise CorruptData(
+                    f"change {diff.seqno} of shard {self.name} stands at {version.seqno}, or has "
+                    f"another time beside it; {_TODO}"
+                )
+            state = applied(state, diff)
+        return state
+
+    def _advance(self, state: ShardState) -> ShardState:
+        with self._lock:
+            if state.seqno > self._latest.seqno:
+                self._latest = state
+            return self._latest
+
+    def commit(self, command: Command, *, beside: Sequence[Operation] = ()) -> ShardState:
+        """Do ``command``; the state that it led to. Raises what it raises on the latest state.
+
+        ``beside`` is done in the same step. Raises `Unavailable` and `UnknownOutcome`.
+        """
+        state, is_latest = self._latest, False
+        while True:
+            try:
+                diff = command(state)
+            except StrandlineError:
+                if is_latest:
+                    raise
+                state, is_latest = self.refresh(), True
+                continue
+            timed = timed_head(encode(diff))
+            assert timed is not None
+            committed = self.consensus.compare_and_set(
+                self.name, state.seqno or None, diff.seqno, Timed(*timed), beside=beside
+            )
+            if committed is not None:
+                break
+            self._count("lost_races")
+            lost_to, is_latest = self.refresh(), True
+            if lost_to.seqno == state.seqno:
+                raise CorruptData(
+                    f"the changes of shard {self.name} from {diff.seqno} on are missing; {_TODO}"
+                )
+            state = lost_to
+        self._count("commits")
+        after = applied(state, replace(diff, time=committed.time))
+        seen = self._seen
+        if seen is not None and (seen[0], seen[1].seqno) == (committed.revision - 1, state.seqno):
+            self._saw(committed.revision, after)  # nothing came between that look and this commit
+        self._advance(after)
+        return after
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def upload(self, rows: Sequence[Row], state: ShardState) -> tuple[BlobRef, ...]:
+        """Write ``rows`` as parts, for a command that is based on ``state``."""
+        return tuple(
+            self.put(write_part(rows[start : start + PART_ROWS]), state.seqno, "part")
+            for start in range(0, len(rows), PART_ROWS)
+        )
+
+    def put(self, data: bytes, seqno: int, what: str) -> BlobRef:
+        """Write one blob."""
+        key = new_blob_key(self.name, seqno, what)
+        self.blob.set(key, data)
+        self._count("uploads")
+        return BlobRef(key, len(data), crc32(data))
+
+    def remove_unused(self, refs: Iterable[BlobRef]) -> None:
+        """Remove blobs of ours that certainly no state names and none will."""
+        for ref in refs:
+            self._count("unused_uploads")
+            try:
+                self.blob.delete(ref.key)
+            except Unavailable:  # the sweep removes it
+                return
+
+    def inline_batch(self, lower: int, upper: int, rows: Sequence[Row]) -> Batch | None:
+        """The batch of ``rows`` that are few; None where they are many."""
+        data = encode_rows(rows)
+        if len(data) > INLINE_BYTES:
+            return None
+        return Batch(lower, upper, len(rows), inline=data)
+
+    def rows_of(self, batch: Batch, start: int = 0, end: int = (1 << 63) - 1) -> Iterator[Row]:
+        """The rows of ``batch`` that are of versions from ``start`` to ``end`` − 1.
+
+        Raises `CorruptData`, and an error that `reading` catches where the batch was swept.
+        """
+        if not batch.parts:
+            for row in decode_rows(batch.inline):
+                if start <= row.version < end:
+                    yield at_time(row, batch.time)
+            return
+        tables = []
+        for ref in batch.parts:
+            tables.append(self._table(ref))
+            for row in rows_between(tables[-1], start, end):
+                yield at_time(row, batch.time)
+        if sum(table.num_rows for table in tables) != batch.rows:
+            raise CorruptData(
+                f"the parts of versions {batch.lower} to {batch.upper - 1} do not have the "
+                f"{batch.rows} rows that were written; {_TODO}"
+            )
+
+    def reading(self, read: Callable[[ShardState], T]) -> T:
+        """What ``read`` makes of the latest state, again on a newer one where blobs are gone."""
+        while True:
+            state = self.recent()
+            try:
+                return read(state)
+            except _Gone as gone:
+                if self.refresh().seqno == state.seqno:
+                    raise CorruptData(str(gone)) from gone
+
+    def reading_of(self, state: ShardState, read: Callable[[], T]) -> T | None:
+        """What ``read`` makes of ``state``; None where that is old and its blobs are gone."""
+        try:
+            return read()
+        except _Gone as gone:
+            if self.refresh().seqno == state.seqno:
+                raise CorruptData(str(gone)) from gone
+            return None
+
+    def history(self, state: ShardState, start: int, end: int) -> list[Row]:
+        """The rows of versions from ``start`` to ``end`` − 1, but for those of `appended_batches`.
+
+        Those of batches that are not rewritten yet are among them.
+        """
+        return [
+            row
+            for batch in batches_between(state.batches, start, end)
+            for row in self.rows_of(batch, start, end)
+        ]
+
+    def snapshot(self, state: ShardState) -> list[Row]:
+        """The rows that are left at ``since``, by kind and key."""
+        return list(self.rows_of(state.batches[0])) if state.since else []
+
+    def appended_batches(self, state: ShardState, start: int, end: int) -> Batches:
+        """The batches that may have rows of append-only kinds of these versions, in order."""
+        inline = [batch for batch in batches_between(state.batches, start, end) if not batch.parts]
+        appended = [b for b in state.appended if b.lower < end and b.upper > start]
+        return tuple(sorted(inline + appended, key=lambda batch: batch.lower))
+
+    def _table(self, ref: BlobRef) -> pa.Table:
+        with self._lock:
+            table = self._parts.get(ref.key)
+            if table is not None:
+                self._parts.move_to_end(ref.key)
+                return table
+        table = read_part(self._download(ref))
+        with self._lock:
+            self._parts[ref.key] = table
+            while len(self._parts) > REMEMBERED_PARTS:
+                self._parts.popitem(last=False)
+        return table
+
+    def _download(self, ref: BlobRef) -> bytes:
+        data = self.blob.get(ref.key)
+        if data is None:
+            raise _Gone(f"the blob {ref.key} of shard {self.name} is missing; {_TODO}")
+        self._count("downloads")
+        if len(data) != ref.size or crc32(data) != ref.checksum:
+            raise CorruptData(
+                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes that are not the "
+                f"{ref.size} that were written; {_TODO}"
+            )
+        return data
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+
+def batches_between(batches: Batches, start: int, end: int) -> Batches:
+    """Those that have versions from ``start`` to ``end`` − 1."""
+    first = bisect_right(batches, start, key=lambda batch: batch.upper)
+    last = bisect_right(batches, end - 1, key=lambda batch: batch.lower)
+    return batches[first:last]
+
+
+def _diff_in(version: VersionedData) -> ShardDiff:
+    return decode(version.data, ShardDiff)

@@ -1,0 +1,489 @@
+"""The state of a shard, and the pure functions that lead from one state to the next.
+
+A shard is a durable collection of rows, each of a version. Versions below ``upper`` are there and
+never change; of versions below ``since`` only the sum is left. Rows are kept in **batches**, which
+follow each other from version 0 to ``upper`` without a gap; a batch is a few rows inside the state
+(``inline``), or names the parts that it lies in. Rows of append-only kinds are in batches of their
+own once they are in parts (``appended``): what trims the history leaves these alone.
+
+A **command** is a function of a state. It raises why it is refused there, or gives the `ShardDiff`
+to the next state, which is what consensus keeps, one for each sequence number. A writer that loses
+the race for a number runs its command again on the state that it lost to. A diff holds what is new:
+every number as it is afterwards, and the batches in the place of those of a range of versions.
+
+**Idempotency.** A writer names each append by a token. Its last one stands in the state, so an
+append whose outcome was lost is found there when it is tried again, however often others were first
+meanwhile (`AlreadyCommitted`). The last `WRITERS` writers are known.
+
+**Uploads.** A part is in the blobs before the diff that names it. What was uploaded for nothing is
+told from what is about to be named by ``floor``: the key of a blob begins with the number of the
+state that its writer knew, a diff that names one below the floor is refused (`UploadExpired`, and
+the writer uploads again), and the sweep removes only what lies below the floor and is not named. So
+no clock and no lease decides, and a writer that slept for a day does no harm. *Rejected*: leases of
+readers and writers (a reader would have to write), and removing by age.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, OutOfSync
+from strandline.fencing import FenceToken
+from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, optional, pair
+from strandline.wire.registry import nested, nested_list, register
+
+WRITERS = 64
+_SEQNO_DIGITS = 20
+_TODO = "restore the store from a backup"
+
+
+class AlreadyCommitted(Conflict):
+    """The same append is in the shard; ``time`` is when it was ordered."""
+
+    def __init__(self, time: Timestamp) -> None:
+        super().__init__("this append is in the log already")
+        self.time = time
+
+
+class UploadExpired(Conflict):
+    """What was uploaded for this command may be swept: upload it again under another name."""
+
+
+class Superseded(Conflict):
+    """Another process maintained the same batches meanwhile: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """A blob: its key, its bytes, and their CRC-32."""
+
+    key: str
+    size: int
+    checksum: int
+
+    @property
+    def seqno(self) -> int:
+        """The number of the state that its writer knew."""
+        return seqno_of(self.key)
+
+
+def seqno_of(key: str) -> int:
+    """The number that the key of a blob begins with, behind the shard. Raises `CorruptData`."""
+    digits = key.rpartition("/")[2].partition("-")[0]
+    if len(digits) != _SEQNO_DIGITS or not digits.isdecimal():
+        raise CorruptData(f"{key!r} is not the key of a blob of a shard; {_TODO}")
+    return int(digits)
+
+
+def new_blob_key(shard: str, seqno: int, what: str) -> str:
+    """A key that no other blob has, of a writer that knows the state ``seqno``."""
+    return f"{shard}/{seqno:0{_SEQNO_DIGITS}d}-{what}-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The ``rows`` rows of versions ``lower`` to ``upper`` − 1.
+
+    ``time`` is that of the diff that added them, for rows that have none.
+    """
+
+    lower: int
+    upper: int
+    rows: int
+    time: Timestamp = MIN_TIMESTAMP
+    inline: bytes = b""
+    parts: tuple[BlobRef, ...] = ()
+
+
+Batches = tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """``batches`` in the place of all those within versions ``lower`` to ``upper`` − 1."""
+
+    lower: int
+    upper: int
+    batches: Batches
+
+
+NOTHING_REPLACED = Replaced(0, 0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A writer's last append: its token, and when it was ordered."""
+
+    id: bytes
+    token: bytes
+    time: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """See the module. ``time`` is that of the last diff, ``last_time`` that of version upper − 1.
+
+    ``since_time`` is the time of version ``since``. ``rollup`` is the blob with an earlier state,
+    from which the later diffs lead here; without one they begin at the empty state.
+    """
+
+    shard: str
+    seqno: int = 0
+    time: Timestamp = MIN_TIMESTAMP
+    since: int = 0
+    since_time: Timestamp = MIN_TIMESTAMP
+    upper: int = 1
+    last_time: Timestamp = MIN_TIMESTAMP
+    floor: int = 0
+    fence: FenceToken | None = None
+    writers: tuple[Writer, ...] = ()
+    rollup: BlobRef | None = None
+    batches: Batches = (Batch(0, 1, 0),)
+    appended: Batches = ()
+
+    def blobs(self) -> set[str]:
+        """The keys of all blobs that this state names."""
+        named = {ref.key for ref in parts_of(self.batches + self.appended)}
+        return named if self.rollup is None else named | {self.rollup.key}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDiff:
+    """What leads to state ``seqno``, at ``time``. Its numbers are those of that state.
+
+    ``last_time`` is `MIN_TIMESTAMP` where it is ``time``, or where no version is new. ``writer`` is
+    the id and the token of an append. ``rollup`` is that of the new state.
+    """
+
+    seqno: int
+    upper: int
+    since: int
+    since_time: Timestamp
+    last_time: Timestamp
+    floor: int
+    fence: FenceToken | None
+    rollup: BlobRef | None
+    writer: tuple[bytes, bytes] | None = None
+    history: Replaced = NOTHING_REPLACED
+    appended: Replaced = NOTHING_REPLACED
+    time: Timestamp = field(default=MIN_TIMESTAMP)
+
+
+_BATCHES = nested_list(Batch)
+_ROLLUP = optional(nested(BlobRef))
+_FENCE = optional(nested(FenceToken))
+
+register(
+    BlobRef,
+    type_id=70,
+    version=1,
+    since="0.4.0",
+    fields=[("key", TEXT), ("size", UINT), ("checksum", UINT)],
+)
+register(
+    Batch,
+    type_id=71,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("lower", UINT),
+        ("upper", UINT),
+        ("rows", UINT),
+        ("time", TIME),
+        ("inline", BYTES),
+        ("parts", nested_list(BlobRef)),
+    ],
+)
+register(
+    Replaced,
+    type_id=72,
+    version=1,
+    since="0.4.0",
+    fields=[("lower", UINT), ("upper", UINT), ("batches", _BATCHES)],
+)
+register(
+    Writer,
+    type_id=73,
+    version=1,
+    since="0.4.0",
+    fields=[("id", BYTES), ("token", BYTES), ("time", TIME)],
+)
+register(
+    ShardDiff,
+    type_id=74,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("time", TIME),
+        ("seqno", UINT),
+        ("upper", UINT),
+        ("rollup", _ROLLUP),
+        ("since", UINT),
+        ("since_time", TIME),
+        ("last_time", TIME),
+        ("floor", UINT),
+        ("fence", _FENCE),
+        ("writer", optional(pair(BYTES, BYTES))),
+        ("history", nested(Replaced)),
+        ("appended", nested(Replaced)),
+    ],
+)
+register(
+    ShardState,
+    type_id=75,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("shard", TEXT),
+        ("seqno", UINT),
+        ("time", TIME),
+        ("since", UINT),
+        ("since_time", TIME),
+        ("upper", UINT),
+        ("last_time", TIME),
+        ("floor", UINT),
+        ("fence", _FENCE),
+        ("writers", nested_list(Writer)),
+        ("rollup", _ROLLUP),
+        ("batches", _BATCHES),
+        ("appended", _BATCHES),
+    ],
+)
+
+
+# -- from one state to the next --------------------------------------------------------------------
+
+
+def applied(state: ShardState, diff: ShardDiff) -> ShardState:
+    """The state that ``diff`` leads to. Raises `CorruptData` where it does not fit."""
+    if diff.seqno != state.seqno + 1 or diff.time <= state.time:
+        raise CorruptData(
+            f"change {diff.seqno} of shard {state.shard} does not follow state {state.seqno}; "
+            f"{_TODO}"
+        )
+    writers = state.writers
+    if diff.writer is not None:
+        others = tuple(writer for writer in writers if writer.id != diff.writer[0])
+        writers = (*others[1 - WRITERS :], Writer(*diff.writer, diff.time))
+    batches = _replaced(state.batches, diff.history, diff.time)
+    if diff.history.batches:
+        _check_contiguous(batches, diff)
+    last_time = state.last_time
+    if diff.upper != state.upper:
+        last_time = diff.time if diff.last_time == MIN_TIMESTAMP else diff.last_time
+    return ShardState(
+        shard=state.shard,
+        seqno=diff.seqno,
+        time=diff.time,
+        since=diff.since,
+        since_time=diff.since_time,
+        upper=diff.upper,
+        last_time=last_time,
+        floor=diff.floor,
+        fence=diff.fence,
+        writers=writers,
+        rollup=diff.rollup,
+        batches=batches,
+        appended=_replaced(state.appended, diff.appended, diff.time),
+    )
+
+
+def _replaced(batches: Batches, change: Replaced, time: Timestamp) -> Batches:
+    if not change.batches:
+        return batches
+    added = tuple(
+        [
+            replace(batch, time=time) if batch.time == MIN_TIMESTAMP else batch
+            for batch in change.batches
+        ]
+    )
+    if not batches or batches[-1].upper <= change.lower:
+        return batches + added
+    before = tuple([batch for batch in batches if batch.upper <= change.lower])
+    after = tuple([batch for batch in batches if batch.lower >= change.upper])
+    return before + added + after
+
+
+def _check_contiguous(batches: Batches, diff: ShardDiff) -> None:
+    # Those that only follow the others leave the others as they are, without a gap.
+    only_follow = batches[-1].upper == diff.history.upper
+    new = batches[-len(diff.history.batches) - 1 :] if only_follow else batches
+    lower = new[0].lower if only_follow else 0
+    for batch in new:
+        if batch.lower != lower or batch.upper <= lower:
+            raise CorruptData(f"change {diff.seqno} of a shard has a hole at {lower}; {_TODO}")
+        lower = batch.upper
+    if lower != diff.upper:
+        raise CorruptData(
+            f"change {diff.seqno} of a shard has rows up to version {lower - 1}, and says "
+            f"{diff.upper - 1}; {_TODO}"
+        )
+
+
+Command = Callable[[ShardState], ShardDiff]
+
+
+def next_diff(state: ShardState) -> ShardDiff:
+    """The diff that changes nothing but the number."""
+    return ShardDiff(
+        seqno=state.seqno + 1,
+        upper=state.upper,
+        since=state.since,
+        since_time=state.since_time,
+        last_time=MIN_TIMESTAMP,
+        floor=state.floor,
+        fence=state.fence,
+        rollup=state.rollup,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """`compare_and_append` of one batch; see there."""
+
+    batch: Batch
+    appended: Batches
+    writer: bytes
+    token: bytes
+    fence: FenceToken | None
+    new_fence: FenceToken | None
+    last_time: Timestamp = MIN_TIMESTAMP
+
+    def uploads(self) -> list[BlobRef]:
+        """The parts that were written for it."""
+        return parts_of((self.batch, *self.appended))
+
+
+def compare_and_append(append: Append) -> Command:
+    """Add a batch at ``upper``, for the holder of the fence.
+
+    Checked in this order: the bounds (`InvalidInput`), whether the writer's last append is this one
+    (`AlreadyCommitted`), the fence (`Fenced`), the upper (`OutOfSync`), the uploads
+    (`UploadExpired`).
+    """
+    batch = append.batch
+    if batch.upper < batch.lower or (batch.upper == batch.lower and batch.rows):
+        raise InvalidInput(f"no rows lie in versions from {batch.lower} to {batch.upper - 1}")
+
+    def command(state: ShardState) -> ShardDiff:
+        for writer in state.writers:
+            if writer.id == append.writer and writer.token == append.token:
+                raise AlreadyCommitted(writer.time)
+        check_fence(state, append.fence)
+        if state.upper != batch.lower:
+            raise OutOfSync(
+                f"version {batch.lower} was asked for, the next version is {state.upper}"
+            )
+        check_uploads(state, append.uploads())
+        return replace(
+            next_diff(state),
+            upper=batch.upper,
+            last_time=append.last_time,
+            fence=append.new_fence or state.fence,
+            writer=(append.writer, append.token),
+            history=_added((batch,) if batch.upper > batch.lower else ()),
+            appended=_added(append.appended),
+        )
+
+    return command
+
+
+def _added(batches: Batches) -> Replaced:
+    return Replaced(batches[0].lower, batches[-1].upper, batches) if batches else NOTHING_REPLACED
+
+
+def check_fence(state: ShardState, fence: FenceToken | None) -> None:
+    """Raise `Fenced` where the shard's fence token is another one."""
+    if state.fence != fence:
+        raise Fenced(
+            f"this node wrote with fence token {fence}, and the catalog's is {state.fence}: "
+            "another holder has opened the store; nothing was changed, try again"
+        )
+
+
+def check_uploads(state: ShardState, uploads: Iterable[BlobRef]) -> None:
+    """Raise `UploadExpired` where one of ``uploads``, which no state names, may have been swept."""
+    for ref in uploads:
+        if ref.seqno < state.floor:
+            raise UploadExpired(f"{ref.key} was uploaded before the last sweep")
+
+
+def parts_of(batches: Iterable[Batch]) -> list[BlobRef]:
+    """All parts of ``batches``."""
+    return [ref for batch in batches for ref in batch.parts]
+
+
+def raise_floor(state: ShardState) -> ShardDiff:
+    """From the new state on, no diff names a blob that was uploaded before it."""
+    return replace(next_diff(state), floor=state.seqno + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """`rewrite` of the state ``base``: what its batches become, and its rollup.
+
+    ``since`` and ``fence`` are given by a compaction.
+    """
+
+    base: ShardState
+    history: Batches
+    appended: Batches
+    rollup: BlobRef | None = None
+    since: tuple[int, Timestamp] | None = None
+    fence: FenceToken | None = None
+
+    def uploads(self) -> list[BlobRef]:
+        """The blobs that were written for it."""
+        named = self.base.blobs()
+        parts = [ref for ref in parts_of(self.history + self.appended) if ref.key not in named]
+        return parts if self.rollup is None else [*parts, self.rollup]
+
+
+def rewrite(change: Rewrite) -> Command:
+    """Put other batches with the same rows in the place of those of a state.
+
+    What was appended to the state since stays. Raises `Superseded` where another rewrite was first,
+    `Fenced` (a compaction), `UploadExpired`.
+    """
+    base = change.base
+    history = _difference(base.batches, change.history)
+    appended = _difference(base.appended, change.appended)
+    uploads = change.uploads()
+
+    def command(state: ShardState) -> ShardDiff:
+        if change.since is not None:
+            check_fence(state, change.fence)
+        same_rows = state.batches[: len(base.batches)] == base.batches and all(
+            batch in state.appended for batch in base.appended
+        )
+        if not same_rows or (state.since, state.rollup) != (base.since, base.rollup):
+            raise Superseded("another process rewrote the same batches")
+        check_uploads(state, uploads)
+        since, since_time = change.since or (state.since, state.since_time)
+        return replace(
+            next_diff(state),
+            since=since,
+            since_time=since_time,
+            rollup=change.rollup or state.rollup,
+            history=history,
+            appended=appended,
+        )
+
+    return command
+
+
+def _difference(old: Batches, new: Batches) -> Replaced:
+    """How ``old`` becomes ``new``, which cover the same versions, without what both have."""
+    first, last = 0, 0
+    shorter = min(len(old), len(new))
+    while first < shorter and old[first] == new[first]:
+        first += 1
+    while last < shorter - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    changed = new[first : len(new) - last]
+    if not changed:
+        return NOTHING_REPLACED
+    return Replaced(changed[0].lower, changed[-1].upper, changed)

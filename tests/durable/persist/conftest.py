@@ -1,0 +1,100 @@
+"""A shard on a SQLite file and a folder of blobs, which any number of nodes open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable.persist.blob import Blob, FileBlob
+from strandline.durable.persist.consensus import Consensus, MetastorageConsensus
+from strandline.durable.persist.persist_log import PersistLog, shard_name
+from strandline.metastorage import Metastorage, open_metastorage
+from tests.servers.sqlite import sqlite_url
+
+SHARD = shard_name("environment")
+EVERY = 3
+"""Diffs between two rollups: few, so that a short log has all that a long one has."""
+
+
+class Killed(BaseException):
+    """The process is gone: nothing handles this."""
+
+
+class Place:
+    """One shard, as nodes open it."""
+
+    def __init__(self, folder: Path, opened: ExitStack) -> None:
+        self.folder = folder
+        self._opened = opened
+        self.store = self.new_store()
+        self.consensus = MetastorageConsensus(self.store)
+        self.blob = FileBlob(folder / "blobs")
+
+    def new_store(self) -> Metastorage:
+        store = open_metastorage(sqlite_url(self.folder / "consensus.db"), HybridClock())
+        self._opened.callback(store.close)
+        return store
+
+    def log(
+        self,
+        *,
+        every: int = EVERY,
+        consensus: Consensus | None = None,
+        blob: Blob | None = None,
+    ) -> PersistLog:
+        """The log as one more node opens it, on connections of its own unless they are given."""
+        return PersistLog(
+            consensus or MetastorageConsensus(self.new_store()),
+            blob or self.blob,
+            SHARD,
+            tidied_every=every,
+        )
+
+    def blobs(self) -> set[str]:
+        """The keys of all blobs."""
+        return {key for key, _ in self.blob.list()}
+
+    def file_of(self, key: str) -> Path:
+        """The file of a blob."""
+        return self.folder / "blobs" / key.replace("/", "%2F")
+
+
+class Meddled:
+    """A consensus or a blob store that calls ``meddle`` around each call of one method.
+
+    ``meddle`` is given the real call and its arguments, and answers in its place.
+    """
+
+    def __init__(self, real: object, method: str, meddle: Any) -> None:
+        self._real, self._method, self._meddle = real, method, meddle
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the real one has
+        attribute = getattr(self._real, name)
+        if name != self._method:
+            return attribute
+        return lambda *arguments, **named: self._meddle(attribute, *arguments, **named)
+
+
+def meddled(real: Any, method: str, meddle: Any) -> Any:
+    """``real``, whose ``method`` is answered by ``meddle(real method, …)``."""
+    return Meddled(real, method, meddle)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with ExitStack() as opened:
+        yield Place(tmp_path, opened)
+
+
+@pytest.fixture(autouse=True)
+def _short_logs_have_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts and merges come early, and no file of a blob waits for the disk."""
+    monkeypatch.setattr("strandline.durable.persist.shard.INLINE_BYTES", 4000)
+    monkeypatch.setattr("strandline.durable.persist.maintenance.MERGED_AT_ONCE", 3)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -1,0 +1,568 @@
+"""A shard: its state and rollups, its parts, what crashes leave, damage, and the sweep."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable import Update, UpdateLog
+from strandline.durable.contents import EMPTY, Contents, restore
+from strandline.durable.persist import maintenance as maintenance_module
+from strandline.durable.persist import part as part_module
+from strandline.durable.persist.part import COLUMNS, read_part
+from strandline.durable.persist.persist_log import PersistLog, shard_name
+from strandline.durable.persist.shard import Shard
+from strandline.durable.persist.shard_state import (
+    Append,
+    Batch,
+    ShardDiff,
+    ShardState,
+    applied,
+    compare_and_append,
+    next_diff,
+)
+from strandline.durable.transaction import new_update
+from strandline.durable.update import Change, Entry
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    IncompatibleFormat,
+    InvalidInput,
+    OutOfSync,
+    Unavailable,
+    UnknownOutcome,
+)
+from strandline.fencing import FenceToken
+from strandline.model.descriptors import ConfigEntry
+from strandline.wire.registry import encode
+from tests.durable.persist.conftest import SHARD, Killed, Place, meddled
+from tests.durable.updates import TOKEN, begin, update
+
+LARGE = 60
+"""Objects of an update that does not fit inside the state."""
+
+
+def versions(log: UpdateLog) -> list[int]:
+    frontier = log.frontier()
+    return [one.version for one in log.updates(frontier.since + 1, frontier.upper)]
+
+
+def contents_of(log: UpdateLog) -> Contents:
+    """The contents of the last version, from the snapshot and all updates."""
+    snapshot = log.snapshot()
+    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    for one in log.updates(snapshot.version + 1, log.frontier().upper):
+        contents = contents.apply(one.changes(), at=one.time)
+    return contents
+
+
+# -- the state -------------------------------------------------------------------------------------
+
+
+def test_the_shard_of_an_environment_is_found_by_its_id_alone() -> None:
+    assert shard_name("a") == shard_name("a") != shard_name("b")
+    assert shard_name("a")[0] == "s"
+    assert len(shard_name("a")) == 37
+
+
+def append_of(lower: int, upper: int, *, rows: int = 1, token: bytes = b"t") -> Append:
+    batch = Batch(lower, upper, rows, inline=b"x")
+    return Append(batch, (), b"writer", token, None, None)
+
+
+def test_an_append_is_checked_against_the_state_that_it_meets() -> None:
+    state = ShardState(SHARD)
+    for lower, upper in ((2, 1), (1, 1)):
+        with pytest.raises(InvalidInput, match="no rows lie in versions"):
+            compare_and_append(append_of(lower, upper))
+    empty = compare_and_append(append_of(1, 1, rows=0))(state)
+    assert empty.upper == 1
+    with pytest.raises(OutOfSync, match="the next version is 1"):
+        compare_and_append(append_of(2, 3))(state)
+    fenced = Append(append_of(1, 2).batch, (), b"writer", b"t", FenceToken(0, 1), None)
+    with pytest.raises(Fenced):
+        compare_and_append(fenced)(state)
+
+
+def test_a_diff_that_does_not_follow_is_corrupt() -> None:
+    state = ShardState(SHARD)
+    diff = next_diff(state)
+    with pytest.raises(CorruptData, match="change 1 of shard"):
+        applied(state, diff)  # it has no time yet
+    with pytest.raises(CorruptData, match="change 1 of shard"):
+        applied(applied(state, later(diff, 2)), later(diff, 3))
+
+
+def later(diff: ShardDiff, time: int) -> ShardDiff:
+    return replace(diff, time=Timestamp(MIN_TIMESTAMP + time))
+
+
+def test_a_node_that_begins_reads_a_rollup_and_the_diffs_behind_it(place: Place) -> None:
+    begin(place.log(), 20)
+    scanned: list[int] = []
+
+    def scan(real: Any, key: str, start: int, **named: Any) -> Any:
+        found = real(key, start, **named)
+        scanned.append(len(found))
+        return found
+
+    reader = place.log(consensus=meddled(place.consensus, "scan", scan))
+    assert versions(reader) == list(range(1, 21))
+    assert sum(scanned) <= 4
+    first = place.consensus.scan(SHARD, 0)[0].seqno
+    assert first > 15
+
+
+def test_a_node_that_slept_through_many_rollups_follows(place: Place) -> None:
+    writer, reader = place.log(), place.log()
+    begin(writer, 2)
+    assert versions(reader) == [1, 2]
+    for version in range(3, 16):
+        writer.append(version, TOKEN, [update(version)])
+    assert versions(reader) == list(range(1, 16))
+    assert reader.shard.statistics().reloads == 2
+    assert reader.append(16, TOKEN, [update(16)])[0].version == 16
+
+
+def test_an_append_on_an_idle_log_is_one_compare_and_set(place: Place) -> None:
+    calls: list[str] = []
+
+    class Counted:
+        revision_is_cheap = True
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            return getattr(place.consensus, name)
+
+    log = place.log(consensus=Counted(), every=1000)  # type: ignore[arg-type]  # a wrapper
+    begin(log, 2)
+    log.frontier()
+    calls.clear()
+    log.append(3, TOKEN, [update(3)])
+    log.frontier()
+    assert calls == ["compare_and_set", "revision"]
+    assert place.blobs() == set()
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def test_rows_move_to_sorted_parquet_parts_and_small_parts_are_merged(place: Place) -> None:
+    log = place.log()
+    begin(log, 30)
+    state = log.shard.known
+    assert sum(1 for batch in state.batches if batch.parts) < 6
+    parts = [ref for batch in state.batches + state.appended for ref in batch.parts]
+    for ref in parts:
+        table = read_part(place.blob.get(ref.key) or b"")
+        assert tuple(table.column_names) == COLUMNS
+        keys = [(row["kind"], row["key"], row["version"]) for row in table.to_pylist()]
+        assert keys == sorted(keys)
+    assert versions(place.log()) == list(range(1, 31))
+    assert [s.version for s in log.scan("audit_event", 1, 31)] == list(range(2, 31))
+
+
+def test_a_large_append_lies_in_parts_before_it_is_named(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 1)
+    appended = log.append(2, TOKEN, [update(2, objects=LARGE), update(3)])
+    log.append(4, TOKEN, [update(4)])
+    assert len(place.blobs()) == 2
+    again = place.log()
+    assert again.updates(2, 4) == appended
+    assert [s.version for s in again.scan("audit_event", 1, 9)] == [2, 3, 4]
+    assert [s.time for s in again.scan("audit_event", 2, 4)] == [appended[0].time] * 2
+    log.maintenance.tidy()
+    assert [s.version for s in log.scan("audit_event", 1, 9)] == [2, 3, 4]
+    assert log.compact(3, TOKEN)
+    assert versions(place.log()) == [4]
+    assert [s.version for s in place.log().scan("audit_event", 1, 9)] == [2, 3, 4]
+
+
+def test_a_compaction_within_a_part_keeps_what_comes_behind(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 9, objects=3)
+    expected, last = contents_of(log), log.updates(5, 10)
+    log.maintenance.tidy()
+    assert log.compact(4, TOKEN)
+    again = place.log()
+    assert again.updates(5, 10) == last
+    assert contents_of(again) == expected
+    assert [s.version for s in again.scan("audit_event", 1, 10)] == list(range(2, 10))
+
+
+def change(version: int, key: str, old: bytes | None, new: bytes | None) -> Update:
+    entry = Entry("configure", {}, (Change("config", key.encode(), old, new),))
+    return new_update(version, [entry], author="ann", member="m")
+
+
+def test_objects_that_change_and_go_leave_nothing_in_a_snapshot(place: Place) -> None:
+    log = place.log()
+    begin(log, 1)
+    one, two = (encode(ConfigEntry("k", value)) for value in "ab")
+    steps = [(None, one), (one, two), (two, one), (one, one), (one, None), (None, two)]
+    for version, (old, new) in enumerate(steps, 2):
+        log.append(version, TOKEN, [change(version, "k", old, new)])
+    for up_to in (3, 5, 6, 7):
+        expected = log.snapshot(up_to)
+        assert log.compact(up_to, TOKEN)
+        assert place.log().snapshot() == expected
+
+
+def test_a_retraction_of_other_bytes_is_corrupt_and_trims_nothing(place: Place) -> None:
+    log = place.log()
+    begin(log, 1)
+    one, two = (encode(ConfigEntry("k", value)) for value in "ab")
+    log.append(2, TOKEN, [change(2, "k", None, one)])
+    log.append(3, TOKEN, [change(3, "k", two, None)])
+    with pytest.raises(CorruptData):
+        log.compact(3, TOKEN)
+    assert log.frontier().since == 0
+
+
+# -- lost answers and races ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [UnknownOutcome("cut"), OSError("cut")])
+def test_an_append_without_an_answer_is_settled_by_its_token(
+    place: Place, error: Exception
+) -> None:
+    """Also where its version is silent and was trimmed since, so that nothing else tells."""
+    other = place.log()
+    begin(other, 1)
+    cut = [True]
+
+    def compare_and_set(real: Any, *arguments: Any, **named: Any) -> Any:
+        answer = real(*arguments, **named)
+        if cut and cut.pop():
+            other.append(3, TOKEN, [update(3)])
+            assert other.compact(3, TOKEN)
+            raise error
+        return answer
+
+    log = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
+    mine = update(2, "configure")
+    with pytest.raises(OutOfSync):
+        log.append(2, TOKEN, [mine])  # the id that stood at its version is trimmed
+    (appended,) = log.append(2, TOKEN, [mine])
+    assert (appended.version, appended.id) == (2, mine.id)
+    assert appended.time < other.snapshot().time
+    assert log.frontier().upper == 4
+
+
+def test_an_append_that_was_lost_before_it_happened_may_be_tried_again(place: Place) -> None:
+    begin(place.log(), 1)
+    lost = [UnknownOutcome("lost"), Unavailable("away")]
+
+    def compare_and_set(real: Any, *arguments: Any, **named: Any) -> Any:
+        if lost:
+            raise lost.pop()
+        return real(*arguments, **named)
+
+    log = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
+    mine = [update(2, objects=LARGE)]
+    for message in ("away", "lost"):
+        with pytest.raises(Unavailable, match=message):
+            log.append(2, TOKEN, mine)
+        assert place.log().frontier().upper == 2
+    log.append(2, TOKEN, mine)
+    assert versions(place.log()) == [1, 2]
+    log.maintenance.sweep()
+    assert place.blobs() == log.shard.known.blobs()
+
+
+def test_writers_that_race_with_maintenance_lose_and_double_nothing(place: Place) -> None:
+    begin(place.log(), 1)
+    acknowledged: list[tuple[int, bytes]] = []
+    failures: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        random, log = Random(seed), place.log(every=2)
+        try:
+            for _ in range(8):
+                upper = log.frontier().upper
+                mine = update(upper, objects=random.choice([1, 1, LARGE]))
+                try:
+                    log.append(upper, TOKEN, [mine])
+                except OutOfSync:
+                    continue
+                acknowledged.append((mine.version, mine.id))
+                if random.random() < 0.2:
+                    log.compact(random.randrange(1, upper + 1), TOKEN)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    log = place.log()
+    since, upper = log.frontier().since, log.frontier().upper
+    assert [version for version, _ in sorted(acknowledged)] == list(range(2, upper))
+    assert [(one.version, one.id) for one in log.updates(since + 1, upper)] == [
+        one for one in sorted(acknowledged) if one[0] > since
+    ]
+    assert [s.version for s in log.scan("audit_event", 1, upper)] == list(range(2, upper))
+    log.maintenance.sweep()
+    assert place.blobs() == log.shard.known.blobs()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_steps_on_two_nodes_gives_what_was_appended(place: Place, seed: int) -> None:
+    random = Random(seed)
+    logs = [place.log(every=random.choice([1, 2, 5])) for _ in range(2)]
+    begin(logs[0], 1)
+    appended = list(logs[0].updates(1, 2))
+    for _ in range(25):
+        log, upper = random.choice(logs), len(appended) + 1
+        match random.choice(["append", "append", "append", "large", "compact", "tidy", "sweep"]):
+            case "append":
+                count = random.randrange(1, 4)
+                appended += log.append(upper, TOKEN, [update(upper + n) for n in range(count)])
+            case "large":
+                appended += log.append(upper, TOKEN, [update(upper, objects=LARGE)])
+            case "compact":
+                log.compact(random.randrange(1, upper), TOKEN)
+            case "tidy":
+                log.maintenance.tidy()
+            case "sweep":
+                log.maintenance.sweep()
+        reader = random.choice([*logs, place.log()])
+        frontier = reader.frontier()
+        assert frontier.upper == len(appended) + 1
+        start = random.randrange(frontier.since + 1, frontier.upper + 1)
+        end = random.randrange(start, frontier.upper + 1)
+        assert list(reader.updates(start, end)) == appended[start - 1 : end - 1]
+        assert [s.version for s in reader.scan("audit_event", start, end)] == [
+            version for version in range(start, end) if version > 1
+        ]
+    contents = EMPTY
+    for one in appended:
+        contents = contents.apply(one.changes(), at=one.time)
+    assert contents_of(place.log()) == contents
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+def crashed(place: Place, step: str, *, call: int = 1) -> PersistLog:
+    """A log whose process ends right before the n-th call of a blob or of consensus."""
+    left = [call]
+
+    def die(real: Any, *arguments: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        return real(*arguments, **named)
+
+    owner, _, method = step.partition(".")
+    if owner == "blob":
+        return place.log(every=1000, blob=meddled(place.blob, method, die))
+    return place.log(every=1000, consensus=meddled(place.consensus, method, die))
+
+
+@pytest.mark.parametrize(
+    ("step", "call"), [("blob.set", 1), ("blob.set", 2), ("consensus.compare_and_set", 1)]
+)
+def test_a_crash_within_a_large_append_leaves_parts_that_a_sweep_removes(
+    place: Place, step: str, call: int
+) -> None:
+    log = place.log(every=1000)
+    begin(log, 3)
+    with pytest.raises(Killed):
+        crashed(place, step, call=call).append(4, TOKEN, [update(4, objects=LARGE)])
+    assert versions(place.log()) == [1, 2, 3]
+    assert len(place.blobs()) == (2 if step.startswith("consensus") else call - 1)
+    log.maintenance.sweep()
+    assert place.blobs() == set()
+    log.append(4, TOKEN, [update(4, objects=LARGE)])
+    assert versions(place.log()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("what", ["tidy", "compact"])
+@pytest.mark.parametrize(
+    "step",
+    ["blob.set", "blob.list", "blob.delete", "consensus.compare_and_set", "consensus.truncate"],
+)
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_crash_within_maintenance_changes_nothing_that_is_read(
+    place: Place, what: str, step: str, call: int
+) -> None:
+    log = place.log()
+    begin(log, 6, objects=2)
+    log.append(7, TOKEN, [update(version) for version in range(7, 13)])
+    expected = contents_of(log)
+    dying = crashed(place, step, call=call)
+    try:
+        if what == "compact":
+            dying.compact(7, TOKEN)
+        else:
+            dying.append(13, TOKEN, [update(13, objects=LARGE)])
+            dying.maintenance.tidy()
+            dying.maintenance.sweep()
+    except Killed:
+        pass
+    again = place.log()
+    if again.frontier().upper == 14:
+        assert versions(again)[-1] == 13
+    else:
+        assert contents_of(again) == expected
+    upper = again.frontier().upper
+    again.append(upper, TOKEN, [update(upper)])
+    assert again.frontier().since in ((0, 7) if what == "compact" else (0,))
+    again.compact(8, TOKEN)
+    assert versions(again) == list(range(9, upper + 1))
+    assert place.blobs() == again.shard.known.blobs()
+
+
+def test_what_a_writer_uploaded_before_a_sweep_is_uploaded_again(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 1)
+    swept: list[int] = []
+
+    def compare_and_set(real: Any, *arguments: Any, **named: Any) -> Any:
+        if not swept:
+            swept.append(log.maintenance.sweep())
+        return real(*arguments, **named)
+
+    slow = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
+    slow.append(2, TOKEN, [update(2, objects=LARGE)])
+    assert swept == [2]
+    assert versions(place.log()) == [1, 2]
+    assert place.blobs() == log.shard.refresh().blobs()
+
+
+@pytest.mark.parametrize("read", ["updates", "snapshot", "scan"])
+def test_a_reader_whose_parts_were_swept_reads_the_newer_ones(place: Place, read: str) -> None:
+    log = place.log()
+    begin(log, 9, objects=2)
+    log.compact(2, TOKEN)
+    swept: list[bool] = []
+
+    def get(real: Any, key: str) -> Any:
+        if not swept:
+            swept.append(True)
+            for version in range(10, 20):
+                log.append(version, TOKEN, [update(version)])
+            log.compact(4, TOKEN)
+        return real(key)
+
+    reader = place.log(blob=meddled(place.blob, "get", get))
+    answers = {
+        "updates": lambda: [one.version for one in reader.updates(5, 10)] == [5, 6, 7, 8, 9],
+        "snapshot": lambda: reader.snapshot().version == 4,
+        "scan": lambda: [s.version for s in reader.scan("audit_event", 3, 6)] == [3, 4, 5],
+    }
+    assert answers[read]()
+    assert swept
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "flipped"])
+@pytest.mark.parametrize("what", ["part", "rollup"])
+def test_a_damaged_blob_is_refused(place: Place, damage: str, what: str) -> None:
+    log = place.log()
+    begin(log, 9)
+    for key in place.blobs():
+        file = place.file_of(key)
+        if f"-{what}-" not in key:
+            continue
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(data if damage == "flipped" else data[:-1])
+    with pytest.raises(CorruptData, match="restore the store from a backup"):
+        place.log().updates(1, 4)
+    with pytest.raises(CorruptData):
+        place.log().compact(4, TOKEN)
+
+
+def test_a_flipped_bit_anywhere_in_a_diff_is_refused(place: Place) -> None:
+    begin(place.log(every=1000), 3)
+    rows = sqlite3.connect(place.folder / "consensus.db")
+    key = place.consensus.version_key(SHARD, 2)
+    (data,) = rows.execute("SELECT value FROM metastorage WHERE key = ?", (key,)).fetchone()
+    for position in range(0, len(data), 7):
+        spoiled = bytearray(data)
+        spoiled[position] ^= 1 << (position % 8)
+        rows.execute("UPDATE metastorage SET value = ? WHERE key = ?", (bytes(spoiled), key))
+        rows.commit()
+        with pytest.raises((CorruptData, IncompatibleFormat)):
+            place.log().frontier()
+    rows.execute("UPDATE metastorage SET value = ? WHERE key = ?", (data, key))
+    rows.execute("UPDATE metastorage SET time = time - 1 WHERE key = ?", (key,))
+    rows.commit()
+    with pytest.raises(CorruptData, match="another time beside it"):
+        place.log().frontier()
+    rows.close()
+
+
+def test_a_log_whose_diffs_are_gone_is_an_error_and_not_a_wait(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 3)
+    rows = sqlite3.connect(place.folder / "consensus.db")
+    rows.execute("DELETE FROM metastorage WHERE key LIKE 'persist.%'")
+    rows.commit()
+    rows.close()
+    with pytest.raises(CorruptData, match="from 4 on are missing"):
+        log.append(4, TOKEN, [update(4)])
+
+
+# -- blobs that cannot be written ------------------------------------------------------------------
+
+
+def test_appends_go_on_while_blobs_cannot_be_written_and_have_a_bound(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(maintenance_module, "MOST_DIFFS", 10)
+    away = [True]
+
+    def write(real: Any, *arguments: Any) -> Any:
+        if away:
+            raise Unavailable("the disk is full")
+        return real(*arguments)
+
+    log = place.log(blob=meddled(place.blob, "set", write))
+    with caplog.at_level(logging.WARNING):
+        begin(log, 11)
+    assert "the catalog's log was not tidied up: the disk is full" in caplog.text
+    with pytest.raises(Unavailable, match="the disk is full"):
+        log.append(12, TOKEN, [update(12)])
+    with pytest.raises(Unavailable, match="the disk is full"):
+        log.append(12, TOKEN, [update(12, objects=LARGE)])
+    away.clear()
+    log.append(12, TOKEN, [update(12)])
+    assert versions(place.log()) == list(range(1, 13))
+
+
+def test_a_part_that_is_no_parquet_file_of_ours_is_corrupt() -> None:
+    with pytest.raises(CorruptData, match="no Parquet file"):
+        read_part(b"PAR1")
+    assert part_module.COLUMNS == ("kind", "key", "value", "version", "time", "diff")
+
+
+def test_rows_that_are_more_than_a_part_holds_lie_in_several(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.persist.shard.PART_ROWS", 20)
+    log = place.log(every=1000)
+    begin(log, 1)
+    appended = log.append(2, TOKEN, [update(2, objects=LARGE)])
+    assert len(log.shard.known.batches[-1].parts) == 4
+    assert log.compact(2, TOKEN)
+    reader: Shard = place.log().shard
+    assert len(reader.snapshot(reader.recent())) == LARGE + 1
+    assert appended[0].version == 2
