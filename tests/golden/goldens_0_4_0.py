@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from strandline.durable.persist.shard_state import (
+    NOTHING_REPLACED,
+    Batch,
+    BlobRef,
+    Replaced,
+    ShardDiff,
+    ShardState,
+    Writer,
+)
 from strandline.durable.rows import UpdateHead
+from strandline.fencing import FenceToken
 from strandline.metastore.store.rows import (
     AnalyzedColumn,
     ColumnStatistics,
@@ -57,6 +67,19 @@ ANALYZED = AnalyzedColumn(
     column_id=3, name="e", type="int", engine="hive", analyzed=300, summary=b"\x0c\x00"
 )
 ANALYZED_PAYLOAD = n(3) + text("e") + text("int") + text("hive") + b"\xac\x02" + n(2) + b"\x0c\x00"
+
+PART = BlobRef("s/7-part-a", 300, 65_536)
+PART_PAYLOAD = text("s/7-part-a") + b"\xac\x02" + b"\x80\x80\x04"
+IN_PARTS = Batch(0, 3, 9, TIME, b"", (PART,))
+IN_PARTS_PAYLOAD = n(0, 3, 9) + TIME_BYTES + n(0) + n(1) + nested(70, 1, PART_PAYLOAD)
+INLINE = Batch(3, 5, 2, TIME, b"\xfe")
+INLINE_PAYLOAD = n(3, 5, 2) + TIME_BYTES + n(1) + b"\xfe" + n(0)
+REPLACED = Replaced(3, 5, (INLINE,))
+REPLACED_PAYLOAD = n(3, 5, 1) + nested(71, 1, INLINE_PAYLOAD)
+NOTHING_PAYLOAD = n(0, 0, 0)
+WRITER = Writer(b"\x01", b"\x02\x03", TIME)
+WRITER_PAYLOAD = n(1, 1) + n(2, 2, 3) + TIME_BYTES
+TOKEN_PAYLOAD = n(0, 2)
 
 GOLDENS: list[tuple[object, bytes]] = [
     (FIELDS[0], sealed(67, 1, BUCKET_PAYLOAD)),
@@ -120,6 +143,34 @@ GOLDENS: list[tuple[object, bytes]] = [
             7, 1,
             TIME_BYTES, n(7), n(2, 10, 11), text("ann"), text("m1"),
             n(1), text("touch"), text('{"a":1}'), n(4, 0, 2, 1, 3),
+        ),
+    ),
+    (PART, sealed(70, 1, PART_PAYLOAD)),
+    (IN_PARTS, sealed(71, 1, IN_PARTS_PAYLOAD)),
+    (REPLACED, sealed(72, 1, REPLACED_PAYLOAD)),
+    (WRITER, sealed(73, 1, WRITER_PAYLOAD)),
+    (
+        ShardDiff(
+            8, 5, 2, TIME, TIME, 6, FenceToken(0, 2), PART, (b"\x01", b"\x02\x03"),
+            REPLACED, NOTHING_REPLACED, TIME,
+        ),
+        sealed(
+            74, 1,
+            TIME_BYTES, n(8, 5), some(nested(70, 1, PART_PAYLOAD)),
+            n(2), TIME_BYTES, TIME_BYTES, n(6), some(nested(5, 1, TOKEN_PAYLOAD)),
+            some(n(1, 1) + n(2, 2, 3)),
+            nested(72, 1, REPLACED_PAYLOAD), nested(72, 1, NOTHING_PAYLOAD),
+        ),
+    ),
+    (
+        ShardState(
+            "s", 8, TIME, 2, TIME, 5, TIME, 6, None, (WRITER,), None, (IN_PARTS, INLINE), (),
+        ),
+        sealed(
+            75, 1,
+            text("s"), n(8), TIME_BYTES, n(2), TIME_BYTES, n(5), TIME_BYTES, n(6),
+            NONE, n(1), nested(73, 1, WRITER_PAYLOAD), NONE,
+            n(2), nested(71, 1, IN_PARTS_PAYLOAD, INLINE_PAYLOAD), n(0),
         ),
     ),
     (ANALYZED, sealed(48, 1, ANALYZED_PAYLOAD)),
