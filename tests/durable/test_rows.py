@@ -69,7 +69,7 @@ def contents_of(updates: list[Update]) -> Contents:
     return contents
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(history=histories(), seed=st.integers(0, 1000))
 def test_rows_in_any_order_are_the_updates_and_the_snapshot_that_they_were(
     history: list[Update], seed: int
@@ -84,7 +84,7 @@ def test_rows_in_any_order_are_the_updates_and_the_snapshot_that_they_were(
     assert consolidated(left) == left
 
 
-@settings(max_examples=50)
+@settings(max_examples=15)
 @given(history=histories(), at=st.integers(0, 5))
 def test_rows_may_be_consolidated_up_to_any_version_before_the_rest_comes(
     history: list[Update], at: int

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from strandline.node.catalog_log import LOGS
 from tests import spark_classes
 from tests.servers import stores
 
@@ -17,9 +18,13 @@ CLIENTS = ("local", "http")
 SECONDS = 1800
 
 
-def start(client: str, months: int, folder: Path, *, kind: str) -> subprocess.Popen[str]:
+def start(
+    client: str, months: int, folder: Path, *, kind: str, log: str = ""
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "strandline", "demo", "--client", client]
     command += ["--months", str(months), "--folder", str(folder)]
+    if log:
+        command += ["--catalog-log", log]
     if kind != "folder":
         store = stores.new_store(kind, folder)
         command += ["--store", store.address]
@@ -73,6 +78,17 @@ def test_every_check_of_the_main_job_holds(client: str, kind: str, tmp_path: Pat
     for number in range(1, 8):
         assert f"\n{number}. " in out
     assert nodes_on(folder) == []
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+@pytest.mark.parametrize("log", sorted(LOGS))
+def test_every_check_holds_on_each_log(log: str, kind: str, tmp_path: Path) -> None:
+    process = start("http", 1, tmp_path / "work", kind=kind, log=log)
+    out, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out[-4000:] + errors[-4000:]
+    assert "55 of 55 checks hold" in out
 
 
 @pytest.mark.spark
