@@ -220,6 +220,36 @@ def test_folders_of_new_tables_are_synced_beside_the_sql_transaction(
     assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
 
 
+def test_a_version_is_committed_when_its_folders_are_on_disk(
+    in_folder: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is as slow as it can be: it is done only when somebody waits for it."""
+    done: list[str] = []
+    waited_for = threading.Event()
+    sync, finish = warehouse._sync_folder, warehouse.Syncing.finish
+    commit = SqliteDatabase._commit
+
+    def slow(folder: Path, *when_opened: Callable[[], object]) -> None:
+        sync(folder, *when_opened)
+        assert waited_for.wait(LONG)
+        done.append("synced")
+
+    def waiting(syncing: warehouse.Syncing) -> None:
+        waited_for.set()
+        finish(syncing)
+
+    def noted(*arguments: Any) -> None:  # Any: as the real one
+        done.append("committed")
+        waited_for.set()
+        commit(*arguments)
+
+    monkeypatch.setattr(warehouse, "_sync_folder", slow)
+    monkeypatch.setattr(warehouse.Syncing, "finish", waiting)
+    monkeypatch.setattr(SqliteDatabase, "_commit", noted)
+    execute(in_folder, create("a"))
+    assert done == ["synced", "committed"]
+
+
 def test_a_folder_that_was_there_is_looked_at_in_the_sql_transaction(
     in_folder: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
