@@ -31,11 +31,12 @@ from strandline.metastorage import (
     SqlMetastorage,
     open_metastorage,
 )
-from strandline.sql import open_engine
+from strandline.sql import open_engine, run, run_at_commit
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
 from tests.servers import postgresql
 from tests.servers.loopback import Cut, Proxy
+from tests.sql.statements import recorded
 
 
 @pytest.fixture
@@ -230,6 +231,23 @@ def test_an_owner_that_the_server_gave_up_can_not_commit(database: PostgresDatab
     with pytest.raises((Unavailable, UnknownOutcome)):
         be_silent()
     assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
+
+
+def test_a_write_behind_reads_runs_what_the_server_has_planned(database: PostgresDatabase) -> None:
+    query = ("SELECT time FROM strandline_clock WHERE id = ?", (1,))
+    for _ in range(7):  # what is read often, the driver prepares as well
+        with database.read() as connection:
+            run(connection, *query)
+        with recorded() as statements, database.write(first=[query]) as connection:
+            run(connection, *query)
+    assert not any("PREPARE" in text or "DEALLOCATE" in text for text, _ in statements)
+
+
+def test_texts_come_as_they_were_sent(database: PostgresDatabase) -> None:
+    texts = ["plain", "it's", "back\\slash", "%s ? $1", "new\nline", "é😀", ""]
+    with database.write() as connection:
+        rows = [run_at_commit(connection, "SELECT CAST(? AS text)", (sent,)) for sent in texts]
+    assert [row for ((row,),) in rows] == texts
 
 
 def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) -> None:

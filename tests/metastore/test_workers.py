@@ -17,6 +17,7 @@ from strandline.metastore.workers import (
     Workers,
     finish,
     off_loop,
+    result_of,
 )
 
 WAIT = 60.0
@@ -297,3 +298,79 @@ def test_a_request_that_fails_raises_its_error_wherever_it_runs() -> None:
 
 def test_a_caller_that_may_wait_runs_a_request_in_its_own_thread() -> None:
     assert finish(threads_of(3)) == [threading.get_ident()] * 4
+
+
+class Shared:
+    """What a request waits for without a thread, until it is told to end."""
+
+    def __init__(self, *, error: Exception | None = None) -> None:
+        self._error = error
+        self.end: Callable[[], object] | None = None
+        self.ran_in: int | None = None
+
+    def submit(self, ended: Callable[[], object]) -> None:
+        self.end = ended
+
+    def run(self) -> str:
+        self.ran_in = threading.get_ident()
+        return self.result()
+
+    def result(self) -> str:
+        if self._error is not None:
+            raise self._error
+        return "done"
+
+
+async def request(*waits: Shared, leaves: bool = False) -> list[str]:
+    """Gives what came of each, or its error."""
+    results = []
+    for shared in waits:
+        if leaves:
+            await off_loop()
+        try:
+            results.append(await result_of(shared))
+        except ValueError as error:
+            results.append(repr(error))
+    return results
+
+
+def test_requests_wait_on_the_loop_without_a_thread_and_are_woken_from_another_one() -> None:
+    async def drive() -> None:
+        workers = Workers()
+        waits = [Shared(), Shared(error=ValueError("planted")), Shared()]
+        calls: list[PooledCall] = []
+        tasks = [
+            asyncio.ensure_future(workers.drive(request(shared), user="ann", on_call=calls.append))
+            for shared in waits
+        ]
+        await settle()
+        ends = [shared.end for shared in waits]
+        tasks[2].cancel()
+        other = threading.Thread(target=lambda: [end() for end in ends if end])
+        other.start()
+        async with asyncio.timeout(WAIT):
+            assert await tasks[0] == ["done"]
+            assert await tasks[1] == ["ValueError('planted')"]
+        other.join()
+        assert not calls
+        assert workers.statistics().running == 0
+        workers.close()
+
+    asyncio.run(drive())
+
+
+def test_a_request_that_has_left_the_loop_makes_what_it_waits_for_in_its_thread() -> None:
+    async def drive() -> None:
+        workers = Workers()
+        shared, failing = Shared(), Shared(error=ValueError("planted"))
+        calls: list[PooledCall] = []
+        driven = workers.drive(
+            request(shared, failing, leaves=True), user="ann", on_call=calls.append
+        )
+        async with asyncio.timeout(WAIT):
+            assert await driven == ["done", "ValueError('planted')"]
+        assert len(calls) == 1
+        assert shared.ran_in not in (None, threading.get_ident())
+        workers.close()
+
+    asyncio.run(drive())

@@ -122,17 +122,6 @@ def finish(request: Coroutine[Any, Any, T]) -> T:
             resume = partial(request.throw, error)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    """In another thread: ``ended`` is done, if the loop is still there."""
-
-    def set_done() -> None:
-        if not ended.cancelled():
-            ended.set_result(None)
-
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(set_done)
-
-
 class CallKind(Enum):
     """What a call may hold up; the value is its name in messages.
 
@@ -234,6 +223,7 @@ class Workers:
         self._places = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
+        self._ended_waits: deque[asyncio.Future[None]] = deque()
         self._number = self._refused = self._given_up = 0
 
     def require_place(self) -> None:
@@ -309,7 +299,7 @@ class Workers:
                 return cast(T, await call.result)
             ended = loop.create_future()
             try:
-                waits.submit(partial(_tell, loop, ended))
+                waits.submit(partial(self._tell, loop, ended))
                 await ended
                 resume = partial(request.send, waits.result())
             except Exception as error:
@@ -362,6 +352,22 @@ class Workers:
             watching.cancel()
             if leaving is not None:
                 leaving.cancel()
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+        """In another thread: ``ended`` is done, if the loop is still there.
+
+        What ends at one time wakes the loop once.
+        """
+        self._ended_waits.append(ended)
+        if len(self._ended_waits) == 1:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._tell_all)
+
+    def _tell_all(self) -> None:
+        while self._ended_waits:
+            ended = self._ended_waits.popleft()
+            if not ended.cancelled():
+                ended.set_result(None)
 
     def close(self) -> None:
         """Wait for the calls that run. None may be submitted any more."""

@@ -54,6 +54,7 @@ IDLE_MS = 10_000
 """A transaction whose owner sends nothing for so long is undone by the server."""
 _LOOK_SECONDS = 0.1
 _LONGEST_VALUES = 4096
+_NEEDS_QUOTING = re.compile(r"['\\\0]")
 _MOST_TOGETHER = 32
 _MOST_PREPARED = 256
 """Statements that a connection knows: of some there are many forms."""
@@ -265,6 +266,8 @@ def _written(value: Parameter) -> str:
     """A value in a text."""
     if type(value) is int:
         return str(value)
+    if type(value) is str and not _NEEDS_QUOTING.search(value):
+        return f"'{value}'"  # the driver takes ten times as long
     return rf"E'\\x{value.hex()}'" if isinstance(value, bytes) else quote(value)
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import takewhile
 from typing import cast
 
@@ -114,6 +114,12 @@ class PostgresDatabase(Database):
             connection, _ = self._first(_READ)
             with _returned(connection):
                 yield connection
+                raw = _raw(connection)
+                if driver.in_transaction(raw):
+                    # Behind a rollback the driver makes the server forget what it has planned.
+                    raw.deadline = time.monotonic() + _ANSWER_SECONDS
+                    with suppress(driver.DriverError):  # what was read is good all the same
+                        raw.commit()
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`; it takes one round trip."""

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.places import Place
-from strandline.sql import Query, chunks, marks, run, run_all, value
+from strandline.sql import Query, Row, chunks, marks, run, run_all, value
 from strandline.transactions.tables import LAST_ID
 
 _COLUMNS = TABLE_LOCATION.c
@@ -24,7 +24,7 @@ _PUT = (
     "INSERT INTO table_location (table_id, location) VALUES (?, ?)"
     " ON CONFLICT (table_id) DO UPDATE SET location = excluded.location"
 )
-_BY_ID = "SELECT table_id, location FROM table_location WHERE table_id"
+_AT = "SELECT table_id, location FROM table_location WHERE location IN"
 _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 
@@ -59,11 +59,21 @@ def all_places(connection: Connection) -> dict[int, Place]:
 
 def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, set[int]]:
     """The tables that lie at each of these places, dropped ones too; nothing for none."""
+    return by_place(row for query in finding_at(places) for row in run(connection, *query))
+
+
+def finding_at(places: Collection[Place]) -> list[Query]:
+    """What finds the tables at these places, for `by_place`."""
+    return [
+        (f"{_AT} {marks(texts)}", tuple(texts)) for texts in chunks(place.text for place in places)
+    ]
+
+
+def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
+    """The tables in the rows of `finding_at`."""
     holders: dict[Place, set[int]] = {}
-    for chunk in chunks([place.text for place in places]):
-        statement = select(_COLUMNS.table_id, _COLUMNS.location)
-        for table_id, text in connection.execute(statement.where(_COLUMNS.location.in_(chunk))):
-            holders.setdefault(Place(text), set()).add(table_id)
+    for table_id, text in rows:
+        holders.setdefault(Place(text), set()).add(table_id)
     return holders
 
 
