@@ -19,10 +19,10 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.partition_values import partition_name, partition_values
 from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.statistics_totals import StatisticsTotal
 from strandline.metastore.hive.statistics_values import (
     COLUMNS_OF_A_THING,
     AnalyzableColumns,
-    combined,
     decode_summary,
     form_of,
 )
@@ -60,24 +60,29 @@ class _Statistics:
 
     async def of_table(self) -> list[AnalyzedColumn]:
         """What is known of the columns in the whole table."""
-        known = await self._of([TABLE_STATISTICS])
+        known = await self.of_stored([TABLE_STATISTICS])
         return known.get(TABLE_STATISTICS, [])
 
-    async def of_partitions(self, names: Sequence[str]) -> dict[str, list[AnalyzedColumn]]:
+    async def of_partitions(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
         """What is known of the columns in each of these partitions of which something is."""
+        return await self.of_stored(await self.stored_names(names))
+
+    async def stored_names(self, names: Collection[str]) -> list[str]:
+        """The names of partitions as they are stored, each once; without those that cannot be."""
         if len(names) > work.AT_ONCE:
             await off_loop()
         work.spend(len(names))
         if self._table is None:
-            return {}
+            return []
         keys, stored_names = _partition_keys(self._table), dict[str, None]()
         for name in names:
             if name:
                 with suppress(InvalidInput):
                     stored_names[stored_name(name, keys)] = None
-        return await self._of(stored_names)
+        return list(stored_names)
 
-    async def _of(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
+    async def of_stored(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
+        """As `of_partitions`, by names as they are stored."""
         if self._table is None or not names or not self.columns:
             return {}
         columns = AnalyzableColumns(self._table)
@@ -124,15 +129,17 @@ async def get_aggr_stats_for(call: Call) -> Struct:
     """The statistics of several partitions as one, and how many have those of all the columns."""
     request = call.of("request")
     statistics = await _statistics(request)
-    known = await statistics.of_partitions(request.texts("partNames"))
+    names = await statistics.stored_names(request.texts("partNames"))
+    known = await statistics.of_stored(names)
     complete = sum(len(of_part) == len(statistics.columns) for of_part in known.values())
-    by_column: dict[str, dict[str, Struct]] = {name: {} for name in statistics.columns}
-    for column in work.spending(column for of_part in known.values() for column in of_part):
-        summary = decode_summary(column.summary)
-        form, of_column = form_of(summary), by_column[column.name]
-        of_column[form] = combined(of_column[form], summary) if form in of_column else summary
-    aggregated = [summary for forms in by_column.values() for summary in forms.values()]
-    return {"colStats": aggregated, "partsFound": complete}
+    by_column: dict[str, dict[str, StatisticsTotal]] = {name: {} for name in statistics.columns}
+    for place, name in enumerate(names):
+        for column in work.spending(known.get(name, ())):
+            summary = decode_summary(column.summary)
+            total = by_column[column.name].setdefault(form_of(summary), StatisticsTotal())
+            total.add(summary, place=place if complete < len(names) else None)
+    totals = [total.over(len(names)) for forms in by_column.values() for total in forms.values()]
+    return {"colStats": totals, "partsFound": complete}
 
 
 @reads("get_table_column_statistics")

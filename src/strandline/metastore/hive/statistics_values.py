@@ -60,17 +60,18 @@ MAX_COLUMN_BYTES = 64 << 10
 
 COLUMNS_OF_A_THING = 20
 UNKNOWN = -1
-_LARGEST = (1 << 63) - 1
+LARGEST = (1 << 63) - 1
+"""The largest number that the protocol can carry."""
 _OBJECT = "ColumnStatisticsObj"
 
 Rule = Callable[[Any, Any], Any]  # bounds are of several types: hence Any
 
 
-def _total(left: int, right: int) -> int:
-    return UNKNOWN if min(left, right) < 0 else min(left + right, _LARGEST)
+def total(left: int, right: int) -> int:
+    return UNKNOWN if min(left, right) < 0 else min(left + right, LARGEST)
 
 
-def _lower(left: Any, right: Any) -> Any:
+def lower(left: Any, right: Any) -> Any:
     return left if _order(left) <= _order(right) or right != right else right  # NaN is no bound
 
 
@@ -85,20 +86,20 @@ def _order(bound: Any) -> Any:
     if "unscaled" in bound:
         # 10 to the largest scale of a decimal: so all of them compare as integers.
         unscaled = int.from_bytes(bound["unscaled"], "big", signed=True)
-        return unscaled * 10 ** (_MAX_SCALE - bound["scale"])
+        return unscaled * 10 ** (MAX_SCALE - bound["scale"])
     return next(iter(bound.values()), 0)
 
 
-_MAX_SCALE = 38
+MAX_SCALE = 38
 _BOUNDED: dict[str, Rule] = {
-    "lowValue": _lower,
+    "lowValue": lower,
     "highValue": _higher,
-    "numNulls": _total,
+    "numNulls": total,
     "numDVs": max,
 }
-_MEASURED: dict[str, Rule] = {"maxColLen": max, "avgColLen": max, "numNulls": _total}
-_FORMS: Mapping[str, Mapping[str, Rule]] = {
-    "booleanStats": dict.fromkeys(("numTrues", "numFalses", "numNulls"), _total),
+_MEASURED: dict[str, Rule] = {"maxColLen": max, "avgColLen": max, "numNulls": total}
+FORMS: Mapping[str, Mapping[str, Rule]] = {
+    "booleanStats": dict.fromkeys(("numTrues", "numFalses", "numNulls"), total),
     "longStats": _BOUNDED,
     "doubleStats": _BOUNDED,
     "decimalStats": _BOUNDED,
@@ -125,7 +126,7 @@ def _forms_of(data_type: DataType) -> Collection[str]:
         return ("decimalStats",)
     if isinstance(data_type, StringType | CharType | VarcharType):
         return ("stringStats",)
-    return _BY_TYPE.get(data_type, _FORMS.keys())
+    return _BY_TYPE.get(data_type, FORMS.keys())
 
 
 def form_of(summary: Struct) -> str:
@@ -150,10 +151,10 @@ def read_summary(sent: Struct, column: ColumnDescriptor) -> Struct:
         if isinstance(value, int | float) and name not in ("lowValue", "highValue"):
             _check_count(value, name, column)
     for bound in (values.get("lowValue"), values.get("highValue")):
-        if isinstance(bound, dict) and not 0 <= bound.get("scale", 0) <= _MAX_SCALE:
+        if isinstance(bound, dict) and not 0 <= bound.get("scale", 0) <= MAX_SCALE:
             raise InvalidInput(
                 f"a bound of column {column.name} has the scale {bound['scale']}; send one from 0"
-                f" to {_MAX_SCALE}"
+                f" to {MAX_SCALE}"
             )
     return {
         "colName": column.name.lower(),
@@ -191,15 +192,20 @@ def combined(left: Struct, right: Struct) -> Struct:
     form = form_of(left)
     values, others = left["statsData"][form], right["statsData"][form]
     of_both: Struct = {}
-    for name, rule in _FORMS[form].items():
+    for name, rule in FORMS[form].items():
         if name in values and name in others:
             of_both[name] = rule(values[name], others[name])
         elif name in values or name in others:
             of_both[name] = values.get(name, others.get(name))
-    if form in _WHOLE and "lowValue" in of_both and "highValue" in of_both:
-        width = _order(of_both["highValue"]) - _order(of_both["lowValue"]) + 1
-        of_both["numDVs"] = min(of_both["numDVs"], max(width, 0))
-    return {**left, "statsData": {form: of_both}}
+    return {**left, "statsData": {form: capped(form, of_both)}}
+
+
+def capped(form: str, values: Struct) -> Struct:
+    """The values with no more distinct ones than there is room for between the bounds."""
+    if form not in _WHOLE or not values.keys() >= {"lowValue", "highValue"}:
+        return values
+    width = _order(values["highValue"]) - _order(values["lowValue"]) + 1
+    return {**values, "numDVs": min(values["numDVs"], max(width, 0))}
 
 
 # -- of which columns

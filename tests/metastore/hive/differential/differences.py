@@ -256,9 +256,9 @@ DIFFERENCES = (
     Difference(
         why="Statistics are those of rows that somebody has looked at, as in Hive 4: they are only"
         " merged into accurate ones. Those of partitions follow a rename, which loses them in Hive"
-        " 2.3. Hive makes up those of partitions without any; ``partsFound`` says how many have.",
+        " 2.3.",
         client="Trino, Impala, Hive: their planners believe the numbers",
-        calls=r"^statistics (set|after|of partitions, agg).*(\"p=3\"|\"renamed\")",
+        calls=r"^statistics (set|after).*(\"p=3\"|\"renamed\")",
         path=r"\.(colStats|partStats)",
     ),
     # -- columns

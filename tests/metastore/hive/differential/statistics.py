@@ -235,6 +235,8 @@ SCENARIOS = (
             _read_all("s3", "t", ["c"], ["p=3", "p=4"]),
             _read_all("s3", "none", ["a"], ["p=0"]),
             _read_all("s3", "t", list("abcdefgh"), ["p=0", "p=1", "p=2", "p=3"]),
+            _read_all("s3", "t", list("abcdefgh"), ["p=2", "p=3", "p=0", "p=4", "p=9"]),
+            _read_all("s3", "t", list("abcdefgh"), ["p=3", "p=1", "p=2", "p=0", "p=4"]),
             _read_all("s3", "t", ["b"], ["p=0", "p=0"]),
             _read_all("s3", "t", ["b"], ["p=0", "p=9"]),
             ("create_table", table("s3", "narrow", _NARROW, keys="p int")),

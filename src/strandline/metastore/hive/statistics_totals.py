@@ -1,0 +1,129 @@
+"""Statistics of a column in several partitions as one, also where only some partitions have any.
+
+If all partitions have statistics, or only one has, the result is what `combined` makes of them. If
+some have none, Hive extrapolates, and its planner expects the result; this module does the same:
+
+* a total becomes the mean of the known ones, rounded down, times the number of partitions;
+* a bound, a length or a number of distinct values is taken to grow evenly between the partition
+  with the lowest and the one with the highest value, in the order in which the client names the
+  partitions. The result is its value at that end of the list towards which it grows. It is never
+  inside the known bounds.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+from strandline.metastore.hive.statistics_values import (
+    FORMS,
+    LARGEST,
+    MAX_SCALE,
+    UNKNOWN,
+    Rule,
+    capped,
+    combined,
+    form_of,
+    lower,
+    total,
+)
+from strandline.metastore.hive.storage_descriptors import Struct
+
+
+class StatisticsTotal:
+    """The statistics of one column, added up partition by partition; all have the same form."""
+
+    def __init__(self) -> None:
+        self._whole: Struct = {}
+        self._parts = 0
+        self._lows: dict[str, tuple[float, int]] = {}
+        self._highs: dict[str, tuple[float, int]] = {}
+
+    def add(self, summary: Struct, *, place: int | None) -> None:
+        """Add those of the partition that the client named at ``place``, counted from 0.
+
+        Places are not needed, and None, if all partitions have statistics.
+        """
+        self._whole = combined(self._whole, summary) if self._parts else summary
+        self._parts += 1
+        if place is None:
+            return
+        for name, value in summary["statsData"][form_of(summary)].items():
+            number = _number(value)
+            if number is None or (name not in ("lowValue", "highValue") and number < 0):
+                continue
+            self._lows[name] = min(self._lows.get(name, (number, place)), (number, place))
+            self._highs[name] = max(self._highs.get(name, (number, place)), (number, place))
+
+    def over(self, places: int) -> Struct:
+        """The statistics of so many partitions. Needs one part at least."""
+        if not 1 < self._parts < places:
+            return self._whole
+        form = form_of(self._whole)
+        values = dict(self._whole["statsData"][form])
+        for name, value in values.items():
+            rule = FORMS[form][name]
+            if rule is total:
+                if value != UNKNOWN:
+                    values[name] = min(value // self._parts * places, LARGEST)
+            elif name in self._lows:
+                values[name] = self._extended(name, value, rule, last=places - 1)
+        return {**self._whole, "statsData": {form: capped(form, values)}}
+
+    def _extended(self, name: str, value: Any, rule: Rule, *, last: int) -> Any:
+        """What ``value`` becomes at the end of the line to which it grows."""
+        (low, place_of_low), (high, place_of_high) = self._lows[name], self._highs[name]
+        span = abs(place_of_high - place_of_low)
+        if span == 0:
+            return value
+        rises = place_of_low < place_of_high
+        if rule is lower:
+            reach = place_of_high if rises else last - place_of_high
+            extended = high - _share(high - low, reach, span)
+        else:
+            reach = last - place_of_low if rises else place_of_low
+            extended = low + _share(high - low, reach, span)
+        # The first of two equals: Hive has a decimal in the scale to which it comes by this.
+        return rule(_with_number(value, extended), value)
+
+
+def _share(width: float, reach: int, span: int) -> float:
+    """``width`` times ``reach`` by ``span``; whole if the width is."""
+    return width * reach // span if isinstance(width, int) else width * reach / span
+
+
+def _number(value: Any) -> float | None:
+    """A bound or a count as a number; None for one that is none."""
+    if isinstance(value, dict):
+        if "unscaled" in value:
+            unscaled = int.from_bytes(value["unscaled"], "big", signed=True)
+            try:
+                value = unscaled / 10 ** value["scale"]
+            except OverflowError:
+                return None
+        else:
+            value = next(iter(value.values()), None)
+    return value if isinstance(value, int | float) and isfinite(value) else None
+
+
+def _with_number(value: Any, number: float) -> Any:
+    """``value`` with another number in it; as it is if the protocol cannot carry that."""
+    if isinstance(number, int):
+        number = max(min(number, LARGEST), -LARGEST - 1)
+    elif not isfinite(number):
+        return value
+    if not isinstance(value, dict):
+        return number
+    if "unscaled" not in value:
+        return dict.fromkeys(value, number)
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    assert isinstance(exponent, int)
+    if -exponent > MAX_SCALE:
+        return value
+    unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0) * (-1 if sign else 1)
+    size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
+    return {
+        "unscaled": unscaled.to_bytes(size, "big", signed=True),
+        "scale": max(-exponent, 0),
+    }
