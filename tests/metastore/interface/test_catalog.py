@@ -1,0 +1,201 @@
+"""What every `Session` does to the catalog, and reads of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterColumn,
+    ColumnDefinition,
+    CreateSchema,
+    CreateView,
+    DropTable,
+    RenameColumn,
+    SetTableProperties,
+    ViewDefinition,
+)
+from strandline.catalog.differences import DifferenceKind, FieldDifference
+from strandline.clock import Timestamp
+from strandline.errors import AlreadyExists, Conflict, InvalidInput, ObjectNotFound, VersionNotFound
+from strandline.metastore.interface import AsOf, ResolvedTable, Session
+from strandline.metastore.session.calls import CALLS
+from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
+from tests.metastore.interface.calls import USER, Served, create, new_schema_name
+
+
+def test_every_method_of_a_session_crosses_http() -> None:
+    assert set(CALLS) == Session.__abstractmethods__ - {"close"}
+
+
+def test_a_batch_of_ddl_is_one_version_that_says_what_it_changed(session: Session) -> None:
+    name = new_schema_name()
+    again = CreateSchema(name=name, if_not_exists=True)
+    done = session.execute([CreateSchema(name=name, comment="Été"), again, create(name)])
+    assert done.applied == (True, False, True)
+    found = session.table(f"{name}.t")
+    assert found.catalog_version == done.version
+    assert session.history(start=done.version)[0].time == done.time
+
+
+def test_one_command_needs_no_list(session: Session, schema: str) -> None:
+    assert session.execute(create(schema)).applied == (True,)
+
+
+def test_a_batch_without_commands_changes_nothing(session: Session) -> None:
+    before = session.history()[-1].version
+    done = session.execute([])
+    assert (done.applied, session.history()[-1].version) == ((), before)
+
+
+def test_a_refused_batch_changes_nothing(session: Session, schema: str) -> None:
+    with pytest.raises(AlreadyExists):
+        session.execute([create(schema, "a"), CreateSchema(name=schema)])
+    assert session.tables(schema) == []
+
+
+def test_a_table_is_the_same_through_both(served: Served, session: Session, schema: str) -> None:
+    nested = StructType(
+        (
+            StructField("x", ArrayType(StructType((StructField("y", INT, comment="tief"),)))),
+            StructField("z", STRING, nullable=False, metadata='{"a":[1,"é"]}'),
+        )
+    )
+    columns = (
+        ColumnDefinition("k", BIGINT, nullable=False, comment="the key"),
+        ColumnDefinition("s", nested, default="NULL", metadata='{"unit":"m"}'),
+        ColumnDefinition("p", STRING),
+    )
+    command = create(schema, "t", *columns)
+    definition = replace(
+        command.definition,
+        partitioned_by=("bucket(4, k)", "p"),
+        primary_key=("k",),
+        properties=(("a", "1"), ("b", "zwei")),
+        comment="flights",
+    )
+    session.execute(replace(command, definition=definition))
+    found = session.table(f"{schema}.t")
+    assert found == served.node.session(user="bob").table(f"{schema}.t")
+    stored = found.descriptor.columns[1].type
+    assert isinstance(stored, StructType)
+    assert [field.field_id for field in stored.fields] != [None, None]
+    assert found.descriptor.owner == USER
+
+
+def test_a_managed_table_lies_below_its_schema(session: Session, schema: str) -> None:
+    session.execute(create(schema, "Flights"))
+    location = session.table(f"{schema}.Flights").location
+    assert location.endswith(f"/{schema}.db/flights")
+    assert Path(location.removeprefix("file://")).is_dir()
+
+
+def test_commands_of_every_layer_cross(session: Session, table: ResolvedTable) -> None:
+    name = f"{table.schema}.t"
+    session.execute(
+        [
+            AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),)),
+            AlterColumn(schema=table.schema, table="t", column="n", type=BIGINT, comment="wide"),
+            RenameColumn(schema=table.schema, table="t", column="n", new_name="m"),
+            SetTableProperties(schema=table.schema, table="t", set=(("a", "1"),)),
+            CreateView(
+                schema=table.schema,
+                definition=ViewDefinition(
+                    name="w",
+                    columns=(ColumnDefinition("k", BIGINT),),
+                    original_text="SELECT k FROM t",
+                    expanded_text=f"SELECT k FROM {name}",
+                ),
+            ),
+        ]
+    )
+    changed = session.table(name).descriptor
+    assert [c.name for c in changed.columns] == ["k", "v", "m"]
+    assert (changed.columns[2].type, changed.columns[2].comment) == (BIGINT, "wide")
+    assert changed.properties == (("a", "1"),)
+    assert session.tables(table.schema) == ["t", "w"]
+
+
+def test_a_table_can_be_read_as_of_a_version_and_a_time(
+    session: Session, table: ResolvedTable
+) -> None:
+    name, before = f"{table.schema}.t", table.catalog_version
+    done = session.execute(
+        AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),))
+    )
+    assert session.table(name, at=AsOf(version=before)) == table
+    assert session.table(name, at=AsOf(time=Timestamp(done.time - 1))) == table
+    assert len(session.table(name, at=AsOf(time=done.time)).descriptor.columns) == 3
+    assert session.tables(table.schema, at=AsOf(version=before)) == ["t"]
+
+
+def test_a_version_is_undone_and_redone(session: Session, schema: str) -> None:
+    session.execute(create(schema))
+    before = session.table(f"{schema}.t")
+    dropped = session.execute(DropTable(schema=schema, table="t"))
+    undone = session.undo(dropped.version)
+    assert undone.applied == (True,)
+    restored = session.table(f"{schema}.t")
+    assert (restored.descriptor, restored.location) == (before.descriptor, before.location)
+    with pytest.raises(Conflict, match=f"came back in version {undone.version} by {USER}"):
+        session.undo(dropped.version)
+    session.undo(undone.version)
+    assert session.tables(schema) == []
+    session.undrop(f"{schema}.t")
+    assert session.table(f"{schema}.t").descriptor == before.descriptor
+    with pytest.raises(ObjectNotFound, match="no version from"):
+        session.undrop(f"{schema}.never", kind="view")
+    with pytest.raises(VersionNotFound):
+        session.undo(10**9)
+    with pytest.raises(InvalidInput, match="no partitions"):
+        session.undrop_partitions(f"{schema}.t", partitions=["p=1"])
+
+
+def test_versions_are_compared_by_object_and_field(session: Session, table: ResolvedTable) -> None:
+    before = AsOf(version=table.catalog_version)
+    done = session.execute(
+        [
+            AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),)),
+            SetTableProperties(schema=table.schema, table="t", set=(("a", "1"),)),
+        ]
+    )
+    after = AsOf(version=done.version)
+    (found,) = session.differences(before, after)
+    assert (found.kind, found.id, found.name) == ("table", table.descriptor.id, f"{table.schema}.t")
+    assert found.change is DifferenceKind.ALTERED
+    assert set(found.fields) == {
+        FieldDifference("columns[n]", None, "n int"),
+        FieldDifference("properties[a]", None, "1"),
+        FieldDifference("schema_version", 1, 2),
+        FieldDifference("next_column_id", 3, 4),
+    }
+    assert found in session.differences(before)
+    assert session.differences(after, after) == ()
+
+
+def test_history_says_who_did_what(session: Session, schema: str) -> None:
+    done = session.execute(create(schema))
+    (version,) = session.history(start=done.version, end=done.version + 1)
+    ((verb, arguments),) = version.actions
+    assert (version.author, version.trimmed, verb) == (USER, False, "create_table")
+    assert arguments["table"] == f"{schema}.t"
+    assert arguments["columns"] == ["k bigint", "v string"]
+    assert session.history(end=1) == []
+
+
+def test_compaction_refuses_older_reads_and_keeps_the_others(own_node: Served, kind: str) -> None:
+    with_http = own_node.open(kind)
+    with_http.execute(CreateSchema(name="s"))
+    with_http.execute(create("s"))
+    kept = with_http.table("s.t")
+    version = kept.catalog_version
+    assert with_http.compact(version) is True
+    assert with_http.compact(version) is False
+    assert with_http.table("s.t", at=AsOf(version=version)) == kept
+    with pytest.raises(VersionNotFound, match=f"the earliest is version {version}"):
+        with_http.table("s.t", at=AsOf(version=version - 1))
+    assert [one.trimmed for one in with_http.history()] == [True, True, False]
+    with_http.close()

@@ -1,0 +1,160 @@
+"""What every `Session` does in transactions, and which of them and of the holds it lists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable
+from strandline.errors import HoldExpired, WriteConflict
+from strandline.metastore.interface import ResolvedTable, Session
+from strandline.metastore.store.rows import DeleteFile
+from strandline.model.types import INT
+from strandline.transactions import HolderType, TransactionState
+from tests.metastore.interface.calls import USER, create, data, write
+from tests.metastore.snapshots import files_of, paths_of
+
+
+def test_a_transaction_says_who_began_it_and_how_it_stands(session: Session) -> None:
+    begun = session.begin()
+    assert (begun.user, begun.state, begun.read_only) == (USER, TransactionState.OPEN, False)
+    assert session.transaction(begun.txn_id) == begun
+    assert session.begin(read_only=True).read_only
+    committed = session.commit(begun.txn_id)
+    assert committed.state is TransactionState.COMMITTED
+    assert committed.commit_time is not None
+    assert committed.commit_time > begun.begin_time
+    assert session.transaction(begun.txn_id) == committed
+
+
+def test_commit_and_abort_succeed_again_when_repeated(
+    session: Session, table: ResolvedTable
+) -> None:
+    committed, aborted = session.begin().txn_id, session.begin().txn_id
+    session.stage(committed, table.descriptor.id, add=[data("a")])
+    assert session.commit(committed) == session.commit(committed)
+    assert session.abort(aborted) == session.abort(aborted)
+    assert session.transaction(aborted).state is TransactionState.ABORTED
+
+
+def test_a_write_id_is_given_once_for_each_table(session: Session, schema: str) -> None:
+    session.execute([create(schema, "a"), create(schema, "b")])
+    a, b = (session.table(f"{schema}.{name}").descriptor.id for name in "ab")
+    write(session, a, data("x"))
+    txn_id = session.begin().txn_id
+    assert [session.stage(txn_id, i) for i in (a, b, a)] == [2, 1, 2]
+    assert session.stage(txn_id, a, add=[data("y")]) == 2
+    session.abort(txn_id)
+
+
+def test_an_aborted_transaction_leaves_nothing(session: Session, table: ResolvedTable) -> None:
+    table_id = table.descriptor.id
+    write(session, table_id, data("a"))
+    txn_id = session.begin().txn_id
+    session.stage(txn_id, table_id, add=[data("b", file_id=2)], remove=["a"])
+    session.abort(txn_id)
+    assert paths_of(session, table.name) == ["a"]
+
+
+def test_files_are_replaced_in_one_step(session: Session, table: ResolvedTable) -> None:
+    table_id = table.descriptor.id
+    write(session, table_id, data("a"), data("b", file_id=2))
+    txn_id = session.begin().txn_id
+    session.stage(txn_id, table_id, add=[data("ab", file_id=3)], remove=["a", "b"])
+    assert paths_of(session, table.name) == ["a", "b"]
+    session.commit(txn_id)
+    assert paths_of(session, table.name) == ["ab"]
+
+
+@pytest.mark.parametrize("how", ["remove", "touch", "name"])
+def test_of_two_that_change_one_file_the_first_to_commit_wins(
+    session: Session, table: ResolvedTable, how: str
+) -> None:
+    table_id = table.descriptor.id
+    write(session, table_id, data("a"))
+    first, second = session.begin().txn_id, session.begin().txn_id
+    for number, txn_id in enumerate((first, second)):
+        file_ids = (data("a").file_id,)
+        deletes = DeleteFile(path=f"d{number}", file_ids=file_ids, counts=(1,))
+        if how == "touch":
+            session.stage(txn_id, table_id, add=[deletes], touch=["a"])
+        elif how == "remove":
+            session.stage(txn_id, table_id, add=[deletes], remove=["a"])
+        else:
+            session.stage(txn_id, table_id, add=[deletes])
+    session.commit(second)
+    with pytest.raises(WriteConflict, match=f"transaction {second}"):
+        session.commit(first)
+    assert session.transaction(first).state is TransactionState.ABORTED
+    assert [file.path for file in files_of(session, table.name).delete_files] == ["d1"]
+
+
+def test_appends_of_two_transactions_are_both_there(session: Session, table: ResolvedTable) -> None:
+    table_id = table.descriptor.id
+    first, second = session.begin().txn_id, session.begin().txn_id
+    session.stage(first, table_id, add=[data("a")])
+    session.stage(second, table_id, add=[data("b", file_id=2)])
+    session.commit(second)
+    session.commit(first)
+    assert paths_of(session, table.name) == ["a", "b"]
+
+
+def test_ddl_that_takes_the_table_away_is_a_conflict(
+    session: Session, table: ResolvedTable
+) -> None:
+    txn_id = session.begin().txn_id
+    session.stage(txn_id, table.descriptor.id, add=[data("a")])
+    session.execute(DropTable(schema=table.schema, table="t"))
+    with pytest.raises(WriteConflict, match="dropped"):
+        session.commit(txn_id)
+
+
+def test_ddl_that_adds_a_column_is_no_conflict(session: Session, table: ResolvedTable) -> None:
+    txn_id = session.begin().txn_id
+    session.stage(txn_id, table.descriptor.id, add=[data("a")])
+    session.execute(
+        AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),))
+    )
+    session.commit(txn_id)
+    assert paths_of(session, table.name) == ["a"]
+
+
+def test_a_heartbeat_is_heard(session: Session) -> None:
+    begun = session.begin()
+    session.heartbeat(begun.txn_id)
+    assert session.transaction(begun.txn_id).last_heartbeat >= begun.last_heartbeat
+    session.commit(begun.txn_id)
+    session.heartbeat(begun.txn_id)  # a committed one has nothing left to lose
+
+
+def test_a_hold_is_taken_renewed_and_released(session: Session) -> None:
+    at = session.open([]).time
+    held = session.hold("reader", "ann", at=at, ttl_ms=60_000)
+    assert (held.kind, held.owner, held.at) == ("reader", "ann", at)
+    longer = session.renew_hold(held.hold_id, ttl_ms=600_000)
+    assert longer == replace(held, expires=longer.expires)
+    assert longer.expires > held.expires
+    session.release_hold(held.hold_id)
+    session.release_hold(held.hold_id)
+    with pytest.raises(HoldExpired):
+        session.renew_hold(held.hold_id)
+
+
+def test_who_keeps_something_back_is_listed(session: Session) -> None:
+    begun = session.begin()
+    held = session.hold("backup", "job 7", at=begun.begin_time)
+    present = session.holders()
+    assert present.min_open_txn is not None
+    assert present.min_open_txn <= begun.txn_id
+    assert present.low_watermark <= begun.begin_time
+    keepers = {(h.type, h.id): h for h in present.holders}
+    transaction = keepers[HolderType.TRANSACTION, begun.txn_id]
+    assert (transaction.kind, transaction.owner) == ("read-write", begun.user)
+    assert transaction.since == begun.begin_time
+    hold = keepers[HolderType.HOLD, held.hold_id]
+    assert (hold.kind, hold.owner, hold.ends) == ("backup", "job 7", held.expires)
+    session.release_hold(held.hold_id)
+    session.abort(begun.txn_id)
+    left = {(h.type, h.id) for h in session.holders().holders}
+    assert not left & {(transaction.type, transaction.id), (hold.type, hold.id)}
