@@ -21,7 +21,7 @@ from tests.catalog.killed_commits import COMMITS, FAULTS, REFUSED, names
 from tests.metastorage.stores import STORES, StoreKind
 from tests.project.checkout import ROOT
 
-ROUNDS = {"sqlite": 30, "postgresql": 12, "etcd": 12}
+ROUNDS = {"sqlite": 20, "postgresql": 12, "etcd": 12}
 SOAK_ROUNDS = 300
 
 

@@ -448,7 +448,7 @@ def run(*, examples: int, steps: int) -> None:
 
 
 def test_all_nodes_agree_with_the_model_whatever_happens() -> None:
-    run(examples=20, steps=40)
+    run(examples=12, steps=40)
 
 
 @pytest.mark.soak

@@ -29,7 +29,7 @@ from tests.metastorage.stores import StoreKind
 from tests.metastorage.work import increment
 from tests.sql.processes import Process
 
-SHORT, LONG = 1, 5
+SHORT, LONG = 1, 10
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -161,7 +161,7 @@ def test_increments_of_many_threads_lose_nothing(place: Place, times: int) -> No
 def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(
     kind: StoreKind, times: int
 ) -> None:
-    compare_with_a_dictionary(kind, settings(AS_USUAL, max_examples=8 * times))
+    compare_with_a_dictionary(kind, settings(AS_USUAL, max_examples=4 * times))
 
 
 # Several processes

@@ -29,7 +29,9 @@ GOLDENS = [
     for number, (value, data) in enumerate(goldens_0_1_0.GOLDENS + goldens_0_2_0.GOLDENS)
 ]
 TYPED = (CorruptData, IncompatibleFormat)
-ROUND_TRIPS = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+ROUND_TRIPS = settings(
+    max_examples=settings.default.max_examples // 5, suppress_health_check=[HealthCheck.too_slow]
+)
 
 TABLE = next(v for v, _ in goldens_0_2_0.CATALOG if isinstance(v, d.TableDescriptor))
 DATABASE = d.DatabaseDescriptor(1, "hive", "ann")

@@ -32,7 +32,7 @@ from tests.metastore.dml import Dml
 CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [8, pytest.param(300, marks=pytest.mark.soak)])
 def test_the_cache_gives_the_stores_answer_at_every_list(dml: Dml, examples: int) -> None:
     run_state_machine_as_test(
         type("Machine", (CacheMachine,), {"dml": dml}),

@@ -22,6 +22,7 @@ from strandline.metastore.thrift import (
 )
 from strandline.metastore.thrift.compiler import MAX_DEPTH, Compiler
 from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
+from tests.metastore.thrift.test_apache_thrift import SHARED
 from tests.metastore.thrift.values import structs
 from tests.servers.thrift_client import MISSING_RESULT, decode_application_exception, decode_result
 
@@ -134,9 +135,16 @@ def test_requests_that_differ_only_in_their_sequence_id_have_one_key() -> None:
     assert request_key(request("d1", 1)) != request_key(request("d2", 1))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, spec in HIVE_METASTORE.structs.items() if spec.kind != "result"]
-)
+OTHERS = [
+    name
+    for name, spec in HIVE_METASTORE.structs.items()
+    if spec.kind != "result" and (name not in SHARED or name == "SkewedInfo")
+]
+"""Of the rest, `test_apache_thrift` compares the bytes with those of the library, both ways,
+but for maps whose keys are lists."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_every_struct_comes_back_as_it_was(name: str) -> None:
     @settings(max_examples=5, suppress_health_check=list(HealthCheck))
     @given(structs(HIVE_METASTORE, name))
