@@ -33,7 +33,7 @@ from tests.sql.processes import Process
 
 READERS = 4
 ANSWER_SECONDS = 60.0
-OPENING_PATIENCE = 10.0
+OPENING_PATIENCE = 60.0
 UNTYPED = "untyped"
 """In the place of a code where an error has none, since it is not one of the program's own."""
 

@@ -144,7 +144,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 
 BATCHES = st.lists(st.lists(COMMANDS, min_size=1, max_size=3), min_size=3, max_size=14)
 SETTINGS = settings(
-    max_examples=settings.default.max_examples // 2,
+    max_examples=settings().max_examples // 2,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

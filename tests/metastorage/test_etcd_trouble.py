@@ -48,7 +48,7 @@ def answering(status: int, body: bytes) -> Iterator[EtcdGateway]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        gateway = EtcdGateway([f"127.0.0.1:{server.server_address[1]}"], timeout=5)
+        gateway = EtcdGateway([f"127.0.0.1:{server.server_address[1]}"], timeout=60)
         yield gateway
         gateway.close()
         server.shutdown()
@@ -123,7 +123,7 @@ def test_chunks_lost_before_an_invoke_of_many_conditions_are_written_again(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More conditions than are read in one request."""
-    store, other = place.node(patience=3), place.node()
+    store, other = place.node(), place.node()
     write = ChunkedValues.write
     written = []
 

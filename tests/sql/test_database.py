@@ -151,7 +151,7 @@ def test_a_write_waits_for_another_process_until_its_deadline(database: Database
             database.write(deadline=began + 0.05),
         ):
             pass
-        assert 0.05 <= time.monotonic() - began < 20
+        assert 0.05 <= time.monotonic() - began < 60
         assert database.name in refused.value.message
         assert ids(database) == []
         with ThreadPoolExecutor(1) as threads:

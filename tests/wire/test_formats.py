@@ -30,7 +30,7 @@ GOLDENS = [
 ]
 TYPED = (CorruptData, IncompatibleFormat)
 ROUND_TRIPS = settings(
-    max_examples=settings.default.max_examples // 5, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=settings().max_examples // 5, suppress_health_check=[HealthCheck.too_slow]
 )
 
 TABLE = next(v for v, _ in goldens_0_2_0.CATALOG if isinstance(v, d.TableDescriptor))

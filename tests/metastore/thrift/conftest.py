@@ -32,10 +32,10 @@ class Running:
         async def run() -> Any:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(60)
 
     def stop(self, *, grace: float = 5.0) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.stop(grace=grace), self.loop).result(20)
+        asyncio.run_coroutine_threadsafe(self.server.stop(grace=grace), self.loop).result(60)
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def serving(dispatcher: Dispatcher, settings: ServerSettings) -> Iterator[Runnin
     thread.start()
     server = ThriftServer(dispatcher, port=0, settings=settings, now=lambda: 1234.9)
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(60)
         running = Running(server, loop)
         yield running
         running.stop()

@@ -431,10 +431,11 @@ def test_an_idle_connection_is_closed_and_a_waiting_request_is_not(serve: Serve)
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
         return wait()
 
-    running = serve(handler, settings=ServerSettings(idle_timeout=0.2))
-    with connect(running) as busy, connect(running) as idle:
-        busy.sendall(request("get_all_databases"))
-        assert read_to_end(idle) == b""
+    running = serve(handler, settings=ServerSettings(idle_timeout=0.5))
+    with connect(running) as busy:
+        busy.sendall(request("get_all_databases"))  # at once: it is idle before
+        with connect(running) as idle:
+            assert read_to_end(idle) == b""
         running.on_loop(release.set)
         assert len(read_messages(busy, 1)) == 1
     assert running.server.statistics().idle_closed >= 1
@@ -485,7 +486,7 @@ def test_stopping_lets_a_request_in_work_finish(serve: Serve) -> None:
         stopping = asyncio.run_coroutine_threadsafe(running.server.stop(grace=20), running.loop)
         assert read_to_end(idle) == b""
         running.on_loop(release.set)
-        stopping.result(20)
+        stopping.result(60)
         # The first is answered, the second was never begun.
         answers = Scanner()
         answers.feed(read_to_end(stream))
