@@ -34,6 +34,7 @@ _fork_server.set_forkserver_preload(
         "strandline.node.node",
         "strandline.node.server",
         "tests.catalog.catalog_process",
+        "tests.durable.racing",
         "tests.metastorage.work",
         "tests.servers.served_node",
     ]

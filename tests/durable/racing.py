@@ -1,0 +1,139 @@
+"""A process that opens or joins a catalog and commits to it, until it is done or killed.
+
+It is killed at a counted point: before or after the n-th statement that it sends to a database.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable import (
+    AppliedUpdate,
+    CatalogTransaction,
+    DurableCatalogState,
+    UpdateLog,
+    durable_state,
+    joined_anew,
+)
+from strandline.durable.state import ENVIRONMENT, TrimmedAway
+from strandline.errors import Fenced, NotFound, OutOfSync
+from strandline.model.descriptors import ConfigEntry
+from strandline.sql import statements
+from tests.durable.logs import LOGS
+
+COMMITS = 5
+
+
+def kill_at(count: int, *, behind: bool) -> None:
+    """From now on, end this process at the ``count``-th statement."""
+    left, send = count, statements._sent
+
+    def sent(*arguments: Any, **named: Any) -> Any:  # Any: passed on as it came
+        nonlocal left
+        left -= 1
+        if left == 0 and not behind:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = send(*arguments, **named)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    pytest.MonkeyPatch().setattr(statements, "_sent", sent)
+
+
+def run(
+    say: Callable[[object], None],
+    hear: Callable[[], Any],
+    kind: str,
+    address: str,
+    name: str,
+    seed: int,
+    trimmed_to: int,
+) -> None:
+    """Say each epoch that was taken and each object that was committed; see the module.
+
+    ``trimmed_to`` is a version that every process has seen, up to which the log may be trimmed.
+    """
+    choose = random.Random(seed)
+    if choose.random() < 0.7:
+        kill_at(choose.randint(1, 120), behind=choose.random() < 0.5)
+    with LOGS[kind].open(address, HybridClock()) as log:
+        state = _opened(log, name, opens=choose.random() < 0.3, say=say)
+        latest = state.take_recovered()[-1]
+        for number in range(COMMITS):
+            if choose.random() < 0.1 and trimmed_to:
+                _compact(state, trimmed_to)
+            state, latest = _commit(state, latest, f"{name} {number}")
+            say(["committed", f"{name} {number}"])
+
+
+def _opened(
+    log: UpdateLog, name: str, *, opens: bool, say: Callable[[object], None]
+) -> DurableCatalogState:
+    while True:
+        openable = durable_state(log)
+        try:
+            if not opens:
+                return openable.join(member=name)
+        except NotFound:
+            opens = True  # there is no catalog yet
+        except Fenced:
+            continue  # opened by another process since the look at the token
+        with suppress(Fenced):
+            state = openable.open(
+                member=name, initialize=_initialize, raise_fence=lambda _token, _environment: None
+            )
+            say(["epoch", state.token.epoch])
+            return state
+
+
+def _again(fenced: DurableCatalogState) -> tuple[DurableCatalogState, AppliedUpdate]:
+    while True:
+        with suppress(Fenced):
+            state = joined_anew(fenced)
+            return state, state.take_recovered()[-1]
+
+
+def _initialize(transaction: CatalogTransaction) -> None:
+    with transaction.entry("configure", {}):
+        transaction.put(ConfigEntry(ENVIRONMENT, "race"))
+
+
+def _compact(state: DurableCatalogState, up_to: int) -> None:
+    with suppress(Fenced):  # the commit that follows finds that out too
+        state.compact(up_to)
+
+
+def _commit(
+    state: DurableCatalogState, latest: AppliedUpdate, name: str
+) -> tuple[DurableCatalogState, AppliedUpdate]:
+    while True:
+        try:
+            transaction = state.transaction(latest, author=name)
+            with transaction.entry("set_configuration", {"name": name}):
+                transaction.put(ConfigEntry(name, "x"))
+                transaction.allocate_id()
+            return state, state.commit_transaction(transaction)
+        except OutOfSync:
+            state, latest = _caught_up(state, latest)
+        except Fenced:
+            state, latest = _again(state)
+
+
+def _caught_up(
+    state: DurableCatalogState, latest: AppliedUpdate
+) -> tuple[DurableCatalogState, AppliedUpdate]:
+    try:
+        while applied := state.updates_after(latest):
+            latest = applied[-1]
+        return state, latest
+    except (TrimmedAway, Fenced):
+        return _again(state)

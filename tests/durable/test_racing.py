@@ -1,0 +1,122 @@
+"""Two processes race to open, join and commit, and are killed at counted points.
+
+On every log exactly the acknowledged commits are there, in one order, and at most one more of each
+process that was killed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable import Contents, Update, UpdateLog, durable_state
+from strandline.durable.contents import EMPTY
+from strandline.errors import NotFound
+from tests.durable.logs import LOGS
+from tests.durable.racing import COMMITS
+from tests.sql.processes import Process
+
+PROCESSES = 2
+QUICK = ("stash on sqlite", "shadow in sqlite")
+IN_SQL = [name for name in LOGS if "etcd" not in name]
+"""Where the points are counted that a process is killed at."""
+
+
+class Race:
+    """The races on one log, and what is known of it."""
+
+    def __init__(self, kind: str, folder: Path, *, seed: int) -> None:
+        self._kind, self._address = kind, LOGS[kind].create(folder)
+        self._choose = random.Random(seed)
+        self._contents: Contents = EMPTY
+        self._epochs: set[int] = set()
+        self.version = 0
+        self.killed = 0
+
+    def run(self, number: int) -> None:
+        """One round."""
+        names = [f"round {number} process {n}" for n in range(PROCESSES)]
+        processes = [
+            Process(
+                "tests.durable.racing:run",
+                self._kind,
+                self._address,
+                name,
+                self._choose.randrange(1 << 30),
+                self.version,
+            )
+            for name in names
+        ]
+        said = {
+            name: list(process.everything()) for name, process in zip(names, processes, strict=True)
+        }
+        for process in processes:
+            status = process.finish()
+            process.close()
+            assert status in (0, -9), said
+            self.killed += status != 0
+        with LOGS[self._kind].open(self._address, HybridClock()) as log:
+            upper = log.check().frontier.upper  # behind every commit in flight
+            updates = log.updates(self.version + 1, upper)
+            self._follow(updates)
+            self._compare(log)
+        for name, words in said.items():
+            self._check_process(name, words, updates)
+
+    def _follow(self, updates: tuple[Update, ...]) -> None:
+        for update in updates:
+            self.version += 1
+            assert update.version == self.version
+            self._contents = self._contents.apply(update.changes(), at=update.time)
+        assert all(n == 1 for n in Counter(update.id for update in updates).values())
+
+    def _compare(self, log: UpdateLog) -> None:
+        """What a process that starts now reads is what the updates made."""
+        try:
+            latest = durable_state(log).open_read_only().recovered[-1]
+        except NotFound:
+            assert self.version == 0
+            return
+        assert latest.version == self.version
+        assert latest.contents == self._contents
+
+    def _check_process(self, name: str, words: list[list[object]], updates: object) -> None:
+        assert isinstance(updates, tuple)
+        epochs = {int(str(value)) for word, value in words if word == "epoch"}
+        assert not epochs & self._epochs, "an epoch was given twice"
+        self._epochs |= epochs
+        acknowledged = [value for word, value in words if word == "committed"]
+        present = [one.author for one in updates if one.author.startswith(f"{name} ")]
+        assert present[: len(acknowledged)] == acknowledged
+        assert len(present) <= len(acknowledged) + 1
+        assert present == [f"{name} {number}" for number in range(len(present))]
+        assert len(present) <= COMMITS
+
+
+def race(kind: str, folder: Path, *, rounds: int, seed: int = 7) -> None:
+    races = Race(kind, folder, seed=seed)
+    for number in range(rounds):
+        races.run(number)
+    assert races.version > rounds
+    assert races.killed
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_what_was_acknowledged_is_there_once_whoever_is_killed(kind: str, tmp_path: Path) -> None:
+    race(kind, tmp_path, rounds=3)
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("kind", IN_SQL)
+def test_many_rounds(kind: str, tmp_path: Path) -> None:
+    race(kind, tmp_path, rounds=100 if "sqlite" in kind else 20, seed=11)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", IN_SQL)
+def test_two_thousand_rounds(kind: str, tmp_path: Path) -> None:
+    race(kind, tmp_path, rounds=2000, seed=random.randrange(1 << 30))
