@@ -42,8 +42,12 @@ class Settings:
     reaches it at that path. Once it was named it need not be named again.
     ``objects``: the postgresql:// address of the database that keeps what etcd does not, for a
     store at an etcd:// address.
-    ``catalog_log``: which log keeps the catalog of a new store: metastorage, stash or shadow. A
-    store remembers it, so it need not be named again. Not set, it is metastorage for a new store.
+    ``catalog_log``: which log keeps the catalog of a new store: metastorage, stash, persist or
+    shadow. A store remembers it, so it need not be named again. Not set, it is metastorage for a
+    new store.
+    ``catalog_blobs``: where the log persist of a new catalog keeps its blobs: an absolute path that
+    every node reaches, or s3://bucket/prefix. A store remembers it. Not set, it is a folder in the
+    store, or in the warehouse of a store on servers.
     ``delay_ms``: for a new catalog, how long after its commit a version becomes active on every
     node. Not set, it is 0 in a folder and 200 ms on servers.
     ``clock_skew_ms``: for a new catalog, how much the clocks of its nodes may differ. Not set, it
@@ -91,6 +95,7 @@ class Settings:
     warehouse: str = ""
     objects: str = ""
     catalog_log: str = ""
+    catalog_blobs: str = ""
     delay_ms: int | None = None
     clock_skew_ms: int | None = None
     thrift_port: int = DEFAULT_THRIFT_PORT

@@ -50,7 +50,9 @@ def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fi
 
     def initialize(transaction: CatalogTransaction) -> None:
         with transaction.entry("initialize", {"database": DEFAULT_DATABASE}):
-            transaction.put(ConfigEntry(ENVIRONMENT, new_environment_id()))
+            transaction.put(
+                ConfigEntry(ENVIRONMENT, transaction.environment or new_environment_id())
+            )
             transaction.put(ConfigEntry(DELAY, str(delay_ms)))
             transaction.put(ConfigEntry(SKEW, str(skew_ms)))
             database, schema, zone = transaction.allocate_id(amount=3)

@@ -94,6 +94,11 @@ class UpdateLog(ABC):
     """See the module. Safe to use from several threads; several processes may share a log."""
 
     @property
+    def environment(self) -> str | None:
+        """The environment id that a new catalog in this log has; None where any will do."""
+        return None
+
+    @property
     @abstractmethod
     def max_updates(self) -> int:
         """How many updates, each with an audit event, one append may have."""

@@ -153,12 +153,14 @@ def _beside(
     )
 
 
-def upper_within(get: Callable[[C, str], KeyValue | None]) -> Callable[[C], int]:
+def upper_within(
+    get: Callable[[C, str], KeyValue | None], version_key: str = VERSION
+) -> Callable[[C], int]:
     """Reads the log's upper inside a transaction that the caller opened on the log's own database.
 
     ``get`` is `Metastorage.get` inside such a transaction.
     """
-    return lambda connection: _version_in(get(connection, VERSION)) + 1
+    return lambda connection: _version_in(get(connection, version_key)) + 1
 
 
 class MetastorageLog(UpdateLog):

@@ -68,7 +68,7 @@ class OpenableState:
         """
         while True:
             latest = ReadOnlyState(self._log)
-            fill = initialize if latest.environment is None else None
+            fill = self._initializing(initialize) if latest.environment is None else None
             try:
                 return self._take_over(
                     latest, fill, member, raise_fence, author, deploy_generation=deploy_generation
@@ -91,7 +91,17 @@ class OpenableState:
         latest = ReadOnlyState(self._log)
         if self._log.token() is not None:
             raise OutOfSync("there is a catalog in this store already; join it")
-        return self._take_over(latest, initialize, member, raise_fence, author)
+        fill = self._initializing(initialize)
+        return self._take_over(latest, fill, member, raise_fence, author)
+
+    def _initializing(self, initialize: Fill) -> Fill:
+        """``initialize``, told of the environment id that the log asks for."""
+
+        def fill(transaction: CatalogTransaction) -> None:
+            transaction.environment = self._log.environment
+            initialize(transaction)
+
+        return fill
 
     def edit(
         self, change: Fill, *, member: str, raise_fence: RaiseFence, author: str

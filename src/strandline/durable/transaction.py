@@ -65,6 +65,8 @@ class CatalogTransaction:
         self._id = secrets.token_bytes(ID_BYTES)
         self.on_insert: Callable[[object], object] | None = None
         """Completes a value that is about to be inserted."""
+        self.environment: str | None = None
+        """The environment id that a new catalog is to have, if any."""
         self._changes: list[Change] = []
         # The last change of an allocator, by its key: the number of the entry, the place in it.
         self._allocations: dict[bytes, tuple[int, int]] = {}

@@ -3,7 +3,8 @@
 ====================  =============================================================================
 ``metastorage``       the store's metastorage: its SQL database, or etcd
 ``stash``             tables of rows in the store's SQL database
-``shadow``            both, which must say the same; the metastorage decides
+``persist``           a shard: its state on the metastorage, its rows in files or a bucket of S3
+``shadow``            both of the first two, which must say the same; the metastorage decides
 ====================  =============================================================================
 
 `LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
@@ -34,7 +35,7 @@ from strandline.durable import (
     upper_within,
 )
 from strandline.errors import CorruptData, InvalidInput
-from strandline.metastorage import SqlMetastorage, open_metastorage
+from strandline.metastorage import Metastorage, SqlMetastorage, open_metastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.node.address import StoreAddress
@@ -52,6 +53,8 @@ KEPT = Table(
 )
 whole_row(KEPT)
 DEFAULT = "metastorage"
+BLOBS_FOLDER = "_catalog"
+"""Below the warehouse of a store on servers; Spark does not read what begins so."""
 _READ = "SELECT name FROM strandline_catalog_log WHERE id = 1"
 _PUT = (
     "INSERT INTO strandline_catalog_log (id, name) VALUES (1, ?)"
@@ -61,11 +64,17 @@ _PUT = (
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """What a log is opened with: the store's SQL database, and its address."""
+    """What a log is opened with: the store's SQL database, and its address.
+
+    ``blobs`` is where the catalog keeps blobs, as the user says; empty if it is not said. Those of
+    a new catalog then go below ``warehouse``, or the folder of the store.
+    """
 
     database: Database
     address: StoreAddress
     clock: HybridClock
+    blobs: str = ""
+    warehouse: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +89,22 @@ OpenLog = Callable[[LogPlace, ExitStack], OpenedLog]
 """Opens a log; what is to be closed goes to the stack."""
 
 
-def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
+def _metastorage_of(
+    place: LogPlace, opened: ExitStack, version_key: str
+) -> tuple[Metastorage, UpperWithin | None]:
+    """The store's metastorage, and what reads the upper of the log whose last version it keeps."""
     if not place.address.is_one_database:
         metastorage = open_metastorage(place.address.catalog, place.clock)
         opened.callback(metastorage.close)
-        return OpenedLog(MetastorageLog(metastorage), None)
+        return metastorage, None
     store = SqlMetastorage(place.database, place.clock)
     opened.callback(store.close)
-    within = UpperWithin(upper_within(store.get_on), store.getting(CATALOG_VERSION))
+    within = UpperWithin(upper_within(store.get_on, version_key), store.getting(version_key))
+    return store, within
+
+
+def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
+    store, within = _metastorage_of(place, opened, CATALOG_VERSION)
     return OpenedLog(MetastorageLog(store), within)
 
 
@@ -95,6 +112,21 @@ def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
     log = StashLog(place.database, place.clock)
     opened.callback(log.close)
     return OpenedLog(log, UpperWithin(stash_log.upper_within, stash_log.READ_UPPER))
+
+
+def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
+    # Imported here, because only its users need Parquet and S3.
+    from strandline.durable.persist.opening import VERSION as PERSIST_VERSION
+    from strandline.durable.persist.opening import open_persist_log
+
+    store, within = _metastorage_of(place, opened, PERSIST_VERSION)
+    log = open_persist_log(
+        store,
+        folder=place.address.folder,
+        blobs=place.blobs,
+        otherwise=place.warehouse and f"{place.warehouse.rstrip('/')}/{BLOBS_FOLDER}",
+    )
+    return OpenedLog(log, within)
 
 
 def _alone(opening: OpenLog) -> OpenLog:
@@ -125,6 +157,7 @@ def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenL
 LOGS: dict[str, OpenLog] = {
     DEFAULT: _open_metastorage_log,
     "stash": _alone(_open_stash),
+    "persist": _open_persist,
     "shadow": _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
 """Every log that a store may have, by the name in the setting."""

@@ -204,7 +204,9 @@ def _log_of(
 ) -> OpenedLog:
     """The catalog's log; the clock is behind no time of the store."""
     _move_past(clock, database)
-    place = LogPlace(database, address, clock)
+    place = LogPlace(
+        database, address, clock, blobs=settings.catalog_blobs, warehouse=settings.warehouse
+    )
     return open_catalog_log(place, opened, wanted=settings.catalog_log)
 
 

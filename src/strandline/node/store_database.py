@@ -50,6 +50,12 @@ MARKS = (
         "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM metastorage"
         " WHERE key = 'catalog.version'",
     ),
+    Mark(
+        CATALOG_MARK,
+        "metastorage",
+        "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM metastorage"
+        " WHERE key = 'persist.version'",
+    ),
     Mark(CATALOG_MARK, "stash", "SELECT upper - 1 FROM stash WHERE id = 1"),
     Mark("event", "notification_sequence", "SELECT event_id FROM notification_sequence"),
     Mark("transaction", "txn", "SELECT seq FROM sqlite_sequence WHERE name = 'txn'"),

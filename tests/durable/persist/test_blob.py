@@ -104,6 +104,7 @@ def test_a_file_has_its_name_once_its_bytes_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = FileBlob(tmp_path)
+    blob.set("k0", b"old")
     calls: list[str] = []
     for name in ("write", "fsync", "rename"):
         real = getattr(os, name)
@@ -138,12 +139,14 @@ def test_a_write_that_fails_leaves_the_old_value_and_no_file(
 
 def test_files_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
     blob = FileBlob(tmp_path)
+    assert blob.remove_unfinished() == 0
+    blob.set("k0", b"value")
     (tmp_path / UNFINISHED / "killed").write_bytes(b"half a val")
     with open(tmp_path / UNFINISHED / "written now", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert blob.remove_unfinished() == 1
     assert [path.name for path in (tmp_path / UNFINISHED).iterdir()] == ["written now"]
-    assert list(blob.list()) == []
+    assert list(blob.list()) == [("k0", 5)]
 
 
 # -- S3 --------------------------------------------------------------------------------------------

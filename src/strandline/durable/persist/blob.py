@@ -67,18 +67,12 @@ def _file_name(key: str) -> str:
 
 
 class FileBlob(Blob):
-    """Blobs in one folder, which is made if it is missing; ``mode`` is that of its files."""
+    """Blobs in one folder, which is made with the first of them; ``mode`` is that of its files."""
 
     def __init__(self, folder: Path, *, mode: int = 0o666, folder_mode: int = 0o777) -> None:
         self._folder = folder
         self._unfinished = folder / UNFINISHED
-        self._mode = mode
-        with self._errors("made"):
-            if not self._unfinished.is_dir():
-                folder.mkdir(mode=folder_mode, parents=True, exist_ok=True)
-                self._unfinished.mkdir(mode=folder_mode, exist_ok=True)
-                for made in (folder, folder.parent):
-                    _sync_folder(made)
+        self._mode, self._folder_mode = mode, folder_mode
 
     def get(self, key: str) -> bytes | None:
         with self._errors("read"):
@@ -90,6 +84,8 @@ class FileBlob(Blob):
     def set(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with self._errors("written"):
+            if not self._unfinished.is_dir():
+                self._make_folders()
             descriptor, unfinished = self._new_file()
             try:
                 rest = memoryview(data)
@@ -104,6 +100,12 @@ class FileBlob(Blob):
             finally:
                 os.close(descriptor)
             _sync_folder(self._folder)
+
+    def _make_folders(self) -> None:
+        self._folder.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
+        self._unfinished.mkdir(mode=self._folder_mode, exist_ok=True)
+        for folder in (self._folder, self._folder.parent):
+            _sync_folder(folder)
 
     def _new_file(self) -> tuple[int, str]:
         """A new file under a lock of ours, and its path."""
@@ -130,7 +132,7 @@ class FileBlob(Blob):
             return size
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        with self._errors("listed"):
+        with self._errors("listed"), suppress(FileNotFoundError):
             for entry in os.scandir(self._folder):
                 key = unquote(entry.name)
                 if entry.name == UNFINISHED or not key.startswith(prefix):
@@ -140,7 +142,7 @@ class FileBlob(Blob):
 
     def remove_unfinished(self) -> int:
         removed = 0
-        with self._errors("listed"):
+        with self._errors("listed"), suppress(FileNotFoundError):  # no blob was written yet
             for entry in os.scandir(self._unfinished):
                 with suppress(FileNotFoundError):
                     descriptor = os.open(entry.path, os.O_WRONLY)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
@@ -31,7 +30,7 @@ from strandline.durable.log import (
     check_versions,
 )
 from strandline.durable.persist.blob import Blob
-from strandline.durable.persist.consensus import Consensus, MetastorageConsensus, seqno_in
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
 from strandline.durable.persist.shard import Shard
 from strandline.durable.persist.shard_state import (
@@ -39,7 +38,6 @@ from strandline.durable.persist.shard_state import (
     Append,
     Batch,
     Batches,
-    ShardDiff,
     ShardState,
     UploadExpired,
     compare_and_append,
@@ -55,14 +53,12 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
-from strandline.metastorage import Beside, KeyValue, Operation
+from strandline.metastorage import Beside, Operation, Put
 from strandline.wire.registry import decode, decode_up_to
 
 MAX_UPDATES = 50_000
 _TODO = "restore the store from a backup"
 _CATALOG = b"catalog"
-
-C = TypeVar("C")
 
 
 def shard_name(environment: str) -> str:
@@ -71,35 +67,31 @@ def shard_name(environment: str) -> str:
     return f"s{uuid.UUID(bytes=digest[:16])}"
 
 
-def upper_within(
-    get: Callable[[C, str], KeyValue | None], consensus: MetastorageConsensus, shard: str
-) -> Callable[[C], int]:
-    """Reads the log's upper inside a transaction that the caller opened on the log's own database.
+class PersistLog(UpdateLog):
+    """See the module.
 
-    ``get`` is `Metastorage.get` inside such a transaction.
+    The last version is also written at ``version_key``, for SQL that reads it.
     """
 
-    def upper(connection: C) -> int:
-        pointer = get(connection, consensus.head_key(shard))
-        if pointer is None:
-            return ShardState(shard).upper
-        last = get(connection, consensus.version_key(shard, seqno_in(pointer)))
-        if last is None:
-            raise CorruptData(f"the last change of shard {shard} is missing; {_TODO}")
-        return int(decode_up_to(last.value, ShardDiff, "upper")["upper"])
-
-    return upper
-
-
-class PersistLog(UpdateLog):
-    """See the module."""
-
     def __init__(
-        self, consensus: Consensus, blob: Blob, shard: str, *, tidied_every: int = EVERY
+        self,
+        consensus: Consensus,
+        blob: Blob,
+        shard: str,
+        *,
+        environment: str | None = None,
+        version_key: str | None = None,
+        tidied_every: int = EVERY,
     ) -> None:
         self.shard = Shard(consensus, blob, shard)
         self.maintenance = Maintenance(self.shard, every=tidied_every)
+        self._environment = environment
+        self._version_key = version_key
         self._writer = secrets.token_bytes(8)
+
+    @property
+    def environment(self) -> str | None:
+        return self._environment
 
     @property
     def max_updates(self) -> int:
@@ -143,7 +135,11 @@ class PersistLog(UpdateLog):
             for update, time in zip(updates, given, strict=True)
             for row in Unordered(update).at(time)
         ]
-        beside = () if companion is None else (_beside(companion, updates, times),)
+        beside: list[Operation] = []
+        if self._version_key is not None:
+            beside.append(Put(self._version_key, b"%020d" % updates[-1].version))
+        if companion is not None:
+            beside.append(_beside(companion, updates, times))
         try:
             after = self._commit(updates, rows, token, new_token, given[-1], beside)
         except AlreadyCommitted as committed:

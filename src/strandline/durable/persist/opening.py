@@ -1,0 +1,91 @@
+"""Opening the shard of a catalog on a metastorage, which remembers what belongs to it.
+
+=======================  ===========================================================================
+``persist.environment``  the environment id of the catalog, made before there is one: the name of
+                         the shard is a hash of it
+``persist.blobs``        where the blobs are: ``s3://bucket/prefix``, an absolute path, or nothing
+                         for a folder below that of the store
+``persist.version``      the last version, 20 decimal digits, for SQL that looks at it
+``persist.{shard}.…``    the changes of the shard (`MetastorageConsensus`)
+=======================  ===========================================================================
+
+The first opener writes the first two, in one step; whoever comes later reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from strandline.durable.opening import new_environment_id
+from strandline.durable.persist.blob import Blob, FileBlob
+from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.object_blob import open_bucket
+from strandline.durable.persist.persist_log import PersistLog, shard_name
+from strandline.errors import CorruptData, InvalidInput
+from strandline.metastorage import Absent, Metastorage, Put
+
+ENVIRONMENT = "persist.environment"
+BLOBS = "persist.blobs"
+VERSION = "persist.version"
+FOLDER = "catalog"
+"""The folder of the blobs, below that of a store."""
+
+
+def open_persist_log(
+    store: Metastorage, *, folder: Path | None, blobs: str = "", otherwise: str = ""
+) -> PersistLog:
+    """The log of the catalog in ``store``; ``folder`` is that of the store, if it has one.
+
+    ``blobs`` is where its blobs are; empty if it is not said. Those of a new catalog then go to
+    ``otherwise``, or to ``folder``. Raises `InvalidInput` for a place that is none, or another one
+    than the catalog has.
+    """
+    if store.get(ENVIRONMENT) is None:
+        place = blobs or otherwise
+        if not place and folder is None:
+            raise InvalidInput(
+                "catalog_log is persist, and catalog_blobs does not say where its blobs go; name a"
+                " folder that every node reaches, or s3://bucket/prefix"
+            )
+        _open_blobs(place, folder)  # an address that is none is refused before it is remembered
+        made = [Put(ENVIRONMENT, new_environment_id().encode()), Put(BLOBS, place.encode())]
+        store.invoke([Absent(ENVIRONMENT)], made)
+    environment, kept = store.get(ENVIRONMENT), store.get(BLOBS)
+    if environment is None or kept is None:
+        raise CorruptData(
+            "the store does not say where the blobs of its catalog are; restore it from a backup"
+        )
+    place = kept.value.decode()
+    if blobs not in ("", place):
+        raise InvalidInput(
+            f"catalog_blobs is {blobs}, and the blobs of the catalog are in"
+            f" {place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
+        )
+    name = environment.value.decode()
+    return PersistLog(
+        MetastorageConsensus(store),
+        _open_blobs(place, folder),
+        shard_name(name),
+        environment=name,
+        version_key=VERSION,
+    )
+
+
+def _open_blobs(place: str, folder: Path | None) -> Blob:
+    if place.startswith("s3:"):
+        return open_bucket(place)
+    if place:
+        if not os.path.isabs(place):
+            raise InvalidInput(
+                f"catalog_blobs is {place!r}; it is an absolute path or s3://bucket/prefix"
+            )
+        return FileBlob(Path(place))
+    if folder is None:
+        raise CorruptData(
+            "the blobs of the catalog lie in the folder of its store, and the store has none;"
+            " name the store by its folder"
+        )
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    return FileBlob(folder / FOLDER, mode=mode & 0o666, folder_mode=mode)
