@@ -25,13 +25,29 @@ from strandline.durable import (
     UpdateLog,
     durable_state,
 )
+from strandline.durable.persist.consensus import Consensus
+from strandline.durable.persist.maintenance import EVERY
+from strandline.durable.persist.persist_log import PersistLog
 from strandline.durable.state import ENVIRONMENT
 from strandline.model.descriptors import ConfigEntry
 from strandline.sql import open_engine
-from tests.durable.logs import LOGS, LogKind
+from tests.durable.logs import LOGS, SHARD, LogKind, Persist
+from tests.durable.updates import TOKEN, begin, update
+from tests.metastorage.stores import STORES
 from tests.servers.postgresql import PostgresServer
 
-MEASURED = ("metastorage on sqlite", "stash on sqlite", "stash on postgresql")
+MEASURED = (
+    "metastorage on sqlite",
+    "stash on sqlite",
+    "stash on postgresql",
+    "persist on sqlite",
+    "persist on postgresql",
+)
+PERSIST = {
+    f"persist on {name}": Persist(STORES[name], tidied_every=EVERY)
+    for name in ("sqlite", "postgresql")
+}
+KINDS: dict[str, LogKind] = LOGS | PERSIST
 FEW, MANY = 100, 100_000
 BATCH = 10_000
 CALLS, WARM_UP = 300, 30
@@ -94,7 +110,7 @@ def medians(name: str) -> list[float]:
     with ExitStack() as stack:
         writers = []
         for count in (FEW, MANY):
-            writer = Writer(stack.enter_context(a_log(LOGS[name])))
+            writer = Writer(stack.enter_context(a_log(KINDS[name])))
             writer.fill(count)
             writers.append(writer)
         spent: list[list[float]] = [[] for _ in writers]
@@ -111,7 +127,7 @@ def open_many() -> list[Measured]:
     """From the snapshot, by another handle than the one that wrote it."""
     rows = []
     for name in MEASURED:
-        kind = LOGS[name]
+        kind = KINDS[name]
         with tempfile.TemporaryDirectory() as folder:
             address = kind.create(Path(folder))
             with kind.open(address, HybridClock()) as log:
@@ -179,3 +195,55 @@ def raw_inserts(address: str, seconds: float) -> float:
             connection.commit()
             done += 1
     return done / seconds
+
+
+@benchmark(
+    group="durable",
+    name="persist, one append: above the raw compare-and-set, p50",
+    unit="µs",
+    better="lower",
+    target=400.0,
+)
+def persist_latency() -> Measured:
+    """On SQLite and local files; both in turns. The reference is the compare-and-set."""
+    raw, appended = persist_calls("persist on sqlite")
+    set_us = statistics.median(raw) * 1e6
+    return Measured(statistics.median(appended) * 1e6 - set_us, reference=set_us)
+
+
+@benchmark(
+    group="durable",
+    name="persist on PostgreSQL: appends a second against raw compare-and-sets",
+    unit="x",
+    better="higher",
+    target=0.5,
+)
+def persist_rate() -> float:
+    """One writer, maintenance included."""
+    raw, appended = persist_calls("persist on postgresql")
+    return sum(raw) / sum(appended)
+
+
+def persist_calls(name: str) -> tuple[list[float], list[float]]:
+    """Seconds of compare-and-sets of as many bytes, and of appends of one object, in turns."""
+    raw: list[float] = []
+    appended: list[float] = []
+    with a_log(KINDS[name]) as log:
+        assert isinstance(log, PersistLog)
+        consensus = log.shard.consensus
+        begin(log, WARM_UP)
+        size = len(consensus.scan(SHARD, 0)[-1].data)
+        log.maintenance.tidy()  # loads Parquet
+        for n in range(2 * EVERY):
+            raw.append(timed_set(consensus, n, bytes(size)))
+            one = update(WARM_UP + 1 + n)
+            began = time.perf_counter()
+            log.append(one.version, TOKEN, [one])
+            appended.append(time.perf_counter() - began)
+    return raw, appended
+
+
+def timed_set(consensus: Consensus, number: int, data: bytes) -> float:
+    began = time.perf_counter()
+    consensus.compare_and_set("raw", number or None, number + 1, data)
+    return time.perf_counter() - began

@@ -71,6 +71,10 @@ class Stash(OnMetastorage):
 class Persist(OnMetastorage):
     """Its state on a metastorage, its blobs in a folder."""
 
+    def __init__(self, stores: StoreKind, *, tidied_every: int = TIDIED_EVERY) -> None:
+        super().__init__(stores)
+        self._tidied_every = tidied_every
+
     def create(self, folder: Path) -> str:
         return f"{self._stores.create(folder)}|{folder}/blobs"
 
@@ -81,8 +85,8 @@ class Persist(OnMetastorage):
     def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
         store_address, _, place = address.partition("|")
         with self._stores.open(store_address, clock) as store:
-            blob = self.open_blobs(place)
-            yield PersistLog(MetastorageConsensus(store), blob, SHARD, tidied_every=TIDIED_EVERY)
+            blob, every = self.open_blobs(place), self._tidied_every
+            yield PersistLog(MetastorageConsensus(store), blob, SHARD, tidied_every=every)
 
 
 class PersistOnS3(Persist):

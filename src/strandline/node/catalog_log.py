@@ -4,7 +4,7 @@
 ``metastorage``       the store's metastorage: its SQL database, or etcd
 ``stash``             tables of rows in the store's SQL database
 ``persist``           a shard: its state on the metastorage, its rows in files or a bucket of S3
-``shadow``            both of the first two, which must say the same; the metastorage decides
+``shadow``            the first two, which must say the same; the metastorage decides
 ====================  =============================================================================
 
 `LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
