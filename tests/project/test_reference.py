@@ -9,6 +9,7 @@ import click
 import pytest
 
 # Importing these registers formats and methods.
+import strandline.durable.persist.shard_state
 import strandline.metastore.hive.service
 import strandline.node
 from strandline import errors
