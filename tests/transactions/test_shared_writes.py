@@ -188,6 +188,15 @@ def test_a_caller_whose_time_is_over_leaves_and_its_call_is_not_made(store: Stor
     assert "late" not in {t.user for t in store.transactions.open_transactions(limit=10)}
 
 
+def test_a_call_that_waits_for_no_thread_is_told_when_its_time_is_over(store: Store) -> None:
+    with together(store) as submitted:
+        late = submitted(store.transactions.beginning(1, user="late", timeout=0.0))
+        begun = submitted(store.transactions.beginning(1, user="ann"))
+    assert begun()
+    with pytest.raises(DeadlineExceeded, match="nothing was changed"):
+        late()
+
+
 def test_more_calls_than_the_queue_holds_are_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,17 @@ class SharedCall(Generic[T]):
         except StrandlineError as error:
             self.error = error
 
+    def is_late(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() >= self.end
+
+    def late(self) -> DeadlineExceeded:
+        """The error of a call that no round has taken."""
+        return DeadlineExceeded(
+            f"the call did not get its turn to write within {self.timeout:.1f} s; nothing was"
+            " changed, try again"
+        )
+
     def refused(self) -> bool:
         """Whether `check` refuses it."""
         try:
@@ -254,10 +265,7 @@ class SharedWrites:
         try:
             if gate.acquire(timeout=max(call.end - time.monotonic(), 0.0)):
                 return
-            error: BaseException = DeadlineExceeded(
-                f"the call did not get its turn to write within {call.timeout:.1f} s; nothing was"
-                " changed, try again"
-            )
+            error: BaseException = call.late()
         except BaseException as interrupt:
             error = interrupt
         with self._lock:
@@ -283,9 +291,9 @@ class SharedWrites:
                     min(expected, MOST_TOGETHER), min(seconds, LONGEST_WAIT_SECONDS)
                 )
                 calls = self._taken()
-                if not calls:  # they have left
-                    continue
-                self._at_work = True
+                self._at_work = bool(calls)
+            if not calls:  # they have left, or are late
+                continue
             began = time.monotonic()
             try:
                 self._round(calls)
@@ -313,6 +321,10 @@ class SharedWrites:
         txn_ids: set[int] = set()
         while self._waiting and len(calls) < MOST_TOGETHER:
             call = self._waiting.popleft()
+            if call.is_late():
+                call.error = call.late()
+                call.tell()
+                continue
             (put_off if call.txn_id in txn_ids else calls).append(call)
             if call.txn_id is not None:
                 txn_ids.add(call.txn_id)
