@@ -1,0 +1,116 @@
+"""The suite of the logs can fail: each fault that is planted in the stash is found by it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from strandline.durable import StashLog, UpdateLog, rows
+from strandline.errors import StrandlineError
+from tests.durable import test_log_contract as contract
+from tests.durable.conftest import NewLog
+
+STASH = "stash on sqlite"
+
+
+@dataclass(frozen=True)
+class Tooth:
+    """``old`` in the source of ``owner.name`` is ``new``, and ``check`` of the suite finds that."""
+
+    owner: Any
+    name: str
+    old: str
+    new: str
+    check: Callable[..., None]
+    given: tuple[tuple[str, Any], ...] = ()
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        real = getattr(self.owner, self.name)
+        source = textwrap.dedent(inspect.getsource(real))
+        assert source.count(self.old) == 1, self.old
+        made: dict[str, Any] = {}
+        module = sys.modules[real.__module__]
+        exec(
+            source.replace(self.old, self.new), vars(module) | {"__builtins__": __builtins__}, made
+        )
+        patch.setattr(self.owner, self.name, made[self.name])
+
+
+TEETH = {
+    "the token is not compared": Tooth(
+        StashLog,
+        "append",
+        "state.upper == expected_upper and state.token == token",
+        "state.upper == expected_upper",
+        contract.test_a_log_of_another_owner_is_left_alone,
+    ),
+    "an append is not conditional": Tooth(
+        StashLog,
+        "append",
+        "state.upper == expected_upper and state.token == token",
+        "state.token == token",
+        contract.test_an_append_is_taken_at_the_next_version_alone,
+    ),
+    "times that were given are forgotten": Tooth(
+        StashLog,
+        "append",
+        "at_times(updates, times, now)",
+        "at_times(updates, None, now)",
+        contract.test_a_copy_of_a_log_has_the_times_of_the_original,
+    ),
+    "a compaction goes one version too far": Tooth(
+        StashLog,
+        "compact",
+        "since=up_to,",
+        "since=up_to + 1,",
+        contract.test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay,
+        (("objects", 1),),
+    ),
+    "a compaction leaves what it replaces": Tooth(
+        StashLog,
+        "compact",
+        "for one in removed]",
+        "for one in removed[1:]]",
+        contract.test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming,
+        (("up_to", 4),),
+    ),
+    "a snapshot is without its last update": Tooth(
+        UpdateLog,
+        "snapshot",
+        "min(start + READ_AT_ONCE, as_of + 1)",
+        "min(start + READ_AT_ONCE, as_of)",
+        contract.test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay,
+        (("objects", 1),),
+    ),
+    "a retraction has other bytes": Tooth(
+        rows,
+        "_rows_of_changes",
+        "yield Row(change.kind, change.key, value, version, MIN_TIMESTAMP, diff)",
+        "yield Row(change.kind, change.key, value + b'x' * (diff < 0), version, MIN_TIMESTAMP,"
+        " diff)",
+        contract.test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming,
+        (("up_to", 3),),
+    ),
+}
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("new_logs", [STASH], indirect=True)
+@pytest.mark.parametrize("fault", TEETH)
+def test_a_fault_is_found(
+    new_log: NewLog, another_log: UpdateLog, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tooth = TEETH[fault]
+    given: dict[str, Any] = dict(tooth.given)
+    fixtures = {"new_log": new_log, "another_log": another_log, "log": new_log()}
+    asked = inspect.signature(tooth.check).parameters.keys() & fixtures.keys()
+    given |= {name: fixtures[name] for name in asked}
+    tooth.plant(monkeypatch)
+    with pytest.raises((AssertionError, KeyError, StrandlineError, pytest.fail.Exception)):
+        tooth.check(**given)
