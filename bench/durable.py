@@ -206,7 +206,8 @@ def raw_inserts(address: str, seconds: float) -> float:
 )
 def persist_latency() -> Measured:
     """On SQLite and local files; both in turns. The reference is the compare-and-set."""
-    raw, appended = persist_calls("persist on sqlite")
+    with a_log(KINDS["persist on sqlite"]) as log:
+        raw, appended = persist_calls(log)
     set_us = statistics.median(raw) * 1e6
     return Measured(statistics.median(appended) * 1e6 - set_us, reference=set_us)
 
@@ -219,27 +220,30 @@ def persist_latency() -> Measured:
     target=0.5,
 )
 def persist_rate() -> float:
-    """One writer, maintenance included."""
-    raw, appended = persist_calls("persist on postgresql")
+    """One writer, maintenance included, each commit synced."""
+    kind = PERSIST["persist on postgresql"]
+    with synced_server() as server, tempfile.TemporaryDirectory() as folder:
+        address = f"{server.new_schema()}|{folder}/blobs"
+        with kind.open(address, HybridClock()) as log:
+            raw, appended = persist_calls(log)
     return sum(raw) / sum(appended)
 
 
-def persist_calls(name: str) -> tuple[list[float], list[float]]:
+def persist_calls(log: UpdateLog) -> tuple[list[float], list[float]]:
     """Seconds of compare-and-sets of as many bytes, and of appends of one object, in turns."""
+    assert isinstance(log, PersistLog)
+    consensus = log.shard.consensus
+    begin(log, WARM_UP)
+    size = len(consensus.scan(SHARD, 0)[-1].data)
+    log.maintenance.tidy()  # loads Parquet
     raw: list[float] = []
     appended: list[float] = []
-    with a_log(KINDS[name]) as log:
-        assert isinstance(log, PersistLog)
-        consensus = log.shard.consensus
-        begin(log, WARM_UP)
-        size = len(consensus.scan(SHARD, 0)[-1].data)
-        log.maintenance.tidy()  # loads Parquet
-        for n in range(2 * EVERY):
-            raw.append(timed_set(consensus, n, bytes(size)))
-            one = update(WARM_UP + 1 + n)
-            began = time.perf_counter()
-            log.append(one.version, TOKEN, [one])
-            appended.append(time.perf_counter() - began)
+    for n in range(2 * EVERY):
+        raw.append(timed_set(consensus, n, bytes(size)))
+        one = update(WARM_UP + 1 + n)
+        began = time.perf_counter()
+        log.append(one.version, TOKEN, [one])
+        appended.append(time.perf_counter() - began)
     return raw, appended
 
 
