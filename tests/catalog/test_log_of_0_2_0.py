@@ -23,6 +23,7 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.metastorage_log import update_key
+from strandline.durable.migrations import NeedsMigration
 from strandline.durable.state import ReadOnlyState
 from strandline.metastorage import Metastorage, Put
 from strandline.node.verification import compare_times
@@ -30,6 +31,8 @@ from tests.metastorage.stores import STORES
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "log_0_2_0.json").read_text())
 OBJECTS = {int(version): names for version, names in GOLDEN["objects"].items()}
+MIGRATED = max(OBJECTS) + 2
+"""Behind the last version come that of the new epoch and that of the migration."""
 NOW_MS = 1_800_000_000_000  # after all times of the golden log, whatever this machine's clock says
 
 NewManager = Callable[[], CatalogManager]
@@ -58,7 +61,13 @@ def new_manager(open_store: Callable[[], Any]) -> Iterator[NewManager]:
 
     def make() -> CatalogManager:
         store, clock = open_store()
-        state = durable_state(MetastorageLog(store)).join(member=f"m{len(running)}")
+        openable, member = durable_state(MetastorageLog(store)), f"m{len(running)}"
+        try:
+            state = openable.join(member=member)
+        except NeedsMigration:
+            state = openable.open(
+                member=member, initialize=lambda _: None, raise_fence=lambda *_: None
+            )
         running.append(CatalogManager(state, clock))
         running[-1].start()
         return running[-1]
@@ -83,7 +92,12 @@ def test_each_version_has_the_objects_that_0_2_0_showed_at_the_time_of_its_key(
     manager = new_manager()
     store, _ = open_store()
     assert manager.earliest_catalog().version == min(OBJECTS)
-    assert manager.latest_catalog().version == max(OBJECTS)
+    assert manager.latest_catalog().version == MIGRATED
+    last = read_history(manager.state.log)[-1]
+    assert last.actions == (("migrate", {"step": "note the default zone by its id"}),)
+    assert names_of(manager.catalog(MIGRATED)) == sorted(
+        [*OBJECTS[max(OBJECTS)], "config 0 format_version"]
+    )
     for version, names in OBJECTS.items():
         catalog = manager.catalog(version)
         assert names_of(catalog) == names, version
@@ -95,7 +109,7 @@ def test_each_version_has_the_objects_that_0_2_0_showed_at_the_time_of_its_key(
 
 def test_it_is_continued_undone_trimmed_and_read_again(new_manager: NewManager) -> None:
     manager, other = new_manager(), new_manager()
-    latest = max(OBJECTS)
+    latest = MIGRATED
     assert manager.execute(CreateSchema(name="new"), author="ann").version == latest + 1
     other.sync()
     assert "schema 36 new" in names_of(other.latest_catalog())
@@ -110,7 +124,8 @@ def test_it_is_continued_undone_trimmed_and_read_again(new_manager: NewManager) 
     again = new_manager()
     assert again.earliest_catalog().version == 12
     assert [names_of(again.catalog(version)) for version in range(12, latest + 4)] == expected
-    assert expected[: latest - 11] == [OBJECTS[version] for version in range(12, latest + 1)]
+    kept = range(12, max(OBJECTS) + 1)
+    assert expected[: len(kept)] == [OBJECTS[version] for version in kept]
 
 
 def test_a_time_that_changed_beside_a_record_is_found_by_its_copy_in_the_history(

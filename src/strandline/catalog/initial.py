@@ -10,6 +10,7 @@ from strandline.catalog.catalog import (
 )
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.system_views.synchronization import initialize_system_views
+from strandline.durable.migrations import present_format
 from strandline.durable.opening import Fill, new_environment_id
 from strandline.durable.state import ENVIRONMENT
 from strandline.durable.transaction import CatalogTransaction
@@ -53,6 +54,7 @@ def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fi
             transaction.put(
                 ConfigEntry(ENVIRONMENT, transaction.environment or new_environment_id())
             )
+            transaction.put(present_format())
             transaction.put(ConfigEntry(DELAY, str(delay_ms)))
             transaction.put(ConfigEntry(SKEW, str(skew_ms)))
             database, schema, zone = transaction.allocate_id(amount=3)

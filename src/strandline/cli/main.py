@@ -47,6 +47,7 @@ COMMANDS = {
     "relocate": Entry("maintenance", "Say that a folder was moved or copied."),
     "verify": Entry("maintenance", "Check records and files of a store."),
     "accept-loss": Entry("maintenance", "Go on with a store that has lost what was committed."),
+    "upgrade-check": Entry("upgrades", "Check whether this release could open a store."),
     "debug": Entry("debug", "Look at the stored catalog, and repair it."),
     "demo": Entry("demo", "Run the main job, and check every number of it."),
 }

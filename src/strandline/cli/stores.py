@@ -1,6 +1,6 @@
 """How the commands read a store and its history.
 
-Reading changes nothing: what an older release wrote is read as it is.
+Reading changes nothing. A catalog that an older release wrote is refused until a node has migrated it.
 """
 
 from __future__ import annotations

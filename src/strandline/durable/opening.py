@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from strandline.durable.buffered_log import BufferedLog
 from strandline.durable.log import UpdateLog
+from strandline.durable.migrations import migrate, refuse_newer, refuse_other
 from strandline.durable.state import (
     FENCE,
     DurableCatalogState,
@@ -64,15 +65,21 @@ class OpenableState:
     ) -> DurableCatalogState:
         """Take a new epoch, fencing every earlier holder; create the catalog if there is none.
 
-        Raises `Fenced` when a newer deploy generation holds the catalog.
+        A catalog of an older release is migrated (`strandline.durable.migrations`). Raises `Fenced`
+        when a newer deploy generation holds the catalog, and `IncompatibleFormat` when a newer
+        release has migrated it.
         """
         while True:
             latest = ReadOnlyState(self._log)
             fill = self._initializing(initialize) if latest.environment is None else None
+            refuse_newer(latest.recovered[-1].contents)
             try:
-                return self._take_over(
+                state = self._take_over(
                     latest, fill, member, raise_fence, author, deploy_generation=deploy_generation
                 )
+                if not migrate(state):
+                    return state
+                return DurableCatalogState(self._log, token=state.token, member=member)
             except OutOfSync:
                 continue  # another process opened or committed meanwhile; take the epoch after
 
@@ -130,7 +137,7 @@ class OpenableState:
         there is no catalog, and what `open` raises.
         """
         openable = OpenableState(BufferedLog(self._log))
-        openable.open_read_only()
+        openable._read()
         return openable.open(
             member=member,
             initialize=lambda filling: None,
@@ -191,7 +198,10 @@ class OpenableState:
         return state
 
     def join(self, *, member: str) -> DurableCatalogState:
-        """Share the current epoch. `NotFound` when there is no catalog to join."""
+        """Share the current epoch. `NotFound` when there is no catalog to join.
+
+        Raises `NeedsMigration` or `IncompatibleFormat` unless its format is this program's.
+        """
         token = self._log.token()
         if token is None:
             raise NotFound(_NOTHING_HERE)
@@ -203,10 +213,19 @@ class OpenableState:
             )
         if state.environment is None:
             raise NotFound(_NOTHING_HERE)
+        refuse_other(state.recovered[-1].contents)
         return state
 
     def open_read_only(self) -> ReadOnlyState:
-        """A state that follows the catalog and cannot write; `NotFound` if there is none."""
+        """A state that follows the catalog and cannot write; `NotFound` if there is none.
+
+        Raises `NeedsMigration` or `IncompatibleFormat` unless its format is this program's.
+        """
+        state = self._read()
+        refuse_other(state.recovered[-1].contents)
+        return state
+
+    def _read(self) -> ReadOnlyState:
         state = ReadOnlyState(self._log)
         if state.environment is None:
             raise NotFound(_NOTHING_HERE)

@@ -21,10 +21,12 @@ from strandline.catalog import initial_catalog
 from strandline.durable import (
     CatalogTransaction,
     DurableCatalogState,
+    OpenableState,
     UpdateLog,
     durable_state,
     joined_anew,
 )
+from strandline.durable.migrations import NeedsMigration
 from strandline.durable.opening import RaiseFence
 from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
@@ -56,15 +58,15 @@ def join_or_create(
     for _ in range(ATTEMPTS):
         openable = durable_state(log)
         try:
-            state = openable.join(member=member)
-            if half_raised(database, state) is None:
-                _agree(database, state)
+            state = _joined(openable, database, member)
+            if state is not None:
                 return state
+            _refuse_older_catalog(database, log)
             return openable.open(
                 member=member,
                 initialize=initialize,
                 raise_fence=raise_fence,
-                deploy_generation=state.token.deploy_generation,
+                deploy_generation=openable.deploy_generation() or 0,
             )
         except WrongEnvironment:
             raise
@@ -80,6 +82,21 @@ def join_or_create(
     raise Fenced(
         f"joining this store was refused {ATTEMPTS} times, at last because {refused}"
     ) from refused
+
+
+def _joined(openable: OpenableState, database: Database, member: str) -> DurableCatalogState | None:
+    """The state that shares the epoch; None where a new one is needed.
+
+    That is where an older release wrote the catalog, or an opener ended half-way.
+    """
+    try:
+        state = openable.join(member=member)
+    except NeedsMigration:
+        return None
+    if half_raised(database, state) is not None:
+        return None
+    _agree(database, state)
+    return state
 
 
 def raises_fence_of(database: Database) -> RaiseFence:
@@ -141,7 +158,14 @@ def _agree(database: Database, state: DurableCatalogState) -> None:
     if fence is None:  # the process that created the catalog ended before it could say so here
         with database.write() as connection:
             FenceRow.initialize(connection, environment, state.token)
-    last = state.log.frontier().upper - 1  # others go on while we join
+    _refuse_older_catalog(database, state.log)
+
+
+def _refuse_older_catalog(database: Database, log: UpdateLog) -> None:
+    """Raise `WrongEnvironment` where the object store was told of a version that is not there."""
+    with database.read() as connection:
+        fence = FenceRow.read(connection)
+    last = log.frontier().upper - 1  # read behind the fence: others go on meanwhile
     if fence is not None and fence.catalog_version > last:
         raise WrongEnvironment(
             f"the object store knows catalog version {fence.catalog_version}, and the catalog ends "

@@ -48,7 +48,7 @@ from sqlalchemy import (
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import MetastorageLog, ReadOnlyState, durable_state
 from strandline.errors import CorruptData, StoreMoved
 from strandline.metastorage import SqlMetastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
@@ -133,10 +133,10 @@ def made_at(database: SqliteDatabase) -> str | None:
     with database.read() as connection:
         if ground.version_of(connection, METASTORAGE_PART) is None:
             return None
-    openable = durable_state(MetastorageLog(SqlMetastorage(database, HybridClock())))
-    if not openable.is_initialized():
+    log = MetastorageLog(SqlMetastorage(database, HybridClock()))
+    if not durable_state(log).is_initialized():
         return None
-    latest = openable.open_read_only().recovered[-1]
+    latest = ReadOnlyState(log).recovered[-1]
     schema = Catalog(latest.version, latest.time, latest.contents).schema(DEFAULT_SCHEMA)
     location = "" if schema is None else schema.location
     warehouse = Path("/" + location.removeprefix("file:").lstrip("/"))

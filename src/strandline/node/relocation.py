@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import Connection, update
 
 from strandline.clock import HybridClock
-from strandline.durable import UpdateLog, durable_state
+from strandline.durable import ReadOnlyState, UpdateLog, durable_state
 from strandline.durable.opening import new_environment_id
 from strandline.durable.state import ENVIRONMENT
 from strandline.errors import Conflict, CorruptData, NotFound
@@ -83,7 +83,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
         kept = read(connection)
     old = kept.path if kept else made_at(database)
     with reading_catalog_log(LogPlace(database, StoreAddress(folder), HybridClock())) as log:
-        environment = durable_state(log).open_read_only().environment or ""
+        environment = ReadOnlyState(log).environment or ""
         if old is not None and not copy:
             _refuse_living(Path(old), folder, environment)
         if copy:

@@ -133,7 +133,7 @@ def synchronize_system_views(
     For nodes that may write; see the module. Raises what `CatalogManager.execute` raises.
     """
     wanted = declared_views() if views is None else views
-    if not _differ(manager.present(), wanted):
+    if not differing_views(manager.present(), wanted):
         return False
     manager.execute(_Synchronize(wanted), author=SYSTEM_NAME)
     return True
@@ -149,14 +149,17 @@ def initialize_system_views(transaction: CatalogTransaction, *, database_id: int
         transaction.put(_fingerprinted(view, view_id))
 
 
-def _differ(catalog: Catalog, views: Mapping[str, SystemView]) -> bool:
-    """Whether there may be something to do; a view that must be left out is nothing to do."""
-    if {view.name for view in catalog.system_views()} - set(views):
-        return True
-    return any(
-        _stored_fingerprint(catalog, view) != fingerprint(view) and not _taken(catalog, view)
-        for view in views.values()
-    )
+def differing_views(catalog: Catalog, views: Mapping[str, SystemView]) -> set[str]:
+    """The names of those that `synchronize_system_views` would make, replace or drop.
+
+    A view that must be left out is none of them.
+    """
+    gone = {view.name for view in catalog.system_views()} - set(views)
+    return gone | {
+        name
+        for name, view in views.items()
+        if _stored_fingerprint(catalog, view) != fingerprint(view) and not _taken(catalog, view)
+    }
 
 
 def _taken(catalog: Catalog, view: SystemView) -> bool:

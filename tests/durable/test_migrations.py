@@ -1,0 +1,152 @@
+"""Catalogs of older and newer releases: what is migrated, refused, and left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strandline.durable import CatalogTransaction, DurableCatalogState, migrations
+from strandline.durable.migrations import FORMAT, MIGRATE, Migration, NeedsMigration, format_of
+from strandline.errors import CorruptData, Fenced, IncompatibleFormat
+from strandline.model.descriptors import ConfigEntry, Setting
+from tests.conftest import Member
+
+KNOWN = len(migrations.MIGRATIONS)
+
+
+@pytest.fixture
+def two_more(monkeypatch: pytest.MonkeyPatch) -> list[Migration]:
+    """A program of a later release, which has two steps more."""
+
+    def put(name: str) -> Callable[[CatalogTransaction], None]:
+        return lambda transaction: transaction.put(Setting(name, "done"))
+
+    later = [*migrations.MIGRATIONS, Migration("one", put("one")), Migration("two", put("two"))]
+    monkeypatch.setattr(migrations, "MIGRATIONS", later)
+    return later
+
+
+def set_format(state: DurableCatalogState, text: str) -> None:
+    transaction = state.transaction(state.recovered[-1], author="system")
+    with transaction.entry("configure", {}):
+        transaction.put(ConfigEntry(FORMAT, text))
+    state.commit_transaction(transaction)
+
+
+def test_a_new_catalog_has_the_format_of_its_program(member: Member) -> None:
+    contents = member.open().recovered[-1].contents
+    assert format_of(contents) == KNOWN > 0
+
+
+def test_each_missing_step_is_a_version_of_its_own_behind_the_new_epoch(
+    member: Member, request: pytest.FixtureRequest
+) -> None:
+    before = member.open()
+    request.getfixturevalue("two_more")
+    state = member.open()
+    last = before.recovered[-1].version
+    updates = state.log.updates(last + 1, state.recovered[-1].version + 1)
+    assert [(u.entries[0].verb, u.entries[0].arguments.get("step")) for u in updates] == [
+        ("fence", None),
+        (MIGRATE, "one"),
+        (MIGRATE, "two"),
+    ]
+    contents = state.recovered[-1].contents
+    assert format_of(contents) == KNOWN + 2
+    assert {stored.name for stored in contents.objects("setting")} == {"one", "two"}
+    again = member.join()
+    assert again.recovered[-1].version == state.recovered[-1].version
+
+
+@pytest.mark.parametrize("how", ["join", "open_read_only"])
+def test_what_was_not_migrated_is_not_shared_or_read(
+    member: Member, how: str, request: pytest.FixtureRequest
+) -> None:
+    member.open()
+    request.getfixturevalue("two_more")
+    revision = member.store.revision()
+    with pytest.raises(NeedsMigration, match="strandline serve"):
+        member.join() if how == "join" else member.openable().open_read_only()
+    assert member.store.revision() == revision
+
+
+@pytest.mark.parametrize("how", ["open", "join", "open_read_only", "check_open"])
+def test_a_catalog_from_the_future_is_refused_and_its_holder_left_alone(
+    new_member: Callable[[], Member], how: str, monkeypatch: pytest.MonkeyPatch, two_more: object
+) -> None:
+    holder, other = new_member().open(), new_member()
+    revision = other.store.revision()
+    monkeypatch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:KNOWN])
+    ways: dict[str, Callable[[], object]] = {
+        "open": other.open,
+        "join": other.join,
+        "open_read_only": other.openable().open_read_only,
+        "check_open": lambda: other.openable().check_open(member="trial"),
+    }
+    with pytest.raises(IncompatibleFormat, match="a newer release has opened it"):
+        ways[how]()
+    assert (other.store.revision(), other.fences) == (revision, [])
+    holder.confirm_leadership()
+
+
+def test_a_trial_migrates_without_a_trace(
+    new_member: Callable[[], Member], request: pytest.FixtureRequest
+) -> None:
+    holder = new_member().open()
+    request.getfixturevalue("two_more")
+    other = new_member()
+    revision = other.store.revision()
+    tried = other.openable().check_open(member="trial")
+    assert format_of(tried.recovered[-1].contents) == KNOWN + 2
+    assert other.store.revision() == revision
+    holder.confirm_leadership()
+
+
+def test_a_crash_between_two_steps_leaves_the_rest_to_the_next_opener(
+    member: Member, two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "MIGRATIONS", two_more[:KNOWN])
+    member.open()
+
+    def crash(_: CatalogTransaction) -> None:
+        raise KeyError("power cut")
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", [*two_more[: KNOWN + 1], Migration("two", crash)])
+    with pytest.raises(KeyError):
+        member.open()
+    monkeypatch.setattr(migrations, "MIGRATIONS", two_more)
+    contents = member.open().recovered[-1].contents
+    assert format_of(contents) == KNOWN + 2
+    assert {stored.name for stored in contents.objects("setting")} == {"one", "two"}
+
+
+def test_an_opener_that_is_overtaken_while_it_migrates_is_fenced(
+    new_member: Callable[[], Member], two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = new_member(), new_member()
+    monkeypatch.setattr(migrations, "MIGRATIONS", two_more[:KNOWN])
+    first.open()
+    overtaken: list[DurableCatalogState] = []
+
+    def overtake(transaction: CatalogTransaction) -> None:
+        if not overtaken:
+            monkeypatch.setattr(migrations, "MIGRATIONS", two_more)
+            overtaken.append(second.open())
+        transaction.put(Setting("one", "late"))
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", [*two_more[:KNOWN], Migration("one", overtake)])
+    with pytest.raises(Fenced):
+        first.open()
+    (holder,) = overtaken
+    holder.confirm_leadership()
+    note = second.join().recovered[-1].contents.get("setting", b"one")
+    assert note is not None
+    assert note.value.value == "done"
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "", "1.0"])
+def test_a_format_that_is_no_number_is_corrupt(member: Member, text: str) -> None:
+    set_format(member.open(), text)
+    with pytest.raises(CorruptData, match=FORMAT):
+        member.join()
