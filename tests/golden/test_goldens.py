@@ -15,7 +15,7 @@ from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.wire import registry, types
+from strandline.wire import columns, registry, types
 from strandline.wire.registry import decode, encode, formats
 from strandline.wire.stored import RECENT
 from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1, goldens_0_3_0, goldens_0_4_0
@@ -60,7 +60,9 @@ def writing_as(release: str) -> Iterator[None]:
         patch.setattr(registry, "_by_type", pinned)
         patch.setattr(types, "_COMMON_BYTES", common)
         patch.setattr(registry, "PROTOCOL", 1 if release in UNSEALED else 2)
+        columns._column_bytes.cache_clear()
         yield
+    columns._column_bytes.cache_clear()
 
 
 @pytest.mark.parametrize(("release", "value", "data"), GOLDENS)

@@ -280,6 +280,8 @@ def test_each_column_of_a_table_without_records_stands_in_an_index() -> None:
         for table in metadata.sorted_tables:
             if any(isinstance(column.type, LargeBinary) for column in table.c):
                 continue  # the checksum of its record covers the columns beside it
+            if "checksum" in table.c:
+                continue  # of the whole row
             indexed = {column.name for index in table.indexes for column in index.columns}
             missing = {column.name for column in table.c} - indexed
             missing -= {column.name for column in table.primary_key}
