@@ -1,6 +1,6 @@
 """How the commands read a store and its history.
 
-Reading changes nothing. A catalog that an older release wrote is refused until a node has migrated it.
+Reading changes nothing: a catalog of an older release is refused until a node has migrated it.
 """
 
 from __future__ import annotations
