@@ -198,7 +198,7 @@ def test_a_node_keeps_no_version_that_another_one_has_projected(
     other.database.close()
 
 
-@pytest.mark.parametrize("effect", ["make", "move"])
+@pytest.mark.parametrize("effect", ["make_new", "move"])
 def test_readers_do_not_wait_for_the_folders_of_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: str
 ) -> None:
@@ -216,12 +216,12 @@ def test_readers_do_not_wait_for_the_folders_of_a_version(
         session.execute([new_table("old"), new_table("other")])
         monkeypatch.setattr(Warehouse, effect, slow)
         rename = RenameTable(schema="default", table="other", new_name="new")
-        command = new_table("new") if effect == "make" else rename
+        command = new_table("new") if effect == "make_new" else rename
         changing = threads.submit(session.execute, command)
         try:
             assert begins.wait(LONG)
             catalog = threads.submit(node.catalogs.present).result(LONG)
-            assert (catalog.relation("default", "new") is None) is (effect == "make")
+            assert (catalog.relation("default", "new") is None) is (effect == "make_new")
             # The event loop answers too: it need not wait for anybody.
             assert node.catalogs.known_present() is catalog
             assert threads.submit(session.table, "default.old").result(LONG).location
