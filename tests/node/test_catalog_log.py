@@ -74,6 +74,22 @@ def test_a_node_keeps_its_catalog_in_the_log_that_was_named(store: EmptyStore) -
         Node.open(store.address, settings=replace(store.settings, catalog_log=DEFAULT))
 
 
+@pytest.mark.parametrize("pair", ["stash+persist", "persist+metastorage"])
+def test_any_two_logs_may_be_a_shadow(pair: str, tmp_path: Path) -> None:
+    settings = Settings(catalog_log=f"shadow:{pair}")
+    with Node.open(tmp_path / "s", settings=settings) as node:
+        fill(node, "t")
+    with Node.open(tmp_path / "s") as node:
+        fill(node, "u")
+        assert tables(node) == ["t", "u"]
+
+
+@pytest.mark.parametrize("name", ["shadow:stash+stash", "shadow:stash", "shadow:shadow+stash"])
+def test_what_is_no_shadow_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="it is one of metastorage, "):
+        Node.open(tmp_path / "s", settings=Settings(catalog_log=name))
+
+
 def test_a_store_keeps_the_log_that_it_has(log_name: str, tmp_path: Path) -> None:
     Node.open(tmp_path / "s").close()
     with pytest.raises(InvalidInput, match="is kept in the log metastorage; leave catalog_log out"):

@@ -4,7 +4,8 @@
 ``metastorage``       the store's metastorage: its SQL database, or etcd
 ``stash``             tables of rows in the store's SQL database
 ``persist``           a shard: its state on the metastorage, its rows in files or a bucket of S3
-``shadow``            the first two, which must say the same; the metastorage decides
+``shadow``            the metastorage and the stash, which must say the same; the first decides.
+                      ``shadow:FIRST+SECOND`` are two others
 ====================  =============================================================================
 
 `LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
@@ -52,7 +53,7 @@ KEPT = Table(
     Column("name", String, nullable=False),
 )
 whole_row(KEPT)
-DEFAULT = "metastorage"
+DEFAULT, _SHADOW = "metastorage", "shadow"
 BLOBS_FOLDER = "_catalog"
 """Below the warehouse of a store on servers; Spark does not read what begins so."""
 _READ = "SELECT name FROM strandline_catalog_log WHERE id = 1"
@@ -158,9 +159,12 @@ LOGS: dict[str, OpenLog] = {
     DEFAULT: _open_metastorage_log,
     "stash": _alone(_open_stash),
     "persist": _open_persist,
-    "shadow": _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
+    _SHADOW: _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
 """Every log that a store may have, by the name in the setting."""
+_BESIDE: dict[str, OpenLog] = {**LOGS, "stash": _open_stash}
+"""The second log of a shadow; it need not lie where the address of the store says."""
+_PAIR = "shadow:FIRST+SECOND"
 
 
 def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> OpenedLog:
@@ -168,8 +172,8 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
 
     Raises `InvalidInput` for another log than the store has.
     """
-    if wanted not in ("", *LOGS):
-        raise InvalidInput(f"catalog_log is {wanted!r}; it is one of {', '.join(LOGS)}")
+    if wanted and _opening(wanted) is None:
+        raise InvalidInput(f"catalog_log is {wanted!r}; it is one of {', '.join(LOGS)}, {_PAIR}")
     name = remembered(place)
     if name is None or (wanted not in ("", name) and _is_empty(place, name)):
         chosen = wanted or DEFAULT
@@ -221,8 +225,17 @@ def _remember(place: LogPlace, name: str, *, instead_of: str | None) -> str:
     return kept or name
 
 
+def _opening(name: str) -> OpenLog | None:
+    """What opens the log ``name``, which may be a shadow of two; None for an unknown one."""
+    kind, _, pair = name.partition(":")
+    first, _, second = pair.partition("+")
+    if kind == _SHADOW and first != second and {first, second} <= LOGS.keys() - {_SHADOW}:
+        return _shadow(LOGS[first], _BESIDE[second], names=(first, second))
+    return LOGS.get(name)
+
+
 def _known(name: str, place: LogPlace) -> OpenLog:
-    opening = LOGS.get(name)
+    opening = _opening(name)
     if opening is None:
         raise CorruptData(
             f"{place.database.name} says that its catalog is kept in the log {name!r}, which this"
