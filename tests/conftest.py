@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -44,11 +46,31 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+MEMORY = Path("/dev/shm")
+"""Where files are in memory, on Linux."""
+FREE_FOR_FILES, FREE_MEMORY = 4 << 30, 10 << 30
+"""Bytes: a run writes less than half of the first; its Sparks and servers need memory too."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Every Spark that a test starts shares the archived classes; workers inherit that."""
     if not hasattr(config, "workerinput"):
         spark_classes.use(os.environ)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """The workers, and the servers that they start, keep their files in memory if there is enough.
+
+    A store syncs each change. On a disk that is most of what a test waits for, and no test of
+    `make test` cuts the power. Who sets TMPDIR chooses another place.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    free = shutil.disk_usage(MEMORY).free
+    if free >= FREE_FOR_FILES and psutil.virtual_memory().available >= FREE_MEMORY:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None  # asked for before: it is looked up again
 
 
 @pytest.hookimpl(wrapper=True)

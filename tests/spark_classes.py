@@ -22,8 +22,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = "JDK_JAVA_OPTIONS"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-BRIEF = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-"""Tests run each piece of code a few times: compiling it well does not pay."""
+BRIEF = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -XX:MetaspaceSize=256m"
+"""Tests run each piece of code a few times: compiling it well does not pay.
+
+Nor does a look through the whole heap each time that so many classes need more room.
+"""
 SUBMIT_OPTIONS = "PYSPARK_SUBMIT_ARGS"
 FOR_FEW_ROWS = (
     "--conf spark.ui.enabled=false "
@@ -70,9 +73,8 @@ def use(environment: MutableMapping[str, str]) -> None:
     """Let every Spark that is started with ``environment`` have the options, and the archive."""
     environment.setdefault(SUBMIT_OPTIONS, f"{FOR_FEW_ROWS}pyspark-shell")
     found = archive()
-    if found is not None and found.exists():
-        share = f"-XX:SharedArchiveFile={found} {BRIEF} {QUIET}"
-        environment[OPTIONS] = f"{environment.get(OPTIONS, '')} {share}".strip()
+    share = f"-XX:SharedArchiveFile={found} " if found is not None and found.exists() else ""
+    environment[OPTIONS] = f"{environment.get(OPTIONS, '')} {share}{BRIEF} {QUIET}".strip()
 
 
 def make(target: Path) -> bool:

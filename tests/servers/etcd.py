@@ -119,7 +119,7 @@ class EtcdServer:
                     *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
                     *("--initial-cluster", f"test={peers}"),
                     # It elects itself the sooner.
-                    *("--heartbeat-interval", "20", "--election-timeout", "100"),
+                    *("--heartbeat-interval", "50", "--election-timeout", "250"),
                     *("--logger", "zap", "--log-level", "error"),
                 ],
                 stdout=log,

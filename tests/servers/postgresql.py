@@ -37,6 +37,8 @@ _schemas = itertools.count()
 _START_PATIENCE = 60.0
 _TEMPLATE = "store"
 _UNSYNCED = ("fsync=off", "full_page_writes=off")
+_BRIEF = ("shared_buffers=16MB", "autovacuum=off", "jit=off")
+"""Its databases live for seconds: nothing is collected in them, and no plan pays for a compiler."""
 
 
 class PostgresServer:
@@ -47,7 +49,7 @@ class PostgresServer:
     """
 
     def __init__(self, *, durable: bool = False) -> None:
-        self._options = () if durable else ("shared_buffers=16MB", *_UNSYNCED)
+        self._options = () if durable else (*_BRIEF, *_UNSYNCED)
         self._folder = Path(tempfile.mkdtemp(prefix="strandline-postgresql-"))
         self._data = self._folder / "data"
         self._log = self._folder / "log"
