@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -45,6 +46,9 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("repeatable")
+
+for phase in ("connect", "read", "write", "pool"):  # of clients that do not say how long they wait
+    setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
 
 MEMORY = Path("/dev/shm")
 """Where files are in memory, on Linux."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -266,10 +267,14 @@ def test_the_present_is_answered_from_memory_while_it_is_fresh(
 ) -> None:
     node = open_node()
     create_table(node)
-    node.catalogs.present()
-    before = node.database.statistics()
-    catalog = node.catalogs.known_present()
-    after = node.database.statistics()
+    end = time.monotonic() + 60
+    while True:
+        node.catalogs.present()
+        before = node.database.statistics()
+        catalog = node.catalogs.known_present()
+        after = node.database.statistics()
+        if catalog is not None or time.monotonic() > end:
+            break  # else a busy machine took longer than it stays fresh
     assert catalog is not None
     assert catalog.version == node.catalogs.latest_catalog().version
     assert (after.reads, after.writes) == (before.reads, before.writes)
