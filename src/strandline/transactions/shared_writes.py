@@ -81,7 +81,13 @@ class Round(NamedTuple):
 
     connection: Connection
     time: Timestamp
-    catalog: CatalogVersion
+    catalog: CatalogVersion | None
+
+    @property
+    def catalog_version(self) -> int:
+        """The version of the catalog at its time; for a call `SharedCall.under_catalog`."""
+        assert self.catalog is not None
+        return self.catalog.version
 
 
 Stage = Callable[[Round, list[Row]], Callable[[], T]]
@@ -95,7 +101,8 @@ class SharedCall(Generic[T]):
     """A call that shares its SQL transaction; for one use.
 
     ``asks`` are the statements whose rows `Stage` gets; they and it touch rows of the transaction
-    ``txn_id`` alone, or of new ones. ``check`` is called before the round, outside of it.
+    ``txn_id`` alone, or of new ones. ``check`` is called before the round, outside of it. Not
+    ``under_catalog`` is a call that no version of the catalog matters for: it waits for none.
     """
 
     def __init__(
@@ -108,6 +115,7 @@ class SharedCall(Generic[T]):
         txn_id: int | None = None,
         check: Callable[[], None] | None = None,
         begins: bool = False,
+        under_catalog: bool = True,
     ) -> None:
         self.stage = stage
         self._shared = shared
@@ -115,6 +123,7 @@ class SharedCall(Generic[T]):
         self.txn_id = txn_id
         self.check = check
         self.begins = begins
+        self.under_catalog = under_catalog
         self.timeout = timeout
         self.end = time.monotonic() + timeout
         self.error: BaseException | None = None
@@ -366,17 +375,19 @@ class SharedWrites:
         """Make the calls in one SQL transaction; return when it is durable."""
         count = len(calls)
         timeout = max(0.0, max(call.end for call in calls) - time.monotonic())
+        looks = min(count, 2) if any(call.under_catalog for call in calls) else 0
 
         def first() -> Sequence[Query]:
             return (
                 taking_time(self._clock, count=count),
-                *(tuple(self._catalogs.ahead) * min(count, 2)),
+                *(tuple(self._catalogs.ahead) * looks),
                 *chain.from_iterable(call.asks for call in calls),
             )
 
         def body(connection: Connection) -> None:
             last = take_time(connection, self._clock, count=count)
-            catalog = self._catalog(connection, Timestamp(last - count + 1), last)
+            first_time = Timestamp(last - count + 1)
+            catalog = self._catalog(connection, first_time, last) if looks else None
             # All read before one writes: what was read ahead is good only so far.
             rows = [[row for query in c.asks for row in run(connection, *query)] for c in calls]
             for place, call in enumerate(calls, start=1):

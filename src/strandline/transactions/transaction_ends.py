@@ -132,7 +132,7 @@ class TransactionEnds(TransactionReads):
         faults.reached("commit-sent")
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], Transaction | None]:
-            if under not in (None, shared.catalog.version):
+            if under is not None and under != shared.catalog_version:
                 return lambda: None
             transaction, writes, has_locks = records.with_writes(txn_id, rows)
             require_owner(txn_id, transaction.user, owner=owner)
@@ -162,6 +162,7 @@ class TransactionEnds(TransactionReads):
             asks=records.finding_with_writes(txn_id),
             txn_id=txn_id,
             timeout=timeout,
+            under_catalog=under is not None,
         )
 
     def is_unwritten(self, txn_id: int) -> bool:

@@ -187,7 +187,7 @@ class Transactions(TransactionEnds):
             adding = self._adding(
                 count,
                 time=shared.time,
-                version=shared.catalog.version,
+                version=shared.catalog_version,
                 user=user,
                 host=host,
                 agent=agent,
@@ -289,7 +289,7 @@ class Transactions(TransactionEnds):
         asks = records.finding_for_table(txn_id, table_id)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], dict[int, int] | None]:
-            if under not in (None, shared.catalog.version):
+            if under is not None and under != shared.catalog_version:
                 return lambda: None
             connection = shared.connection
             if asks:
@@ -318,6 +318,7 @@ class Transactions(TransactionEnds):
             asks=asks,
             txn_id=txn_id,
             timeout=PATIENCE,
+            under_catalog=under is not None,
         )
 
     @contextmanager
