@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.metastorage import sql_store
 from strandline.metastorage.etcd import feed as etcd_feed
 from strandline.metastorage.etcd import gateway as etcd_gateway
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.sql import postgres_database
+from strandline.sql import looking, postgres_database
 from strandline.sql.postgres_database import PostgresDatabase
 from strandline.sql.statements import rows_of
 from tests.metastorage import test_conformance_servers as servers
@@ -150,7 +149,7 @@ def little_patience(patch: pytest.MonkeyPatch) -> None:
 )
 def waiters_give_up(patch: pytest.MonkeyPatch) -> None:
     """A waiter ends when the server does."""
-    patch.setattr(sql_store, "Unavailable", KeyboardInterrupt)
+    patch.setattr(looking, "Unavailable", KeyboardInterrupt)
 
 
 @TEETH.found_by(
