@@ -229,8 +229,7 @@ class Reader:
                 return known
         await off_loop()
         if not self._rows_are_level:
-            store.catch_up()
-            self._rows_are_level = True
+            self._rows_are_level = store.look()
         return store.rows(table.id, kind, write_ids=None, names=names)
 
     async def counted(self, point: Point, table: TableDescriptor) -> Properties:

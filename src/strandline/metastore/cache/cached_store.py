@@ -425,10 +425,14 @@ class CachedStore(ObjectStore):
         """Hold what a `snapshot` of this store held, and apply the events since."""
         self._applier.restore(applied_event, replicas)
 
+    def look(self) -> bool:
+        return self._applier.look()
+
     def look_again(self) -> None:
         self._applier.look_again()
 
     def catch_up(self) -> None:
+        """Bring memory level with what is committed now, by whatever way it was written."""
         self._applier.catch_up()
 
 

@@ -46,7 +46,7 @@ from strandline.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
-BATCH = 256
+BATCH = 100
 """Events that are read and applied at once."""
 ROOM_SECONDS = 0.05
 """How long after a look at the log the thread that follows it leaves it alone."""

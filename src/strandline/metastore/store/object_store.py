@@ -216,8 +216,8 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    def catch_up(self) -> None:
-        """Bring memory level with what is committed now, by whatever way it was written."""
+    def look(self) -> bool:
+        """Bring memory level with what is committed now; False where that would take long."""
 
     @abstractmethod
     def look_again(self) -> None:
@@ -311,8 +311,8 @@ class SqlObjectStore(ObjectStore):
     def mark(self) -> int | None:
         return self._notifications.mark() if self._notifications.mark_is_proof else None
 
-    def catch_up(self) -> None:
-        """Nothing: this store has no memory."""
+    def look(self) -> bool:
+        return True
 
     def look_again(self) -> None:
         """Nothing: this store has no memory."""
