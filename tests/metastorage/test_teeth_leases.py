@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,7 @@ from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import run, stored_time
 from tests.metastorage import test_conformance_leases as leases
+from tests.metastorage.conftest import LONG
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
 
 STORES = (SqlMetastorage, EtcdMetastorage)
@@ -209,7 +212,24 @@ def a_lease_is_a_revision(patch: pytest.MonkeyPatch) -> None:
 
 @TEETH.found_by(leases.test_one_of_many_gets_a_lease, "sqlite", "postgresql", complaint="== names")
 def granted_on_a_look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
-    """That a lease is free is read first, and not looked at again when it is written."""
+    """That a lease is free is read first, and not looked at again when it is written.
+
+    The first two who look wait for each other, so both find it free.
+    """
+    looks = Counter[str]()
+    both: defaultdict[str, threading.Barrier] = defaultdict(lambda: threading.Barrier(2))
+    counting = threading.Lock()
+
+    def look(real: Any, store: SqlMetastorage, name: str) -> Lease | None:
+        held: Lease | None = real(store, name)
+        with counting:
+            looks[name] += 1
+            waits, barrier = looks[name] <= 2, both[name]
+        if waits:
+            barrier.wait(LONG)
+        return held
+
+    wrap(patch, "_lease", SqlMetastorage, by=look)
     _granted_over(patch, lambda held, holder: held.holder != holder)
 
 
