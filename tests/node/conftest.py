@@ -1,14 +1,19 @@
-"""Processes that the tests of nodes start, and end by their ids."""
+"""What the tests of nodes share: processes, ended by their ids, and work on a store."""
 
 from __future__ import annotations
 
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.model.types import INT
+from strandline.node import DATABASE_FILE, Node
 from tests.sql.processes import Process
 
 
@@ -53,3 +58,17 @@ def new_process(tmp_path: Path) -> Iterator[Callable[..., MemberProcess]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "store"
+
+
+def sql(folder: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as connection, connection:
+        connection.execute(statement, values)
+
+
+def create_table(node: Node, name: str = "t") -> int:
+    session = node.session(user="ann")
+    definition = TableDefinition(
+        name=name, columns=(ColumnDefinition("a", INT),), transactional=True
+    )
+    session.execute(CreateTable(schema="default", definition=definition))
+    return session.table(f"default.`{name}`").descriptor.id

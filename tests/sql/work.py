@@ -12,7 +12,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
 
 from strandline.clock import HybridClock
 from strandline.errors import StrandlineError
-from strandline.sql import open_engine, open_sqlite, stored_time, take_time
+from strandline.sql import Database, open_engine, open_sqlite, stored_time, take_time
 
 Say = Callable[[object], None]
 Hear = Callable[[], Any]
@@ -113,3 +113,8 @@ def write_on_a_failing_disk(say: Say, hear: Hear, path: str) -> None:
 def file_named(folder: Path) -> Path:
     """The database file of a folder in these tests."""
     return folder / "strandline.db"
+
+
+def put(database: Database, id_: int, value: int) -> None:
+    with database.write() as connection:
+        connection.execute(COUNTER.insert().values(id=id_, value=value))

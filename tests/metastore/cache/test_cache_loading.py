@@ -1,0 +1,168 @@
+"""A cache that loads tables while events go on, and events that it cannot apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import delete, update
+
+from strandline.errors import Unavailable
+from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.store.notifications import Notification
+from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.tables import NOTIFICATION_LOG
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files
+
+# -- loading while events go on
+
+
+class Interrupted(SqlObjectStore):
+    """Runs ``before`` and ``after`` around the reading of a table's contents."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+    after: Callable[[], object] = staticmethod(lambda: None)
+
+    def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
+        self.before()
+        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
+        self.after()
+        return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("ends", ["commit", "abort", "stays open"])
+def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
+    dml: Dml, when: str, applied: bool, ends: str
+) -> None:
+    folders = StoreFolders(dml.folder)
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("there")
+    opened = dml.begin()
+    dml.store.stage(opened, FLIGHTS, add=[data_file("staged")])
+
+    def meanwhile() -> None:
+        dml.store.stage(opened, FLIGHTS, add=[data_file("later")])
+        if ends == "commit":
+            dml.transactions.commit(opened)
+        elif ends == "abort":
+            dml.transactions.abort(opened)
+        if applied:
+            cache.apply()
+
+    setattr(store, when, meanwhile)
+    before = dml.transactions.write_ids(FLIGHTS)
+    assert files(cache, write_ids=before) == ["there"]
+    store.before = store.after = lambda: None
+    cache.catch_up()
+    expected = ["later", "staged", "there"] if ends == "commit" else ["there"]
+    assert files(cache) == files(dml.store) == expected
+    found = cache.statistics()
+    assert (found.rows, found.loads, found.misses) == (1 if ends == "abort" else 3, 1, 0)
+
+
+def test_a_reader_does_not_wait_for_a_table_that_another_one_loads(dml: Dml) -> None:
+    folders = StoreFolders(dml.folder)
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("a")
+    dml.append("b", table_id=WEATHER)
+    seen = []
+
+    def meanwhile() -> None:
+        store.before = lambda: None
+        seen.append((files(cache), files(cache, WEATHER)))
+
+    store.before = meanwhile
+    assert files(cache) == ["a"]
+    assert seen == [(["a"], ["b"])]
+    assert cache.statistics().misses_by_cause["not_held"] == 1
+
+
+def test_a_load_that_fails_leaves_the_table_loadable(dml: Dml) -> None:
+    folders = StoreFolders(dml.folder)
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("a")
+
+    def away() -> None:
+        raise Unavailable("the store is away")
+
+    store.before = away
+    with pytest.raises(Unavailable):
+        files(cache, write_ids=dml.transactions.write_ids(FLIGHTS))
+    store.before = lambda: None
+    assert files(cache) == ["a"]
+    assert cache.statistics().loads == 1
+
+
+# -- events that cannot be applied
+
+
+def damage(dml: Dml, event: Notification, **values: object) -> None:
+    with dml.database.write() as connection:
+        connection.execute(
+            update(NOTIFICATION_LOG)
+            .where(NOTIFICATION_LOG.c.event_id == event.event_id)
+            .values(**values)
+        )
+
+
+@pytest.mark.parametrize("position", [0, 1], ids=["staging", "commit"])
+def test_an_event_that_does_not_decode_evicts_its_table_and_stops_nobody(
+    dml: Dml, position: int
+) -> None:
+    cache = dml.cached()
+    for table_id in (FLIGHTS, CANCELLATIONS):
+        files(cache, table_id)
+    head = dml.log.head()
+    dml.append("a")
+    damage(dml, dml.events(head)[position], body=b"\xff\xff")
+    dml.append("b", table_id=CANCELLATIONS)
+    cache.catch_up()
+    found = cache.statistics()
+    assert (found.poisoned, found.replicas, found.applied_event) == (1, 1, dml.log.head())
+    assert files(cache) == ["a"]
+    assert files(cache, CANCELLATIONS) == ["b"]
+
+
+def test_an_event_of_unknown_tables_evicts_all(dml: Dml) -> None:
+    cache = dml.cached()
+    for table_id in (FLIGHTS, CANCELLATIONS):
+        files(cache, table_id)
+    head = dml.log.head()
+    dml.append("a")
+    damage(dml, dml.events(head)[1], body=b"\xff\xff", txn_id=None)
+    cache.catch_up()
+    found = cache.statistics()
+    assert (found.poisoned, found.replicas) == (1, 0)
+    assert files(cache) == ["a"]
+
+
+def test_an_event_that_contradicts_the_list_evicts_its_table(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a")
+    files(cache)
+    head = dml.log.head()
+    dml.append("b")
+    damage(dml, dml.events(head)[0], write_id=1)
+    cache.catch_up()
+    assert cache.statistics().poisoned == 1
+    assert files(cache) == ["a", "b"]
+
+
+def test_a_log_that_was_cleaned_makes_the_cache_begin_anew(dml: Dml) -> None:
+    cache = dml.cached()
+    files(cache)
+    for name in ("a", "b"):
+        dml.append(name)
+    with dml.database.write() as connection:
+        connection.execute(delete(NOTIFICATION_LOG).where(NOTIFICATION_LOG.c.event_id <= 2))
+    cache.catch_up()
+    assert cache.applied_event == dml.log.head() == 4
+    assert files(cache) == ["a", "b"]
+    assert cache.statistics().poisoned == 0

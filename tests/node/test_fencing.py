@@ -1,0 +1,160 @@
+"""The fence in both halves of a store: new epochs, newer generations, foreign halves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import CatalogManager
+from strandline.catalog.commands import (
+    CreateSchema,
+    DropTable,
+)
+from strandline.durable import DurableCatalogState, durable_state
+from strandline.errors import (
+    Fenced,
+    WrongEnvironment,
+)
+from strandline.fencing import FenceToken
+from strandline.node import Node
+from strandline.sql import FenceRow
+
+# -- the fence in both halves ------------------------------------------------------------------
+from tests.node.conftest import create_table, sql
+
+
+def take_over(node: Node, *, generation: int = 0) -> None:
+    """What a new deployment does: raise the fence of the rows, then that of the catalog."""
+
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        assert environment is not None
+        with node.database.write() as connection:
+            FenceRow.initialize(connection, environment, token)
+
+    durable_state(node._opened_store.log).open(
+        member="new",
+        initialize=lambda _: None,
+        raise_fence=raise_fence,
+        deploy_generation=generation,
+    )
+
+
+def test_a_new_epoch_fences_ddl_and_rows_of_a_node_until_it_has_joined_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = CatalogManager._begin_anew
+
+    def later(_: CatalogManager) -> None:
+        raise Fenced("not yet")
+
+    with Node.open(folder) as node:
+        table_id = create_table(node)
+        session = node.session(user="ann")
+        txn = session.begin()
+        session.stage(txn.txn_id, table_id)
+        monkeypatch.setattr(CatalogManager, "_begin_anew", later)
+        take_over(node)
+        attempts: list[Callable[[], object]] = [
+            lambda: session.execute(CreateSchema(name="late")),
+            session.begin,
+            lambda: session.stage(txn.txn_id, table_id, remove=[]),
+            lambda: session.commit(txn.txn_id),
+            lambda: session.hold("reader", "ann", at=txn.begin_time),
+        ]
+        for attempt in attempts:
+            with pytest.raises(Fenced):
+                attempt()
+        with Node.open(folder) as other:
+            assert other.catalogs.present().schema("late") is None
+            assert other.session(user="ann").transaction(txn.txn_id).commit_time is None
+        monkeypatch.setattr(CatalogManager, "_begin_anew", joined)
+        assert node.catalogs.present().schema("late") is None
+        for attempt in attempts:
+            attempt()
+        assert session.transaction(txn.txn_id).commit_time is not None
+        assert node.catalogs.token == FenceToken(0, 2)
+        assert not node.replaced.done()
+
+
+def test_a_node_that_a_newer_generation_replaces_says_so_and_does_nothing_more(
+    folder: Path,
+) -> None:
+    with Node.open(folder) as node:
+        take_over(node, generation=1)
+        assert "generation 1 of this deployment" in node.replaced.result(timeout=30)
+        with pytest.raises(Fenced, match="generation 1"):
+            node.session(user="ann").execute(CreateSchema(name="late"))
+        with pytest.raises(Fenced, match="generation 1"):
+            node.catalogs.present()
+    with Node.open(folder) as node:
+        assert node.catalogs.token == FenceToken(1, 2)
+        assert node.catalogs.present().schema("late") is None
+
+
+def test_a_node_that_is_fenced_from_another_environment_stays_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        another = property(lambda state: f"at {state.token}", lambda *_: None)
+        monkeypatch.setattr(DurableCatalogState, "environment", another, raising=False)
+        take_over(node)
+        with pytest.raises(WrongEnvironment, match="restart this node"):
+            node.catalogs.sync()
+
+
+def test_an_opener_that_ended_between_the_two_halves_is_succeeded(folder: Path) -> None:
+    with Node.open(folder) as node:
+        create_table(node)
+        with node.database.write() as connection:
+            FenceRow.raise_to(connection, FenceToken(0, 2))
+    with Node.open(folder) as node:
+        assert node.session(user="ann").begin().txn_id > 0
+        assert node.catalogs.present().table("default", "t") is not None
+
+
+def test_a_node_that_runs_finishes_what_an_opener_began_that_ended_between_the_halves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # it comes by the test alone
+    with Node.open(folder) as node, Node.open(folder) as other:
+        create_table(node)
+        node.finish_half_raised_fence()
+        with node.database.write() as connection:
+            FenceRow.raise_to(connection, FenceToken(0, 2))
+        node.finish_half_raised_fence()  # it may be at work in this moment
+        with pytest.raises(Fenced):
+            node.session(user="ann").begin()
+        node.finish_half_raised_fence()
+        assert node.catalogs.token == FenceToken(0, 2)
+        for one in (node, other):
+            one.catalogs.sync()
+            assert one.session(user="ann").begin().txn_id > 0
+            one.session(user="ann").execute(CreateSchema(name=f"by_{one is node}"))
+
+
+def test_halves_of_different_stores_are_refused(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(folder, "UPDATE strandline_fence SET environment = 'another'")
+    with pytest.raises(WrongEnvironment, match="another"):
+        Node.open(folder)
+
+
+def test_a_catalog_older_than_its_rows_is_refused(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(folder, "UPDATE strandline_fence SET catalog_version = 99")
+    with pytest.raises(WrongEnvironment, match="99"):
+        Node.open(folder)
+
+
+def test_rows_note_the_catalog_version_that_was_projected_behind_its_append(folder: Path) -> None:
+    """What is projected with its append is in one database with the log, which cannot be older."""
+    with Node.open(folder) as node:
+        create_table(node)
+        node.session(user="ann").execute(DropTable(schema="default", table="t"))
+        version = node.catalogs.present().version
+        with node.database.read() as connection:
+            fence = FenceRow.read(connection)
+    assert fence is not None
+    assert fence.catalog_version == version
