@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from strandline.catalog import AppliedVersion, CatalogManager
+from strandline.catalog import AppliedVersion, CatalogManager, events
 from strandline.catalog.commands import DropSchema
+from strandline.catalog.events import Listeners
 from strandline.errors import UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Managers, create, keep_books, leave_after, wait_for
@@ -98,3 +100,27 @@ def test_each_entry_fires_one_event_with_the_catalogs_before_and_after(
         ("create_schema", "b", 3, True, False),
         ("drop_schema", "a", 5, False, True),
     ]
+
+
+def test_a_thread_that_called_the_listeners_before_is_not_inside_one_when_another_calls_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listeners, own = Listeners(), threading.get_ident()
+    begins, may_go_on = threading.Event(), threading.Event()
+
+    def ident() -> int:
+        if threading.get_ident() != own:
+            begins.set()
+            assert may_go_on.wait(callers.PATIENCE)
+        return threading.get_ident()
+
+    monkeypatch.setattr(events, "threading", SimpleNamespace(get_ident=ident))
+    listeners.call()
+    other = threading.Thread(target=listeners.call)
+    other.start()
+    try:
+        assert begins.wait(callers.PATIENCE)
+        assert not listeners.are_called_by_this_thread()
+    finally:
+        may_go_on.set()
+        other.join(callers.PATIENCE)
