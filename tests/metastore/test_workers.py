@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -354,6 +356,42 @@ def test_requests_wait_on_the_loop_without_a_thread_and_are_woken_from_another_o
         other.join()
         assert not calls
         assert workers.statistics().running == 0
+        workers.close()
+
+    asyncio.run(drive())
+
+
+class Interleaved(deque[Any]):  # Any: futures
+    """Runs something between the first item that is appended and what the appender does next."""
+
+    def __init__(self, between: Callable[[], object]) -> None:
+        super().__init__()
+        self._between = [between]
+
+    def append(self, item: object, /) -> None:
+        super().append(item)
+        while self._between:
+            self._between.pop()()
+
+
+def test_two_waits_that_end_in_two_threads_at_once_both_wake_the_loop() -> None:
+    async def drive() -> None:
+        workers = Workers()
+        waits = [Shared(), Shared()]
+        tasks = [
+            asyncio.ensure_future(workers.drive(request(shared), user="ann", on_call=print))
+            for shared in waits
+        ]
+        await settle()
+        first, second = (shared.end for shared in waits)
+        assert first
+        assert second
+        workers._ended_waits = Interleaved(second)
+        other = threading.Thread(target=first)
+        other.start()
+        other.join()
+        done, _ = await asyncio.wait(tasks, timeout=WAIT)
+        assert [task.result() for task in done] == [["done"], ["done"]]
         workers.close()
 
     asyncio.run(drive())

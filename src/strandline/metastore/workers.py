@@ -224,6 +224,7 @@ class Workers:
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
         self._ended_waits: deque[asyncio.Future[None]] = deque()
+        self._loop_is_woken = False  # to look at these
         self._number = self._refused = self._given_up = 0
 
     def require_place(self) -> None:
@@ -359,11 +360,13 @@ class Workers:
         What ends at one time wakes the loop once.
         """
         self._ended_waits.append(ended)
-        if len(self._ended_waits) == 1:
+        if not self._loop_is_woken:
+            self._loop_is_woken = True
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._tell_all)
 
     def _tell_all(self) -> None:
+        self._loop_is_woken = False  # before the look: what ends from now on wakes the loop again
         while self._ended_waits:
             ended = self._ended_waits.popleft()
             if not ended.cancelled():
