@@ -208,6 +208,24 @@ def test_more_calls_than_the_queue_holds_are_refused(
     assert all(call() for call in calls)
 
 
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            store.transactions.beginning(1, user="lost").submit(lambda: None)
+    ended = threading.Event()
+    call = store.transactions.beginning(1, user="ann")
+    call.submit(ended.set)
+    assert ended.wait(PATIENCE)
+    assert call.result()
+    assert [t.user for t in store.transactions.open_transactions(limit=10)] == ["ann"]
+
+
 def test_no_call_of_a_fenced_process_is_made(store: Store) -> None:
     empty = store.begin()
     before = store.contents()["txn"]

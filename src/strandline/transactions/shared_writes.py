@@ -259,13 +259,18 @@ class SharedWrites:
                 " nothing was done, try again"
             )
         self._waiting.append(call)  # type: ignore[arg-type]  # the queue looks at no result
-        self._wake()
+        try:
+            self._wake()
+        except BaseException:  # there is no thread that would make it
+            self._waiting.pop()
+            raise
 
     def _wake(self) -> None:
         """Let the thread look at the queue; under the lock."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="shared-writes", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="shared-writes", daemon=True)
+            thread.start()  # fails where the system has no more threads
+            self._thread = thread
         elif len(self._waiting) >= self._expected:
             self._news.notify()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.warehouse import (
+    BackgroundSync,
     FolderRefused,
     Moved,
     Unsynced,
@@ -327,3 +329,19 @@ def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.M
         f"{tmp_path}/a",
         f"{tmp_path}",
     }
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sync, unsynced = BackgroundSync(), Unsynced()
+    unsynced.add([tmp_path])
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            sync.begin(unsynced)
+    sync.begin(unsynced).finish()
+    sync.stop()

@@ -159,8 +159,9 @@ class BackgroundSync:
         syncing = Syncing(unsynced)
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="folder-sync", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="folder-sync", daemon=True)
+                thread.start()  # fails where the system has no more threads
+                self._thread = thread
             self._work.put(syncing)
         syncing.begin()
         return syncing
