@@ -16,7 +16,7 @@ from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import Change, Entry, Update
 from strandline.fencing import FenceToken
 from strandline.metastore.store import tables
-from strandline.metastore.store.folder_effects import Turn
+from strandline.metastore.store.folder_turns import Turn
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders

@@ -15,7 +15,7 @@ from strandline.catalog import Command
 from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
 from strandline.errors import Unavailable
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
+from strandline.metastore.store.folder_turns import MOST_EFFECTS, Turn
 from strandline.metastore.store.table_places import TablePlaces, put_places
 from strandline.model.places import Place
 from strandline.sql import run_all

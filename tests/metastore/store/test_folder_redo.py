@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_effects import Turn
+from strandline.metastore.store.folder_turns import Turn
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.places import Place
 from tests.metastore.store.folder_runs import LAYOUTS, Script, Store, points

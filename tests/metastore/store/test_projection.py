@@ -26,7 +26,7 @@ from strandline.durable import VERSION, MetastorageLog, durable_state, upper_wit
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
-from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
+from strandline.metastore.store.folder_turns import MOST_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector

@@ -29,7 +29,7 @@ from strandline.config import Settings
 from strandline.errors import AlreadyExists, Fenced, Unavailable, UnknownOutcome
 from strandline.fencing import FenceToken
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_effects import Turn
+from strandline.metastore.store.folder_turns import Turn
 from strandline.model.types import INT
 from strandline.node import Node, relocate
 from strandline.sql import FenceRow, SqliteDatabase, statements

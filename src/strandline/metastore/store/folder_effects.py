@@ -1,17 +1,10 @@
 """What DDL does to folders, and to the places of managed tables.
 
-An effect makes, moves or removes one folder. A SQL transaction (a `Turn`) carries out some of them.
-Its rollback moves no folder back, so an effect may be done and its transaction lost: then it is met
-again, and must be recognized. A made folder is found there; a moved one is gone from the old place
-and is at the new one; a removed one is gone.
-
-What must stay true for that: no effect of a turn touches what another one of it made, moved or
-removed. After "rename a to b, create a" there are folders at a and b, as if nothing had been moved
-yet. So an effect waits for the next turn if one of its folders is a folder that was touched before,
-or lies above or below one that is moved or removed. Then each effect finds what it found the first
-time, or what it did itself, whichever of the others were done, and whichever of them a power cut
-took back. All are put on disk before the transaction commits: every folder in which something
-changed is synced, once.
+An effect makes, moves or removes one folder. A SQL transaction carries out some of them, those that
+its `Turn` takes (`strandline.metastore.store.folder_turns`). Its rollback moves no folder back, so
+an effect may be done and its transaction lost: then it is met again, and must be recognized. A made
+folder is found there; a moved one is gone from the old place and is at the new one; a removed one
+is gone.
 
 Where a table lies is one fact per table id and not versioned, and it is decided here alone. An
 entry says what was asked for: a table was made, renamed, dropped, restored. A new managed table
@@ -32,36 +25,34 @@ Two tables never get one place: what lies there would be shown in both. A place 
 any table has it, also a dropped one that could not be moved or whose files were to be kept. A new
 table then lies beside it, under its id; a moved one stays. Only a client that has written into the
 place of a dropped table before it created its own (as Spark does) takes that place over.
-
-Rejected: one effect a transaction (10,000 tables dropped are 10,000 commits), and a list of effects
-that are harmless together (it has to be proved again for each pair of them).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, islice
-from typing import NamedTuple
-
-from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
+from strandline.metastore.store.folder_turns import (
+    MOST_EFFECTS,
+    NOTHING_AHEAD,
+    Ahead,
+    PathPair,
+    Turn,
+)
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import TablePlaces
 from strandline.metastore.store.warehouse import (
     BackgroundSync,
     FolderRefused,
     Moved,
-    Syncing,
     Unsynced,
     delete_folder,
 )
@@ -76,8 +67,6 @@ PARTITIONS_SUFFIX = ".partitions"
 """What the folder of a table's dropped partitions is called, behind that of the dropped table."""
 PURGED_SUFFIX = ".purged"
 """What the folder of a purged table is called while its files are being deleted."""
-MOST_EFFECTS = 512
-"""Effects that one SQL transaction carries out; others wait for the database meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,124 +80,6 @@ class RefusedFolders:
     unmade: int = 0
     stayed: int = 0
     unremoved: int = 0
-
-
-_PathPair = tuple[Sequence[str], Sequence[str]]
-Paths = Callable[[], _PathPair]
-"""The folders that an effect makes, and those that it moves or removes.
-
-It refers to no turn, which keeps it: circles live until the interpreter looks for them.
-"""
-
-
-class Ahead(NamedTuple):
-    """Folders of new tables that were made before the SQL transaction of their versions began.
-
-    ``places`` are by table id.
-    """
-
-    places: Mapping[int, Place]
-    syncing: Syncing | None
-
-
-NOTHING_AHEAD = Ahead({}, None)
-
-
-class Turn:
-    """What one SQL transaction does with folders: effects that do not touch one another.
-
-    ``catalogs`` are those of versions that it appends, which this node has not applied yet;
-    ``ahead`` are the folders that were made for these.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        catalogs: Sequence[Catalog] = (),
-        *,
-        ahead: Ahead = NOTHING_AHEAD,
-    ) -> None:
-        self.catalogs = {catalog.version: catalog for catalog in catalogs}
-        self.ahead = ahead
-        self.places = TablePlaces(connection)
-        self.unsynced = Unsynced()
-        self.moves = False
-        """Whether it moves or removes a folder."""
-        self.left = MOST_EFFECTS
-        """How many effects can still be taken."""
-        self._first: Paths | None = None
-        self._touched: set[str] = set()
-        self._above_touched: set[str] = set()
-        self._moved: set[str] = set()
-        self._above_moved: set[str] = set()
-        self._real: dict[str, str] = {}
-
-    @property
-    def appends(self) -> bool:
-        """Whether its versions are appended in the same SQL transaction; then it only makes."""
-        return bool(self.catalogs)
-
-    def sync(self) -> None:
-        """Put its folders on disk. Raises `Unavailable`."""
-        self.unsynced.sync()
-        if self.ahead.syncing is not None:
-            self.ahead.syncing.finish()
-
-    @property
-    def untouched(self) -> bool:
-        """Whether nothing was taken yet."""
-        return self.left == MOST_EFFECTS
-
-    def take(self, paths: Paths) -> bool:
-        """Take an effect on these folders; False where it has to wait."""
-        if not self.left:
-            return False
-        if self.appends:
-            pass  # it only makes, and what is made twice is found
-        elif self.untouched:
-            self._first = paths  # compared with others if there are any
-        else:
-            if self._first is not None:
-                self._touch(*map(self._names, self._first()))
-                self._first = None
-            making, moving = map(self._names, paths())
-            if not self._free(making, moving):
-                return False
-            self._touch(making, moving)
-        self.left -= 1
-        return True
-
-    def _touch(self, making: set[str], moving: set[str]) -> None:
-        for paths in (making, moving) if moving else (making,):
-            self._touched |= paths
-            _add_above(self._above_touched, paths)
-        self._moved |= moving
-        _add_above(self._above_moved, moving)
-
-    def _free(self, making: set[str], moving: set[str]) -> bool:
-        """Whether none was touched, and none that is moved lies above or below one that was."""
-        if not (self._touched.isdisjoint(making) and self._touched.isdisjoint(moving)):
-            return False
-        if moving and not (
-            self._touched.isdisjoint(_add_above(set(), moving))
-            and self._above_touched.isdisjoint(moving)
-        ):
-            return False
-        return not self._moved or (
-            self._moved.isdisjoint(_add_above(set(), making))
-            and self._above_moved.isdisjoint(making)
-        )
-
-    def _names(self, paths: Iterable[str]) -> set[str]:
-        """The paths as they are written, and as they are without symbolic links above them."""
-        names = set()
-        for path in paths:
-            parent, _, name = path.rpartition("/")
-            real = self._real.get(parent)
-            if real is None:
-                real = self._real[parent] = os.path.realpath(parent)
-            names |= {path, f"{real}/{name}"}
-        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +235,7 @@ class FolderEffects:
         work.do()
         return True
 
-    def _paths_of(self, makes: Iterable[Place], moves: Iterable[Place]) -> _PathPair:
+    def _paths_of(self, makes: Iterable[Place], moves: Iterable[Place]) -> PathPair:
         return self._paths(makes), self._paths(moves)
 
     def _paths(self, places: Iterable[Place]) -> Sequence[str]:
@@ -595,11 +466,3 @@ _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
 
 def _purged(aside: Place) -> Place:
     return Place(f"{aside.text}{PURGED_SUFFIX}")
-
-
-def _add_above(above: set[str], names: Iterable[str]) -> set[str]:
-    """Add the paths above these, but for the root, which is never moved; the set."""
-    for name in names:
-        while (name := name.rpartition("/")[0]) and name not in above:
-            above.add(name)
-    return above

@@ -33,7 +33,7 @@ gave up, its node died) a thread in the background carries out a little later, u
 process of the node is at it.
 
 What must stay true: a folder cannot be moved back by a rollback, so effects may be done and their
-SQL transaction lost. Then they are met again, and each must be recognized. `folder_effects` says
+SQL transaction lost. Then they are met again, and each must be recognized. `folder_turns` says
 which of them one SQL transaction may have for that; the position counts entries within a version.
 
 **Durability.** Behind an append that is durable, all of this can be done again. So in a folder that
@@ -85,7 +85,8 @@ from strandline.errors import (
     Unavailable,
     WrongEnvironment,
 )
-from strandline.metastore.store.folder_effects import NOTHING_AHEAD, Ahead, FolderEffects, Turn
+from strandline.metastore.store.folder_effects import FolderEffects
+from strandline.metastore.store.folder_turns import NOTHING_AHEAD, Ahead, Turn
 from strandline.metastore.store.notifications import (
     POSITION,
     DdlEvent,
