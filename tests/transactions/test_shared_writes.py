@@ -182,6 +182,42 @@ def test_a_call_under_a_catalog_that_is_not_the_present_one_does_nothing(store: 
     assert store.transactions.allocating(txn_id, FLIGHTS, under=latest).run() == {txn_id: 1}
 
 
+def test_a_call_that_needs_no_catalog_does_not_wait_for_one(store: Store) -> None:
+    transactions, catalogs, empty = store.transactions, store.catalogs, store.begin()
+    committing = transactions.committing(empty)
+    beginning = transactions.beginning(1, user="ann")
+    beginning.check = lambda: catalogs.publish(Table(FLIGHTS, "flights"), applied=False)
+    at_sync: list[object] = []
+
+    def note() -> None:
+        at_sync.append((committing.has_ended, transactions.get(empty).state))
+        catalogs.on_sync = None
+        catalogs.catch_up(timeout=PATIENCE)
+
+    catalogs.on_sync = note
+    with together(store) as submitted:
+        begun = submitted(beginning)
+        committed = submitted(committing)
+    assert committed() == transactions.get(empty)
+    assert begun()[0].catalog_version == catalogs.versions[-1].version
+    assert at_sync == [(True, TransactionState.COMMITTED)]
+
+
+def test_a_call_that_begins_many_transactions_has_no_further_one_behind_it_in_its_round(
+    store: Store,
+) -> None:
+    """Others wait for the write lock as long as all of them take."""
+    many = shared_writes.MOST_TOGETHER
+    store.begin()  # ids are reserved for those that come
+    with together(store) as submitted:
+        calls = [
+            submitted(store.transactions.beginning(count, user="ann")) for count in (1, many, 1)
+        ]
+        before = writes(store)
+    assert [len(call()) for call in calls] == [1, many, 1]
+    assert writes(store) == before + 3  # that of the call which held them up, and two of theirs
+
+
 def test_a_caller_whose_time_is_over_leaves_and_its_call_is_not_made(store: Store) -> None:
     with together(store), pytest.raises(DeadlineExceeded, match="nothing was changed"):
         store.transactions.begin(user="late", timeout=0.01)

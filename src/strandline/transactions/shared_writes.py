@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 MAX_WAITING = 1_024
 """Calls in the queue; further ones are refused."""
 MOST_TOGETHER = 64
-"""Calls of one round: others wait for the write lock."""
+"""A round that is about so many transactions takes no further call: others wait for the lock."""
 IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.002
 """How long a round waits for the callers of the last one, at most."""
@@ -101,8 +101,9 @@ class SharedCall(Generic[T]):
     """A call that shares its SQL transaction; for one use.
 
     ``asks`` are the statements whose rows `Stage` gets; they and it touch rows of the transaction
-    ``txn_id`` alone, or of new ones. ``check`` is called before the round, outside of it. Not
-    ``under_catalog`` is a call that no version of the catalog matters for: it waits for none.
+    ``txn_id`` alone, or of the new ones that it ``begins``, which are so many. ``check`` is called
+    before the round, outside of it. Not ``under_catalog`` is a call that no version of the catalog
+    matters for: it waits for none.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class SharedCall(Generic[T]):
         asks: Sequence[Query] = (),
         txn_id: int | None = None,
         check: Callable[[], None] | None = None,
-        begins: bool = False,
+        begins: int = 0,
         under_catalog: bool = True,
     ) -> None:
         self.stage = stage
@@ -127,6 +128,7 @@ class SharedCall(Generic[T]):
         self.timeout = timeout
         self.end = time.monotonic() + timeout
         self.error: BaseException | None = None
+        self.has_ended = False
         self._outcome: Callable[[], T] | None = None
         self._ended: Callable[[], object] | None = None
 
@@ -167,10 +169,11 @@ class SharedCall(Generic[T]):
         )
 
     def refused(self) -> bool:
-        """Whether `check` refuses it."""
+        """Whether `check`, which is called once, refuses it."""
+        check, self.check = self.check, None
         try:
-            if self.check is not None:
-                self.check()
+            if check is not None:
+                check()
         except Exception as error:
             self.error = error
         return self.error is not None
@@ -180,13 +183,19 @@ class SharedCall(Generic[T]):
         self._ended = ended
 
     def tell(self) -> None:
-        """The call has ended."""
-        if self._ended is not None:
-            self._ended()
+        """The call has ended, or had before."""
+        if not self.has_ended:
+            self.has_ended = True
+            if self._ended is not None:
+                self._ended()
 
 
 class _AllRefused(Exception):
     """No call of a round changes anything."""
+
+
+class _NotForAll(Exception):
+    """The catalog is behind its log, and some calls of a round need none."""
 
 
 class _SeveralCatalogs(Exception):
@@ -333,13 +342,18 @@ class SharedWrites:
         calls: list[SharedCall[object]] = []
         put_off: list[SharedCall[object]] = []
         txn_ids: set[int] = set()
-        while self._waiting and len(calls) < MOST_TOGETHER:
+        count = 0
+        while self._waiting and count < MOST_TOGETHER:
             call = self._waiting.popleft()
             if call.is_late():
                 call.error = call.late()
                 call.tell()
                 continue
-            (put_off if call.txn_id in txn_ids else calls).append(call)
+            if call.txn_id in txn_ids:
+                put_off.append(call)
+                continue
+            calls.append(call)
+            count += max(call.begins, 1)
             if call.txn_id is not None:
                 txn_ids.add(call.txn_id)
         self._waiting.extendleft(reversed(put_off))
@@ -355,7 +369,8 @@ class SharedWrites:
                 self._write_or_split(admitted)
         except BaseException as error:
             for call in calls:
-                call.error = call.error or error
+                if not call.has_ended:
+                    call.error = call.error or error
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -367,6 +382,9 @@ class SharedWrites:
             self._write(calls)
         except (Fenced, Stopping, Unavailable):
             raise  # each by itself would fail as well, or has happened
+        except _NotForAll:
+            self._round([call for call in calls if not call.under_catalog])
+            self._write_or_split([call for call in calls if call.under_catalog])
         except Exception:
             if len(calls) == 1:
                 raise
@@ -392,7 +410,7 @@ class SharedWrites:
         def body(connection: Connection) -> None:
             last = take_time(connection, self._clock, count=count)
             first_time = Timestamp(last - count + 1)
-            catalog = self._catalog(connection, first_time, last) if looks else None
+            catalog = self._catalog(connection, calls, first_time, last) if looks else None
             # All read before one writes: what was read ahead is good only so far.
             rows = [[row for query in c.asks for row in run(connection, *query)] for c in calls]
             for place, call in enumerate(calls, start=1):
@@ -407,9 +425,26 @@ class SharedWrites:
             else:
                 self._writes.run(body, timeout=timeout, first=first, is_news=False)
 
-    def _catalog(self, connection: Connection, first: Timestamp, last: Timestamp) -> CatalogVersion:
-        """The catalog active at all times from ``first`` to ``last``."""
-        catalog = self._catalogs.catalog_at(connection, first)
-        if first < last and self._catalogs.catalog_at(connection, last).version != catalog.version:
+    def _catalog(
+        self,
+        connection: Connection,
+        calls: Sequence[SharedCall[T]],
+        first: Timestamp,
+        last: Timestamp,
+    ) -> CatalogVersion:
+        """The catalog active at all times from ``first`` to ``last``.
+
+        Raises `Behind`, or `_NotForAll` where some of ``calls`` need not wait for it.
+        """
+        try:
+            catalog = self._catalogs.catalog_at(connection, first)
+            is_last = first == last or (
+                self._catalogs.catalog_at(connection, last).version == catalog.version
+            )
+        except Behind:
+            if all(call.under_catalog for call in calls):
+                raise
+            raise _NotForAll from None
+        if not is_last:
             raise _SeveralCatalogs
         return catalog

@@ -207,7 +207,7 @@ class Transactions(TransactionEnds):
             stage,
             shared=self._shared,
             timeout=timeout,
-            begins=True,
+            begins=count,
             check=lambda: self._require_room(count),
         )
 
