@@ -15,6 +15,7 @@ import json
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -156,7 +157,7 @@ def make_partitioned(connection: Connection, made: dict[str, Any], size: int) ->
         connection.call("add_partitions", new_parts=partitions(made, first, first + PARTITIONS))
 
 
-class Operation:
+class Operation(ABC):
     """One call that is measured, by client ``number``; ``place`` is the port of the server."""
 
     def __init__(self, place: str, number: int) -> None:
@@ -168,14 +169,14 @@ class Operation:
         """A name that no other client and no earlier call has."""
         return f"{type(self).__name__.lower()}_{self.number}_{next(self._names)}"
 
-    def prepare(self, calls: int) -> None:
+    def prepare(self, calls: int) -> None:  # noqa: B027  # most operations need none
         """Before each window, in which so many calls are expected."""
 
+    @abstractmethod
     def call(self) -> bool:
         """Make the call; False, without making it, if nothing prepared is left."""
-        raise NotImplementedError
 
-    def clean(self) -> None:
+    def clean(self) -> None:  # noqa: B027  # most operations need none
         """After each window."""
 
 

@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
 from strandline.cli import main
+from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.servers import stores
 
@@ -102,6 +108,44 @@ def test_an_edit_that_breaks_a_rule_changes_nothing(store: Any) -> None:
         assert reason in said, (rest, said)
         assert "Traceback" not in said
     assert dumped(store) == before
+
+
+def broken_tables(table: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Tables whose columns are not those of any table, and what is said of them."""
+    (version,) = table["schema_versions"]
+    first, second = version["columns"]
+
+    def columns(*changed: dict[str, Any], number: int = 1) -> dict[str, Any]:
+        return {**table, "schema_versions": [{**version, "number": number, "columns": changed}]}
+
+    return [
+        ({**table, "schema_versions": []}, "at least one version"),
+        ({**table, "schema_versions": [version, version]}, "the numbers rise"),
+        ({**table, "next_column_id": table["next_column_id"] - 1}, "only ever grows"),
+        (columns(first, {**second, "id": first["id"]}), "each has its own"),
+        (columns(first, {**second, "id": table["next_column_id"]}), "below next_column_id"),
+        (columns(first, {**second, "id": 0}), "each has its own"),
+        (columns(first, {**second, "name": first["name"].upper()}), "duplicate column"),
+        ({**table, "primary_key": [99]}, "column 99, which it lacks"),
+    ]
+
+
+def test_an_edit_leaves_a_table_with_columns_that_its_readers_can_find(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with Node.open(lake) as node:
+        session = node.session(user="ann")
+        columns = (ColumnDefinition("a", BIGINT), ColumnDefinition("b", BIGINT))
+        definition = TableDefinition(name="orders", columns=columns)
+        session.execute(
+            [CreateSchema(name="shop"), CreateTable(schema="shop", definition=definition)]
+        )
+    before = dumped(lake)
+    ((key, table),) = objects(before, "table").items()
+    for broken, reason in broken_tables(table):
+        said = run("edit", lake, "table", json.dumps(key), json.dumps(broken), fails=True)
+        assert reason in said, said
+    assert dumped(lake) == before
+    run("edit", lake, "table", json.dumps(key), json.dumps({**table, "comment": "repaired"}))
 
 
 def test_a_running_node_goes_on_with_what_was_edited(tmp_path: Path) -> None:

@@ -1,20 +1,25 @@
 """Edits by hand: repairs of single objects, past the commands and within the rules.
 
 No command checks what an edit means, so an edit is checked by what every catalog keeps to: names
-are unique and numbers that grow do not fall (`CatalogTransaction`), ids are below the next id, and
-what an object refers to is there. An edit is one entry of the history, as any change.
+are unique and numbers that grow do not fall (`CatalogTransaction`), ids are below the next id, what
+an object refers to is there, and the columns of a table have ids of their own. An edit is one entry
+of the history, as any change. Code that reads an older version relies on these rules too, so a
+second edit cannot make up for one that broke them.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
+from strandline.catalog.commands.definition import check_distinct
 from strandline.catalog.kinds import all_kinds, kind_of, references
 from strandline.catalog.verbs import Verb, declare_verb
 from strandline.durable.collections import COLLECTIONS, CONFIG, FENCE, Collection
 from strandline.durable.state import ENVIRONMENT
 from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.model.descriptors import SchemaVersion, TableDescriptor
 
 # Below, Any stands for a descriptor of some kind.
 Key = int | str
@@ -62,6 +67,8 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
         raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
     if isinstance(key, int):
         _require_given(transaction, key)
+    if isinstance(value, TableDescriptor):
+        _require_columns(value, existing_table=current(transaction, kind, key))
     with transaction.entry(EDIT, {"object": f"{kind.kind} {key}"}):
         transaction.put(value)
         for name, object_id in references(value):
@@ -95,6 +102,39 @@ def _require_given(transaction: CatalogTransaction, object_id: int) -> None:
         raise InvalidInput(
             f"id {object_id} was never given, the next one is {allocator.next_id};"
             f" edit id_allocator '\"{OBJECT_IDS}\"' first if that is too low"
+        )
+
+
+def _require_columns(table: TableDescriptor, *, existing_table: TableDescriptor | None) -> None:
+    """Columns are found by their ids: in data files, in keys, and in the past of the table."""
+    numbers = [version.number for version in table.schema_versions]
+    if not numbers or any(later <= earlier for earlier, later in pairwise(numbers)):
+        raise InvalidInput(
+            f"the schema versions of {table.name} have the numbers {numbers}; a table has at least"
+            " one version, and the numbers rise"
+        )
+    if existing_table is not None and table.next_column_id < existing_table.next_column_id:
+        raise InvalidInput(
+            f"next_column_id of {table.name} cannot go back from {existing_table.next_column_id} to"
+            f" {table.next_column_id}; it only ever grows"
+        )
+    for version in table.schema_versions:
+        _require_distinct_columns(table, version)
+    ids = {column.id for column in table.columns}
+    for field in ("partition_columns", "primary_key", "colocation"):
+        unknown = set(getattr(table, field)) - ids
+        if unknown:
+            raise InvalidInput(f"{field} of {table.name} has column {min(unknown)}, which it lacks")
+
+
+def _require_distinct_columns(table: TableDescriptor, version: SchemaVersion) -> None:
+    what = f"schema version {version.number} of {table.name}"
+    check_distinct([column.name for column in version.columns], what=what)
+    ids = [column.id for column in version.columns]
+    if len(set(ids)) < len(ids) or not all(0 < n < table.next_column_id for n in ids):
+        raise InvalidInput(
+            f"the columns of {what} have the ids {ids}; each has its own, below next_column_id,"
+            f" which is {table.next_column_id}"
         )
 
 
