@@ -19,9 +19,10 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import Timestamp
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.times import exact_text
 
 
 def create(name: str) -> CreateTable:
@@ -79,14 +80,14 @@ def test_a_time_of_the_history_is_taken_when_the_clock_was_turned_back(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(store) as node:
-        latest = format_timestamp(node.catalogs.catalog(5).time)
+        latest = exact_text(node.catalogs.catalog(5).time)
     monkeypatch.setattr("strandline.cli.stores.HybridClock.current", lambda _: Timestamp(1))
     assert diff(store, latest) == ["no difference"]
 
 
 def test_times_are_taken_too(store: Path) -> None:
     with Node.open(store) as node:
-        at = {v: format_timestamp(node.catalogs.catalog(v).time) for v in (3, 4)}
+        at = {v: exact_text(node.catalogs.catalog(v).time) for v in (3, 4)}
     assert diff(store, at[3], at[4]) == diff(store, "3", "4")
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
-from strandline.clock import format_timestamp
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
+from tests.times import exact_text
 
 STORES = ("folder", "postgresql")
 
@@ -39,7 +39,7 @@ def folder(hive: HiveNode) -> Path:
 
 def moment(hive: HiveNode) -> str:
     """The name of the schema as of now."""
-    return f"d1@{format_timestamp(hive.node.metastore.catalogs.complete_now())}"
+    return f"d1@{exact_text(hive.node.metastore.catalogs.complete_now())}"
 
 
 def texts(stub: Any, schema: str) -> dict[str, str]:

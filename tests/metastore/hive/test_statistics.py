@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from strandline import work
-from strandline.clock import format_timestamp
 from strandline.metastore.hive import statistics_changes, statistics_values
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.registry import METHODS, Call
@@ -22,6 +21,7 @@ from tests.metastore.hive.differential.scenario import partition, table
 from tests.metastore.hive.differential.statistics import numbers, of, statistics, texts
 from tests.metastore.hive.hive_node import HiveNode, refusal
 from tests.servers.thrift_client import ThriftClient
+from tests.times import exact_text
 
 COLUMNS = "a int, b string"
 
@@ -94,7 +94,7 @@ def test_statistics_are_read_as_of_a_time_and_come_back_with_a_dropped_partition
     store(client, numbers(), part="p=1")
     store(client, texts(), part="p=1")
     store(client, numbers(), part="p=2")
-    then = f"d1@{format_timestamp(hive.node.metastore.catalogs.complete_now())}"
+    then = f"d1@{exact_text(hive.node.metastore.catalogs.complete_now())}"
     parts = {"names": ["p=1", "p=2"]}
     drop = {"dbName": "d1", "tblName": "parted", "parts": parts, "deleteData": True}
     client.call("drop_partitions_req", req=drop)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
-from strandline.clock import format_timestamp
 from tests.metastore.hive.hive_node import HiveNode, plain, refusal, storage, table
+from tests.times import exact_text
 
 STORES = ("folder", "postgresql")
 
@@ -53,7 +53,7 @@ def test_a_table_is_shown_as_of_a_version_under_the_name_that_was_asked_for(
 
 def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("t1"))
-    then = format_timestamp(hive.node.metastore.catalogs.complete_now()).lower()
+    then = exact_text(hive.node.metastore.catalogs.complete_now()).lower()
     stub.drop_table("d1", "t1", True)
     stub.create_table(table("t2"))
     assert stub.get_tables(f"d1@{then}", "*") == ["t1"]
@@ -67,7 +67,7 @@ def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: A
 def test_partitions_are_those_of_then(hive: HiveNode, stub: Any) -> None:
     parted(stub, "a", "b")
     catalogs = hive.node.metastore.catalogs
-    before = format_timestamp(catalogs.complete_now())
+    before = exact_text(catalogs.complete_now())
     stub.drop_partition("d1", "t1", ["a"], False)
     stub.add_partition(partition("c"))
     stub.create_table(table("later"))

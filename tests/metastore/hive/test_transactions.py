@@ -29,12 +29,12 @@ from hive_metastore.ttypes import (
     UnlockRequest,
 )
 
-from strandline.clock import format_timestamp
 from strandline.metastore.hive import transactions
 from strandline.metastore.hive.transactions import aborted_bits
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.transactions import TransactionState, ValidTxnList
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
+from tests.times import exact_text
 
 STORES = ("folder", "postgresql")
 NOBODY = 10**12
@@ -364,9 +364,7 @@ def test_files_are_staged_by_a_session_in_a_transaction_that_is_opened_and_commi
         seen_ids = there.open([table]).write_ids[table_id]
         assert there.files(table_id, seen_ids).data_files == (file,)
     assert seen(stub)["writeIdHighWaterMark"] == 1
-    text = format_timestamp(before)
-    exact = text if "+" in text else f"{text}+0"  # else it would be all of its millisecond
-    then = f"d1@{exact}.t"
+    then = f"d1@{exact_text(before)}.t"
     assert seen(stub, table=then)["writeIdHighWaterMark"] == 0
 
 
