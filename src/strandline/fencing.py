@@ -26,5 +26,18 @@ class FenceToken:
         if not (0 <= self.deploy_generation < _LIMIT and 0 <= self.epoch < _LIMIT):
             raise InvalidInput(f"a fence token is made of numbers from 0 on, not {self}")
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it is the token of a log that takes no writer: see `sealed`."""
+        return self.deploy_generation == _LIMIT - 1
+
+    def sealed(self) -> FenceToken:
+        """The token, above all others of this epoch, that no writer ever holds.
+
+        Its generation is the last one, so a writer that knows nothing of it takes itself for
+        replaced.
+        """
+        return FenceToken(_LIMIT - 1, self.epoch)
+
     def __str__(self) -> str:
         return f"generation {self.deploy_generation}, epoch {self.epoch}"

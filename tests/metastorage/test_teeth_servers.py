@@ -95,13 +95,13 @@ def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
     """A connection that is found lost is told to the caller."""
 
     def first(self: PostgresDatabase, text: Any, parameters: Any = (), **_: Any) -> Any:
-        connection = self._engine.connect()
+        pooled = self._engine.raw_connection()
         try:
-            raw = postgres_database._raw(connection)
+            raw = postgres_database._raw(pooled)
             asked = text if isinstance(text, str) else text(raw)
-            return connection, rows_of(raw, asked, parameters)
+            return pooled, rows_of(raw, asked, parameters)
         except BaseException:
-            connection.close()
+            pooled.close()
             raise
 
     patch.setattr(PostgresDatabase, "_first", first)

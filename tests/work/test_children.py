@@ -372,10 +372,26 @@ def test_a_reply_is_not_older_than_its_question() -> None:
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         second = asyncio.create_task(ask(pool, "wait", only_reads=True))
-        await begun(children)
+        await asyncio.sleep(0)
         children.go.set()
         await asyncio.gather(first, second)
-        assert pool.statistics().joined == 0
+        counts = pool.statistics()
+        assert (counts.tasks, counts.joined) == (2, 0)
+
+    run(body, max_children=2)
+
+
+def test_one_question_of_many_callers_keeps_one_child_busy() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        first = asyncio.create_task(ask(pool, "wait", only_reads=True))
+        await begun(children)
+        same = [asyncio.create_task(ask(pool, "wait", only_reads=True)) for _ in "abc"]
+        assert await ask(pool, "echo", b"another", only_reads=True) == b"another"
+        assert pool.statistics().children == 2
+        children.go.set()
+        await asyncio.gather(first, *same)
+        counts = pool.statistics()
+        assert (counts.tasks, counts.joined) == (3, 2)
 
     run(body, max_children=2)
 

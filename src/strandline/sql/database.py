@@ -39,7 +39,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
 
-from sqlalchemy import Connection, MetaData, insert, inspect
+from sqlalchemy import Connection, MetaData, inspect
 
 from strandline.errors import (
     CorruptData,
@@ -50,7 +50,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import ground
-from strandline.sql.statements import Parameter, Query, Row, run
+from strandline.sql.statements import Parameter, Query, Row, change, run
 from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
@@ -112,10 +112,18 @@ class Database(ABC):
         self._closed = False
         self._counts: Counter[str] = Counter()
         self._waited = 0.0
+        self._complete_parts: dict[str, int] = {}
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Connection]:
         """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+
+    @abstractmethod
+    def allow_more_time(self, connection: Connection) -> None:
+        """Give a transaction of many statements the patience of a new one, from now on.
+
+        To be called before each of them.
+        """
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """All rows of one statement that only reads (see `strandline.sql.run`)."""
@@ -237,34 +245,40 @@ class Database(ABC):
         current = partial(ground.is_current, part=part, version=version, name=self.name)
         with self.read() as connection:
             if current(ground.version_of(connection, part)):
-                self.refuse_incomplete(connection, part, metadata)
+                if self._complete_parts.get(part) != version:
+                    self.refuse_incomplete(connection, {part: (version, metadata)})
                 return
         if self.read_only:
             return
         with self._schema_change() as connection:
             stored_version = ground.version_of(connection, part)
-            if current(stored_version):
-                return
-            if stored_version is not None:
-                ground.upgrade(
-                    connection,
-                    stored_version,
-                    part=part,
-                    version=version,
-                    steps=steps,
-                    name=self.name,
-                )
-                self.refuse_incomplete(connection, part, metadata)
-                return
-            self._refuse_orphans(connection, part, metadata)
-            if part == ground.GROUND_PART and inspect(connection).get_table_names():
-                raise InvalidInput(
-                    f"{self.name} is the database of another program; choose another one"
-                )
-            ground.create_tables(connection, metadata)
-            if part == ground.GROUND_PART:
-                connection.execute(insert(ground.CLOCK).values(id=1, time=0))
-            connection.execute(insert(ground.SCHEMA).values(part=part, version=version))
+            if not current(stored_version):
+                if stored_version is None:
+                    self._create(connection, part, version, metadata)
+                else:
+                    ground.upgrade(
+                        connection,
+                        stored_version,
+                        part=part,
+                        version=version,
+                        steps=steps,
+                        name=self.name,
+                    )
+                    columns = self._columns(connection)
+                    ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+        self._complete_parts[part] = version
+
+    def _create(self, connection: Connection, part: str, version: int, metadata: MetaData) -> None:
+        self._refuse_orphans(connection, part, metadata)
+        if part == ground.GROUND_PART and inspect(connection).get_table_names():
+            raise InvalidInput(
+                f"{self.name} is the database of another program; choose another one"
+            )
+        ground.create_tables(connection, metadata)
+        if part == ground.GROUND_PART:
+            change(connection, f"INSERT INTO {ground.CLOCK.name} (id, time) VALUES (1, 0)")
+        added = f"INSERT INTO {ground.SCHEMA.name} (part, version) VALUES (?, ?)"
+        change(connection, added, (part, version))
 
     def statistics(self) -> DatabaseStatistics:
         """What this object did so far."""
@@ -303,10 +317,17 @@ class Database(ABC):
             self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
         self._close_connections()
 
-    def refuse_incomplete(self, connection: Connection, part: str, metadata: MetaData) -> None:
-        """Raise `CorruptData` unless each table of a part is there with all its columns."""
+    def refuse_incomplete(
+        self, connection: Connection, parts: Mapping[str, tuple[int, MetaData]]
+    ) -> None:
+        """Raise `CorruptData` unless each table of some parts is there with all its columns.
+
+        ``parts`` gives for each the version in which it stands, and its tables.
+        """
         columns = self._columns(connection)
-        ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+        for part, (version, metadata) in parts.items():
+            ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+            self._complete_parts[part] = version
 
     def _refuse_orphans(self, connection: Connection, part: str, metadata: MetaData) -> None:
         if part == ground.GROUND_PART:

@@ -21,13 +21,12 @@ from sqlalchemy import (
     String,
     Table,
     create_mock_engine,
-    select,
     update,
 )
 from sqlalchemy.schema import CreateIndex
 
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.sql.statements import value
+from strandline.sql.statements import run, value
 
 GROUND = MetaData()
 GROUND_PART = "sql"
@@ -79,6 +78,13 @@ def add_indexes(connection: Connection, *tables: Table) -> None:
 for _table in (SCHEMA, CLOCK, FENCE):
     whole_row(_table)
 
+# Asked at each opening of a store; the inspector of SQLAlchemy takes many times as long.
+_FIND_TABLE = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?",
+    "postgresql": "SELECT t.relname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace"
+    " WHERE s.nspname = ANY (current_schemas(false)) AND t.relkind = 'r' AND t.relname = ?",
+}
+
 _creations: dict[tuple[MetaData, str], tuple[str, ...]] = {}
 """What makes the tables of a part, by dialect: writing the statements takes longer than they do."""
 
@@ -123,11 +129,10 @@ def refuse_incomplete(
             )
 
 
-def refuse_unknown_parts(connection: Connection, known: Collection[str], *, name: str) -> None:
-    """Raise `IncompatibleFormat` where a newer release has added a part of its own."""
-    parts = connection.execute(select(SCHEMA.c.part, SCHEMA.c.version)).all()
+def refuse_unknown_parts(versions: Mapping[str, int], known: Collection[str], *, name: str) -> None:
+    """Raise `IncompatibleFormat` where a newer release has added a part; see `versions_of`."""
     unknown = sorted(
-        f"{part!r} (version {version})" for part, version in parts if part not in known
+        f"{part!r} (version {version})" for part, version in versions.items() if part not in known
     )
     if unknown:
         raise IncompatibleFormat(
@@ -136,14 +141,16 @@ def refuse_unknown_parts(connection: Connection, known: Collection[str], *, name
         )
 
 
+def versions_of(connection: Connection) -> dict[str, int]:
+    """The version of each part that this database has; before it is a store, there is none."""
+    if value(connection, _FIND_TABLE[connection.dialect.name], (SCHEMA.name,)) is None:
+        return {}
+    return dict(run(connection, f"SELECT part, version FROM {SCHEMA.name}"))
+
+
 def version_of(connection: Connection, part: str) -> int | None:
     """The version in which ``part`` stands in this database; None before it was created."""
-    if not connection.dialect.has_table(connection, SCHEMA.name):
-        return None
-    version: int | None = value(
-        connection, f"SELECT version FROM {SCHEMA.name} WHERE part = ?", (part,)
-    )
-    return version
+    return versions_of(connection).get(part)
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:

@@ -38,7 +38,7 @@ from typing import cast
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from strandline.errors import StrandlineError, Unavailable, UnknownOutcome
 from strandline.sql import ground
@@ -97,6 +97,7 @@ class PostgresDatabase(Database):
             creator=self._connect,
             isolation_level="AUTOCOMMIT",
             use_native_hstore=False,
+            pool_use_lifo=True,  # the last one has its plans, and its process is still warm
             poolclass=QueuePool,
             pool_size=_POOL,
             max_overflow=_OVERFLOW,
@@ -111,23 +112,25 @@ class PostgresDatabase(Database):
         """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
         with self._in_use("reads"):
             self._settle()
-            connection, _ = self._first(_READ)
-            with _returned(connection):
+            with _returned(self._begun(_READ)) as connection:
                 yield connection
-                raw = _raw(connection)
+                raw = _raw(connection.connection)
                 if driver.in_transaction(raw):
                     # Behind a rollback the driver makes the server forget what it has planned.
                     raw.deadline = time.monotonic() + _ANSWER_SECONDS
                     with suppress(driver.DriverError):  # what was read is good all the same
                         raw.commit()
 
+    def allow_more_time(self, connection: Connection) -> None:
+        _allow(_raw(connection.connection), self._patience)
+
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`; it takes one round trip."""
         with self._in_use("reads"):
             self._settle()
-            connection, rows = self._first(formatted(statement), parameters)
-            with _returned(connection):
-                return rows
+            pooled, rows = self._first(formatted(statement), parameters)
+            pooled.close()
+            return rows
 
     def find_damage(self) -> list[str]:
         """Nothing: the pages are the server's to check."""
@@ -193,8 +196,9 @@ class PostgresDatabase(Database):
         count = "writes" if synced else "unsynced_writes"
         with self._in_use(count), self._turn(began, deadline):
             try:
-                connection = self._locked(began, deadline, synced=synced, first=first)
-                with _returned(connection):
+                with _returned(
+                    self._locked(began, deadline, synced=synced, first=first)
+                ) as connection:
                     yield connection
                     self._commit(connection, is_news=is_news)
             except BaseException:
@@ -215,10 +219,23 @@ class PostgresDatabase(Database):
     @contextmanager
     def _schema_change(self) -> Iterator[Connection]:
         with self._in_use("writes"):
-            connection, _ = self._first(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
-            with _returned(connection):
+            begun = self._begun(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+            with _returned(begun) as connection:
                 yield connection
                 self._commit(connection, is_news=True)
+
+    def _begun(
+        self,
+        text: str | Callable[[driver.Connection], str],
+        *,
+        seconds: float | None = None,
+        is_given_up: Callable[[], bool] | None = None,
+    ) -> Connection:
+        """A connection on which ``text`` has begun a transaction; see `_first`."""
+        pooled, _ = self._first(text, seconds=seconds, is_given_up=is_given_up)
+        connection = Connection(self._engine, pooled)
+        connection.begin()  # a projection knows its turn by the transaction
+        return connection
 
     def _first(
         self,
@@ -227,25 +244,28 @@ class PostgresDatabase(Database):
         *,
         seconds: float | None = None,
         is_given_up: Callable[[], bool] | None = None,
-    ) -> tuple[Connection, list[Row]]:
+    ) -> tuple[PoolProxiedConnection, list[Row]]:
         """The answer to the first statement on a connection of the pool, in ``seconds``.
 
         ``text`` is as the driver writes it, or made for the connection. Where that finds its
-        connection lost, it is tried once more on another one.
+        connection lost, it is tried once more on another one. It is the pool's own connection:
+        SQLAlchemy's takes as long as the answer.
         """
         tries = 2
         while True:
-            connection = self._engine.connect()
-            raw = _raw(connection)
-            prepared = raw.prepared.copy()
+            pooled = self._engine.raw_connection()
+            raw = _raw(pooled)
+            prepared = raw.prepared
             try:
-                _allow(connection, self._patience if seconds is None else seconds, is_given_up)
+                _allow(raw, self._patience if seconds is None else seconds, is_given_up)
                 raw.read_ahead = raw.waiting = None
                 if isinstance(text, str):
                     rows = rows_of(raw, text, parameters)
                 else:
+                    raw.prepared = prepared.copy()
                     rows = rows_of(raw, text(raw), None)
-                _allow(connection, self._patience)
+                _allow(raw, self._patience)
+                return pooled, rows
             except BaseException as error:
                 state = getattr(error, "sqlstate", None)
                 is_stale = state in driver.NOT_PREPARED
@@ -254,9 +274,10 @@ class PostgresDatabase(Database):
                 elif state != _LOCK_NOT_AVAILABLE:
                     raw.prepared = prepared  # what is new may not have come so far
                 lost = driver.is_lost(error)
-                if lost or _raw(connection).closed:
-                    connection.invalidate()
-                connection.close()
+                if lost or raw.closed:
+                    pooled.invalidate()
+                else:
+                    pooled.close()
                 if not (lost or is_stale):
                     raise
                 if lost:
@@ -266,9 +287,6 @@ class PostgresDatabase(Database):
                 tries -= 1
                 if not tries:
                     raise
-            else:
-                connection.begin()  # a projection knows its turn by the transaction
-                return connection, rows
 
     def _locked(
         self, began: float, deadline: float, *, synced: bool, first: Sequence[Query] = ()
@@ -283,7 +301,7 @@ class PostgresDatabase(Database):
         if not synced:
             begin.append("SET LOCAL synchronous_commit = off")
         try:
-            connection, _ = self._first(
+            connection = self._begun(
                 lambda raw: "; ".join((*begin, *raw.executing(((_LOCK, ()), *ahead)))),
                 seconds=left + _ANSWER_SECONDS,
                 is_given_up=lambda: may_wait and self._nobody_waits,
@@ -296,7 +314,7 @@ class PostgresDatabase(Database):
                 raise
             self._count("lost_turns")
             raise self._late(began, "another process") from None
-        raw = _raw(connection)
+        raw = _raw(connection.connection)
         answers = raw.last_rows(len(ahead))
         texts = [formatted(text) for text, _ in ahead]
         raw.read_ahead = list(zip(texts, answers, strict=True))
@@ -313,7 +331,7 @@ class PostgresDatabase(Database):
             self._locked(began, began + self._patience, synced=True).close()
 
     def _commit(self, connection: Connection, *, is_news: bool) -> None:
-        raw = _raw(connection)
+        raw = _raw(connection.connection)
         if not driver.in_transaction(raw):
             # PostgreSQL answers COMMIT after a failed statement by a rollback, without an error,
             # and a caller that caught that error would now be told of a commit that never was.
@@ -348,11 +366,11 @@ class PostgresDatabase(Database):
 
 
 @contextmanager
-def _returned(connection: Connection) -> Iterator[None]:
+def _returned(connection: Connection) -> Iterator[Connection]:
     """Give the connection back at the end; what was not committed is undone."""
-    raw = _raw(connection)
+    raw = _raw(connection.connection)
     try:
-        yield
+        yield connection
     finally:
         raw.waiting = raw.read_ahead = None
         # Undoing needs an answer too, and on a broken connection is the server's to do.
@@ -368,12 +386,11 @@ def _returned(connection: Connection) -> Iterator[None]:
 
 
 def _allow(
-    connection: Connection, seconds: float, is_given_up: Callable[[], bool] | None = None
+    raw: driver.Connection, seconds: float, is_given_up: Callable[[], bool] | None = None
 ) -> None:
     """Let each answer on the connection come until ``seconds`` from now, or `is_given_up`."""
-    raw = _raw(connection)
     raw.deadline, raw.is_given_up = time.monotonic() + seconds, is_given_up
 
 
-def _raw(connection: Connection) -> driver.Connection:
-    return cast(driver.Connection, connection.connection.driver_connection)
+def _raw(pooled: PoolProxiedConnection) -> driver.Connection:
+    return cast(driver.Connection, pooled.driver_connection)

@@ -189,6 +189,9 @@ class SqliteDatabase(Database):
         if self._damage:
             raise sqlite_file.damaged(self.path, self._damage)
 
+    def allow_more_time(self, connection: Connection) -> None:
+        """Nothing: here a transaction that has begun may take as long as it likes."""
+
     def find_damage(self) -> list[str]:
         """Read the whole database; what is wrong with it stops every later write.
 

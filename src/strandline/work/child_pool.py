@@ -3,7 +3,8 @@
 A pool keeps a few children in all, idle ones for a while. Where a task needs a new child and there
 are enough, the one that has been idle longest ends. Tasks that find all of them busy wait in order;
 where many wait, the next one is refused at once. Callers who ask the same thing while it waits get
-the reply of one task: many readers begin with the files of the same snapshot.
+the reply of one task: many readers begin with the files of the same snapshot. A task waits for the
+one before it that asks the same, so that one question of many keeps one child busy and not all.
 
 What must stay true: a child that ends without a reply is reported as `Unavailable` for a task that
 reads, and as `UnknownOutcome` for one that changes something; the next task gets a new one. A reply
@@ -205,9 +206,10 @@ class ChildPool:
         if asked is not None and asked.is_open:
             self._joined += 1
             return await asked.reply()
+        before = None if asked is None else asked.task
         asked = self._asked[question] = _Asked()
         task = asyncio.get_running_loop().create_task(
-            self._run(name, fields, data, only_reads=True, asked=asked), name=name
+            self._run(name, fields, data, only_reads=True, asked=asked, before=before), name=name
         )
         task.add_done_callback(lambda _: self._forget(question, asked))
         asked.task = task
@@ -225,9 +227,10 @@ class ChildPool:
         *,
         only_reads: bool,
         asked: _Asked | None = None,
+        before: asyncio.Task[Reply] | None = None,
     ) -> Reply:
         try:
-            await self._admitted()
+            await self._admitted(before)
         except BaseException:
             if isinstance(data, Content):
                 data.close()
@@ -245,8 +248,8 @@ class ChildPool:
             task.add_done_callback(_close_content)
             raise
 
-    async def _admitted(self) -> None:
-        """Wait in order for a place among those whose tasks run."""
+    async def _admitted(self, before: asyncio.Task[Reply] | None) -> None:
+        """Wait for the task ``before``, then in order for a place among those whose tasks run."""
         self._require_open()
         if self._waiting >= self._max_waiting:
             self._turned_away += 1
@@ -256,6 +259,8 @@ class ChildPool:
             )
         self._waiting += 1
         try:
+            if before is not None:
+                await asyncio.wait([before])
             await self._places.acquire()
         finally:
             self._waiting -= 1

@@ -272,7 +272,10 @@ class EtcdGateway:
                 raise Unavailable(f"the watch at etcd {endpoint} ended: {error}") from error
 
     def close(self) -> None:
-        """End every running call with `Stopping`, and close the connections."""
+        """End every running call, and close the connections.
+
+        With `Stopping`, or with `UnknownOutcome` if it may have changed something.
+        """
         if self._process != os.getpid():
             return  # the connections belong to the parent process
         with self._lock:
@@ -330,10 +333,10 @@ class EtcdGateway:
                 extensions={"trace": self._trace},
             )
         except httpx.TransportError as error:
-            self._refuse_when_closed()
             said = str(error) or type(error).__name__
             if not repeatable and not isinstance(error, _NOT_SENT):
-                raise _unknown(endpoint, said) from error
+                raise _unknown(endpoint, said) from error  # also where it was closed meanwhile
+            self._refuse_when_closed()
             slow = isinstance(error, httpx.TimeoutException)
             raise _AskAnother(f"{endpoint}: {said}", slow=slow) from error
         answer_body: object = None
