@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, UpdateLog
 from strandline.metastorage import Metastorage
-from tests.durable.logs import CHUNKED, LOGS, LONG
+from tests.conftest import LogMember
+from tests.durable.logs import CHUNKED, IN_SQLITE, LOGS, LONG, LogKind
 from tests.metastorage.stores import STORES
 
 NewStore = Callable[[], Metastorage]
@@ -43,7 +44,12 @@ def new_store(new_stores: Callable[[], NewStore]) -> NewStore:
 )
 def new_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NewLog]]:
     """Makes logs of each kind; each is opened as often as is wanted, as one more node."""
-    kind = LOGS[request.param]
+    with making_logs(LOGS[request.param], tmp_path) as make:
+        yield make
+
+
+@contextmanager
+def making_logs(kind: LogKind, tmp_path: Path) -> Iterator[Callable[[], NewLog]]:
     with ExitStack() as opened:
 
         def make() -> NewLog:
@@ -53,6 +59,21 @@ def new_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
             return lambda: opened.enter_context(kind.open(address, HybridClock()))
 
         yield make
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.soak] * (name not in IN_SQLITE)) for name in LOGS]
+)
+def new_member(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], LogMember]]:
+    """Makes members of one catalog, which lies in each kind of log."""
+    with making_logs(LOGS[request.param], tmp_path) as make:
+        new_log = make()
+        yield lambda: LogMember(new_log(), [])
+
+
+@pytest.fixture
+def member(new_member: Callable[[], LogMember]) -> LogMember:
+    return new_member()
 
 
 @pytest.fixture

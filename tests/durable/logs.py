@@ -24,7 +24,7 @@ from tests.metastorage.stores import PATIENCE, STORES, StoreKind
 from tests.servers import s3
 
 CHUNKED = 100
-"""Snapshots above so many bytes are cut, as large ones are."""
+"""Snapshots above so many bytes are cut, as large ones are. It is read when a log is opened."""
 
 SHARD = shard_name("environment")
 TIDIED_EVERY = 2
@@ -39,30 +39,40 @@ class LogKind(ABC):
         """The address of an empty log; what it keeps on disk lies in ``folder``."""
 
     @contextmanager
-    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
-        """The log at ``address`` as one more node opens it."""
+    def open(
+        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
+    ) -> Iterator[UpdateLog]:
+        """The log at ``address`` as one more node opens it.
+
+        A call that gets no answer for ``patience`` seconds ends with an error.
+        """
         raise NotImplementedError
         yield
 
 
 class OnMetastorage(LogKind):
-    def __init__(self, stores: StoreKind) -> None:
+    def __init__(self, stores: StoreKind, *, chunk_bytes: int | None = None) -> None:
         self._stores = stores
+        self._chunk_bytes = chunk_bytes
 
     def create(self, folder: Path) -> str:
         return self._stores.create(folder)
 
     @contextmanager
-    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
-        with self._stores.open(address, clock) as store:
-            yield MetastorageLog(store, chunk_bytes=CHUNKED)
+    def open(
+        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
+    ) -> Iterator[UpdateLog]:
+        with self._stores.open(address, clock, patience=patience) as store:
+            yield MetastorageLog(store, chunk_bytes=self._chunk_bytes or CHUNKED)
 
 
 class Stash(OnMetastorage):
     @contextmanager
-    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+    def open(
+        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
+    ) -> Iterator[UpdateLog]:
         with (
-            closing(open_engine(address, patience=PATIENCE)) as database,
+            closing(open_engine(address, patience=patience)) as database,
             closing(StashLog(database, clock)) as log,
         ):
             yield log
@@ -82,9 +92,11 @@ class Persist(OnMetastorage):
         return FileBlob(Path(place))
 
     @contextmanager
-    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+    def open(
+        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
+    ) -> Iterator[UpdateLog]:
         store_address, _, place = address.partition("|")
-        with self._stores.open(store_address, clock) as store:
+        with self._stores.open(store_address, clock, patience=patience) as store:
             blob, every = self.open_blobs(place), self._tidied_every
             yield PersistLog(MetastorageConsensus(store), blob, SHARD, tidied_every=every)
 
@@ -114,9 +126,14 @@ class Shadow(LogKind):
         return f"{address}\n{address if self._share else self._second.create(second)}"
 
     @contextmanager
-    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+    def open(
+        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
+    ) -> Iterator[UpdateLog]:
         first, second = address.split("\n")
-        with self._first.open(first, clock) as one, self._second.open(second, clock) as other:
+        with (
+            self._first.open(first, clock, patience=patience) as one,
+            self._second.open(second, clock, patience=patience) as other,
+        ):
             yield ShadowLog(one, other, names=("first", "second"))
 
 
@@ -132,3 +149,6 @@ LOGS: dict[str, LogKind] = {
 
 LONG = ("shadow of two", "persist on sqlite and s3")
 """Those that take long, and are run by `make soak`."""
+
+IN_SQLITE = ("metastorage on sqlite", "stash on sqlite", "persist on sqlite", "shadow in sqlite")
+"""One of each kind, the fastest: what is the same above every log is tested on these."""

@@ -27,9 +27,12 @@ from strandline.durable.state import ENVIRONMENT, TrimmedAway
 from strandline.errors import Fenced, NotFound, OutOfSync
 from strandline.model.descriptors import ConfigEntry
 from strandline.sql import statements
+from tests.durable import logs
 from tests.durable.logs import LOGS
 
 COMMITS = 5
+CHUNKED = 4000
+"""Snapshots above so many bytes are cut: into a few, also behind a hundred rounds."""
 
 
 def kill_at(count: int, *, behind: bool) -> None:
@@ -62,6 +65,7 @@ def run(
 
     ``trimmed_to`` is a version that every process has seen, up to which the log may be trimmed.
     """
+    pytest.MonkeyPatch().setattr(logs, "CHUNKED", CHUNKED)
     choose = random.Random(seed)
     if choose.random() < 0.7:
         kill_at(choose.randint(1, 120), behind=choose.random() < 0.5)

@@ -187,6 +187,15 @@ def test_times_that_no_log_can_have_given_are_refused(log: UpdateLog, wrong: str
     assert log.frontier().upper == 3
 
 
+def test_a_copy_that_comes_too_late_is_out_of_sync_whatever_its_times_are(log: UpdateLog) -> None:
+    begin(log, 2)
+    (second,) = log.updates(2, 3)
+    log.append(3, TOKEN, [update(3)])
+    with pytest.raises(OutOfSync):
+        log.append(2, TOKEN, [update(2)], times=[second.time])
+    assert log.append(2, TOKEN, [second], times=[second.time]) == (second,)
+
+
 def test_times_are_not_compared_with_the_time_of_a_trimmed_version(log: UpdateLog) -> None:
     begin(log, 3)
     last = log.updates(3, 4)[0].time
@@ -342,6 +351,16 @@ def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:
     event = decode(found.data, AuditEvent)
     assert (event.time, event.id) == (appended.time, appended.id)
     assert found.time == appended.time
+
+
+def test_an_append_of_which_only_the_first_update_is_there_is_out_of_sync(log: UpdateLog) -> None:
+    """Two processes that copy one log may cut its history at other versions."""
+    begin(log, 1)
+    first, second = update(2), update(3)
+    log.append(2, TOKEN, [first])
+    with pytest.raises(OutOfSync):
+        log.append(2, TOKEN, [first, second])
+    assert log.frontier().upper == 3
 
 
 def test_the_same_updates_may_be_appended_again_and_are_there_once(log: UpdateLog) -> None:

@@ -7,10 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from strandline.durable import CatalogTransaction, DurableCatalogState, migrations
-from strandline.durable.migrations import FORMAT, MIGRATE, Migration, NeedsMigration, format_of
+from strandline.durable.migrations import (
+    CONTENT,
+    FORMAT,
+    MIGRATE,
+    Migration,
+    NeedsMigration,
+    format_of,
+)
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
 from strandline.model.descriptors import ConfigEntry, Setting
-from tests.conftest import Member
+from tests.conftest import LogMember
 
 KNOWN = len(migrations.MIGRATIONS)
 
@@ -34,13 +41,13 @@ def set_format(state: DurableCatalogState, text: str) -> None:
     state.commit_transaction(transaction)
 
 
-def test_a_new_catalog_has_the_format_of_its_program(member: Member) -> None:
+def test_a_new_catalog_has_the_format_of_its_program(member: LogMember) -> None:
     contents = member.open().recovered[-1].contents
     assert format_of(contents) == KNOWN > 0
 
 
 def test_each_missing_step_is_a_version_of_its_own_behind_the_new_epoch(
-    member: Member, request: pytest.FixtureRequest
+    member: LogMember, request: pytest.FixtureRequest
 ) -> None:
     before = member.open()
     request.getfixturevalue("two_more")
@@ -54,29 +61,29 @@ def test_each_missing_step_is_a_version_of_its_own_behind_the_new_epoch(
     ]
     contents = state.recovered[-1].contents
     assert format_of(contents) == KNOWN + 2
-    assert {stored.name for stored in contents.objects("setting")} == {"one", "two"}
+    assert {stored.name for stored in contents.objects("setting")} == {CONTENT, "one", "two"}
     again = member.join()
     assert again.recovered[-1].version == state.recovered[-1].version
 
 
 @pytest.mark.parametrize("how", ["join", "open_read_only"])
 def test_what_was_not_migrated_is_not_shared_or_read(
-    member: Member, how: str, request: pytest.FixtureRequest
+    member: LogMember, how: str, request: pytest.FixtureRequest
 ) -> None:
     member.open()
     request.getfixturevalue("two_more")
-    revision = member.store.revision()
+    head = member.head()
     with pytest.raises(NeedsMigration, match="strandline serve"):
         member.join() if how == "join" else member.openable().open_read_only()
-    assert member.store.revision() == revision
+    assert member.head() == head
 
 
 @pytest.mark.parametrize("how", ["open", "join", "open_read_only", "check_open"])
 def test_a_catalog_from_the_future_is_refused_and_its_holder_left_alone(
-    new_member: Callable[[], Member], how: str, monkeypatch: pytest.MonkeyPatch, two_more: object
+    new_member: Callable[[], LogMember], how: str, monkeypatch: pytest.MonkeyPatch, two_more: object
 ) -> None:
     holder, other = new_member().open(), new_member()
-    revision = other.store.revision()
+    head = other.head()
     monkeypatch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:KNOWN])
     ways: dict[str, Callable[[], object]] = {
         "open": other.open,
@@ -86,25 +93,39 @@ def test_a_catalog_from_the_future_is_refused_and_its_holder_left_alone(
     }
     with pytest.raises(IncompatibleFormat, match="a newer release has opened it"):
         ways[how]()
-    assert (other.store.revision(), other.fences) == (revision, [])
+    assert (other.head(), other.fences) == (head, [])
+    holder.confirm_leadership()
+
+
+def test_a_catalog_with_the_views_of_a_newer_program_is_refused(
+    member: LogMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(migrations, "CONTENT_VERSION", migrations.CONTENT_VERSION + 1)
+        holder = member.open()
+    head = member.head()
+    for refused in (member.open, member.join, member.openable().open_read_only):
+        with pytest.raises(IncompatibleFormat, match=r"content version \d+, this release"):
+            refused()
+    assert member.head() == head
     holder.confirm_leadership()
 
 
 def test_a_trial_migrates_without_a_trace(
-    new_member: Callable[[], Member], request: pytest.FixtureRequest
+    new_member: Callable[[], LogMember], request: pytest.FixtureRequest
 ) -> None:
     holder = new_member().open()
     request.getfixturevalue("two_more")
     other = new_member()
-    revision = other.store.revision()
+    head = other.head()
     tried = other.openable().check_open(member="trial")
     assert format_of(tried.recovered[-1].contents) == KNOWN + 2
-    assert other.store.revision() == revision
+    assert other.head() == head
     holder.confirm_leadership()
 
 
 def test_a_crash_between_two_steps_leaves_the_rest_to_the_next_opener(
-    member: Member, two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
+    member: LogMember, two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrations, "MIGRATIONS", two_more[:KNOWN])
     member.open()
@@ -118,11 +139,11 @@ def test_a_crash_between_two_steps_leaves_the_rest_to_the_next_opener(
     monkeypatch.setattr(migrations, "MIGRATIONS", two_more)
     contents = member.open().recovered[-1].contents
     assert format_of(contents) == KNOWN + 2
-    assert {stored.name for stored in contents.objects("setting")} == {"one", "two"}
+    assert {stored.name for stored in contents.objects("setting")} == {CONTENT, "one", "two"}
 
 
 def test_an_opener_that_is_overtaken_while_it_migrates_is_fenced(
-    new_member: Callable[[], Member], two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
+    new_member: Callable[[], LogMember], two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = new_member(), new_member()
     monkeypatch.setattr(migrations, "MIGRATIONS", two_more[:KNOWN])
@@ -146,7 +167,7 @@ def test_an_opener_that_is_overtaken_while_it_migrates_is_fenced(
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "", "1.0"])
-def test_a_format_that_is_no_number_is_corrupt(member: Member, text: str) -> None:
+def test_a_format_that_is_no_number_is_corrupt(member: LogMember, text: str) -> None:
     set_format(member.open(), text)
     with pytest.raises(CorruptData, match=FORMAT):
         member.join()

@@ -6,9 +6,10 @@ What every log promises is in ``test_log_contract.py``.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, ShadowLog, Snapshot, StashLog, Update, UpdateLog
 from strandline.durable.log import Scanned
-from strandline.errors import CorruptData, Fenced, OutOfSync, Unavailable
+from strandline.errors import CorruptData, Fenced, IncompatibleFormat, OutOfSync, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.sql import Database, open_engine
@@ -106,7 +107,7 @@ def test_a_trimming_of_the_first_alone_comes_to_the_second(
 def test_many_updates_come_to_the_second_in_parts(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.durable.shadow_log.COPIED_AT_ONCE", 2)
+    monkeypatch.setattr("strandline.durable.log_copy.COPIED_AT_ONCE", 2)
     begin(first, 7)
     shadow(first, second).frontier()
     assert contents(second) == contents(first)
@@ -165,6 +166,35 @@ def test_an_append_that_the_first_has_is_acknowledged_though_the_second_is_away(
     assert first.frontier() == second.frontier()
 
 
+@pytest.mark.parametrize("away_log", NAMES)
+def test_an_append_that_cannot_be_read_back_is_acknowledged(
+    first: MetastorageLog, second: StashLog, away_log: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in the first, so an error that says the contrary would have it done twice."""
+    begin(shadow(first, second), 1)
+    logs = {
+        name: wrapped(log, updates=away) if name == away_log else log
+        for name, log in zip(NAMES, (first, second), strict=True)
+    }
+    with caplog.at_level(logging.WARNING):
+        (appended,) = shadow(*logs.values()).append(2, TOKEN, [update(2)])
+    assert "could not be appended to stash, or not be read back" in caplog.text
+    assert shadow(first, second).updates(2, 3) == (appended,)
+
+
+def test_a_second_that_refuses_what_it_should_take_differs(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 1)
+    first.append(2, TOKEN, [update(2)])
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Fenced("another token")
+
+    with pytest.raises(CorruptData, match=r"differ in what may be appended next.*another token"):
+        shadow(first, wrapped(second, append=refuse)).frontier()
+
+
 def test_what_the_first_refuses_is_not_asked_of_the_second(
     first: MetastorageLog, second: StashLog
 ) -> None:
@@ -189,13 +219,38 @@ def test_who_may_only_read_gets_what_the_first_has(
     assert second.frontier().upper == 3
 
 
-def test_a_second_that_ends_before_the_first_begins_cannot_be_brought_level(
+def test_a_second_that_ends_before_the_first_begins_gets_its_snapshot(
     first: MetastorageLog, second: StashLog
 ) -> None:
-    begin(first, 3)
-    assert first.compact(2, TOKEN)
-    with pytest.raises(CorruptData, match="stash ends at version 0, and metastorage begins at"):
-        shadow(first, second).frontier()
+    begin(first, 4)
+    assert first.compact(3, TOKEN)
+    assert shadow(first, second).frontier().since == 3
+    assert contents(second) == contents(first)
+
+
+@pytest.mark.parametrize("table", ["metastorage", "stash_row", "stash_appended"])
+def test_a_flipped_bit_in_either_is_refused_or_changes_nothing(
+    first: MetastorageLog, second: StashLog, tmp_path: Path, table: str
+) -> None:
+    log = shadow(first, second)
+    begin(log, 4)
+    assert log.compact(2, TOKEN)
+    expected, unnoticed, tried = contents(log), [], 0
+    raw = sqlite3.connect(tmp_path / "strandline.db", isolation_level=None)
+    for row, value in raw.execute(f"SELECT rowid, value FROM {table}").fetchall():
+        for position in range(0, len(value), 25):
+            spoiled = bytearray(value)
+            spoiled[position] ^= 1 << position % 8
+            raw.execute(f"UPDATE {table} SET value = ? WHERE rowid = ?", (spoiled, row))
+            tried += 1
+            with suppress(CorruptData, IncompatibleFormat):
+                if contents(log) != expected:
+                    unnoticed.append((row, position))
+        raw.execute(f"UPDATE {table} SET value = ? WHERE rowid = ?", (value, row))
+    raw.close()
+    assert unnoticed == []
+    assert tried > 5
+    assert contents(log) == expected
 
 
 # -- differences -----------------------------------------------------------------------------------

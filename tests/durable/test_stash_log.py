@@ -15,7 +15,10 @@ import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
-from strandline.durable import StashLog, Update
+from strandline.durable import MetastorageLog, StashLog, Update, UpdateLog
+from strandline.durable.persist.blob import FileBlob
+from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.persist_log import PersistLog
 from strandline.durable.stash_log import upper_within
 from strandline.durable.stash_tables import Kinds
 from strandline.errors import (
@@ -28,8 +31,10 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
+from strandline.metastorage import Metastorage
+from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import Database, Query, change, open_engine, run
-from tests.durable.updates import TOKEN, begin, update
+from tests.durable.updates import TOKEN, begin, everything, update
 from tests.metastorage.stores import STORES
 from tests.servers.sqlite import sqlite_url
 
@@ -102,12 +107,8 @@ class Noting:
     asks: tuple[Query, ...] = (("SELECT COUNT(*) FROM noted", ()),)
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.begun: list[int] = []
         self.is_committed = False
         self._fails = fails
-
-    def begin(self, updates: Sequence[Update]) -> None:
-        self.begun += [one.version for one in updates]
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
         noted = int(run(connection, *self.asks[0])[0][0])
@@ -132,12 +133,27 @@ def noting(opening: Open) -> Database:
     return database
 
 
-def test_a_companion_writes_in_the_transaction_of_the_append(noting: Database) -> None:
-    log = StashLog(noting, HybridClock())
+IN_A_DATABASE: dict[str, Callable[[Database, Path], UpdateLog]] = {
+    "stash": lambda database, _: StashLog(database, HybridClock()),
+    "metastorage": lambda database, _: MetastorageLog(store_in(database)),
+    "persist": lambda database, folder: PersistLog(
+        MetastorageConsensus(store_in(database)), FileBlob(folder), "shard"
+    ),
+}
+
+
+def store_in(database: Database) -> Metastorage:
+    return SqlMetastorage(database, HybridClock())
+
+
+@pytest.mark.parametrize("kind", IN_A_DATABASE)
+def test_a_companion_writes_in_the_transaction_of_the_append(
+    noting: Database, kind: str, tmp_path: Path
+) -> None:
+    log = IN_A_DATABASE[kind](noting, tmp_path)
     begin(log, 1)
     companion = Noting()
     appended = log.append(2, TOKEN, [update(2), update(3)], companion=companion)
-    assert companion.begun == [2, 3]
     assert companion.is_committed
     assert noting.rows("SELECT number, version, time FROM noted ORDER BY version") == [
         (0, 2, appended[0].time),
@@ -239,18 +255,6 @@ def test_a_compaction_that_another_one_overtook_finds_that_out(
 
 
 # -- damage ----------------------------------------------------------------------------------------
-
-
-def everything(log: StashLog) -> tuple[object, ...]:
-    """All that a log says."""
-    frontier = log.frontier()
-    return (
-        frontier,
-        log.token(),
-        log.first_snapshot(),
-        log.updates(frontier.since + 1, frontier.upper),
-        list(log.scan("audit_event", 0, frontier.upper)),
-    )
 
 
 TABLES = ("stash", "stash_collection", "stash_row", "stash_appended")

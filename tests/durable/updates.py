@@ -85,3 +85,15 @@ class CutStore:
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the store has
         return getattr(self._store, name)
+
+
+def everything(log: UpdateLog) -> tuple[object, ...]:
+    """All that a log says."""
+    frontier = log.frontier()
+    return (
+        frontier,
+        log.token(),
+        log.first_snapshot(),
+        log.updates(frontier.since + 1, frontier.upper),
+        list(log.scan("audit_event", 0, frontier.upper)),
+    )

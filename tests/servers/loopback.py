@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
 from collections.abc import Callable
@@ -29,15 +30,63 @@ class Cut(Enum):
     """The client is cut off at once, and the server gets the request at `Proxy.deliver`."""
 
 
+Plan = Callable[[bytes], Cut | None]
+
+
+class CutOnce:
+    """The plan that cuts the line once, at the ``number``-th message from now on."""
+
+    def __init__(self, cut: Cut, number: int) -> None:
+        self._cut, self._left = cut, number
+
+    @property
+    def happened(self) -> bool:
+        """Whether it was cut."""
+        return self._left <= 0
+
+    def __call__(self, data: bytes) -> Cut | None:
+        self._left -= 1
+        return self._cut if self._left == 0 else None
+
+
+class RandomFaults:
+    """The plan that cuts or stalls ``share`` of all messages, in the order that ``seed`` gives."""
+
+    def __init__(self, seed: int, *, share: float, longest_stall: float) -> None:
+        self._choose = random.Random(seed)
+        self._share, self._longest_stall = share, longest_stall
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self.counts = dict.fromkeys((*Cut, None), 0)
+        """How often each kind of cut happened; None is a stall."""
+
+    def end(self) -> None:
+        """From now on every message is handed on."""
+        self._over.set()
+
+    def __call__(self, data: bytes) -> Cut | None:
+        with self._lock:
+            if self._over.is_set() or self._choose.random() >= self._share:
+                return None
+            cut: Cut | None = self._choose.choice((*Cut, None))
+            self.counts[cut] += 1
+            seconds = self._choose.uniform(0, self._longest_stall)
+        if cut is None:
+            self._over.wait(seconds)
+        return cut
+
+
 class Proxy:
     """Hands bytes on between clients and a server on ``port``.
 
-    ``plan`` is given what a client sends, before it is handed on, and may cut the line there.
+    ``plan`` is given what a client sends, before it is handed on, and may cut the line there. What
+    is late is so until `deliver`, at most ``late_seconds``.
     """
 
-    def __init__(self, port: int, plan: Callable[[bytes], Cut | None]) -> None:
+    def __init__(self, port: int, plan: Plan, *, late_seconds: float | None = None) -> None:
         self._server = port
         self._plan = plan
+        self._late_seconds = late_seconds
         self._late = threading.Event()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -88,7 +137,7 @@ class Proxy:
                         cut.set()
                     case Cut.LATE:
                         _end(client)
-                        self._late.wait()
+                        self._late.wait(self._late_seconds)
                 server.sendall(data)
         if cut.is_set():
             return
@@ -100,6 +149,7 @@ class Proxy:
             while (data := server.recv(1 << 16)) and not cut.is_set():
                 client.sendall(data)
         _end(client)
+        _end(server)
 
 
 def _end(one: socket.socket) -> None:

@@ -45,6 +45,7 @@ class S3Server:
 def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # an answer is sent in one piece, or its end waits for the client's system
 
         def answer(self, status: int, body: bytes = b"", *, size: int | None = None) -> None:
             self.send_response(status)

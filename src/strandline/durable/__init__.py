@@ -1,7 +1,7 @@
 """The durable catalog state and the update logs under it."""
 
 from strandline.durable.contents import Contents
-from strandline.durable.log import Checked, Companion, Frontier, UpdateLog
+from strandline.durable.log import Checked, Companion, Frontier, Replaced, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
 from strandline.durable.opening import OpenableState, durable_state, joined_anew
 from strandline.durable.shadow_log import ShadowLog
@@ -10,7 +10,6 @@ from strandline.durable.state import (
     AppliedUpdate,
     DurableCatalogState,
     ReadOnlyState,
-    Replaced,
     config_in,
 )
 from strandline.durable.transaction import CatalogTransaction, Position

@@ -2,7 +2,8 @@
 
 `BufferedLog` shows another log as it was at the moment of the first look, and keeps what is
 appended in memory. So a catalog is opened, filled, edited or migrated by the code that does it in
-earnest, and nothing of it reaches the store (`OpenableState.check_open`).
+earnest, and nothing of it reaches the store (`OpenableState.check_open`). Where the log below is
+trimmed beyond that moment, a look raises `NotFresh`: begin again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from strandline.clock import Timestamp
 from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
 from strandline.durable.update import Snapshot, Update
-from strandline.errors import Fenced, OutOfSync, UnsupportedOperation, VersionNotFound
+from strandline.errors import Fenced, NotFresh, OutOfSync, UnsupportedOperation, VersionNotFound
 from strandline.fencing import FenceToken
 
 
@@ -41,7 +42,15 @@ class BufferedLog(UpdateLog):
         return self._base + len(self._appended)
 
     def frontier(self) -> Frontier:
-        return Frontier(self._log.frontier().since, self._upper)
+        return Frontier(self._refuse_newer(self._log.frontier().since), self._upper)
+
+    def _refuse_newer(self, since: int) -> int:
+        if since >= self._base:
+            raise NotFresh(
+                f"the log was trimmed to version {since} while version {self._base - 1} was tried"
+                " out; begin again"
+            )
+        return since
 
     @property
     def frontier_is_cheap(self) -> bool:
@@ -85,7 +94,9 @@ class BufferedLog(UpdateLog):
         return self._appended[place].time
 
     def first_snapshot(self) -> Snapshot:
-        return self._log.first_snapshot()
+        snapshot = self._log.first_snapshot()
+        self._refuse_newer(snapshot.version)
+        return snapshot
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         if end > self._upper:

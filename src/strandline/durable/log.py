@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from strandline.clock import Timestamp, format_timestamp
@@ -76,12 +77,6 @@ class Companion(Protocol):
     @property
     def asks(self) -> tuple[Query, ...]:
         """The statements that `write` begins with, in their order."""
-
-    def begin(self, updates: Sequence[Update]) -> None:
-        """Begin with what may be done before the transaction, whose outcome is open.
-
-        ``updates`` have no times yet. Called again where the same append is tried again.
-        """
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: of the log's sort
         """Write what belongs to ``updates``, which have their times. By raising it undoes all."""
@@ -199,13 +194,23 @@ class UpdateLog(ABC):
         and `VersionNotFound` for a version that is not in the log.
         """
 
+    def copy_blobs(self, folder: Path) -> frozenset[str]:
+        """Copy the blobs that the log's last state names to ``folder``.
+
+        Returns the keys of those that are missing.
+        """
+        return frozenset()
+
     def _settle(
         self, updates: Sequence[Update], times: Sequence[Timestamp] | None, error: Exception
     ) -> tuple[Update, ...]:
-        """The append got no answer: whose id stands at its version decides."""
+        """The append got no answer: whose id stands at its last version decides.
+
+        Of a copy, another process may have appended the first of these versions alone.
+        """
         try:
             upper = self.frontier().upper
-            time = self.time_of(updates[0])
+            time = self.time_of(updates[-1])
         except (Unavailable, OSError):
             raise UnknownOutcome(
                 f"version {updates[0].version} was sent to the log and not answered, and the log "
@@ -229,11 +234,12 @@ class UpdateLog(ABC):
         times: Sequence[Timestamp] | None,
     ) -> tuple[Update, ...]:
         """The append was refused: why, unless an earlier try of it is what stands in its way."""
-        time = self.time_of(updates[0])
+        time = self.time_of(updates[-1])
         if time is not None:
             return at_times(updates, times, time)
         current = self.token()
         if current != token:
+            refuse_sealed(current)
             raise Fenced(
                 f"this node wrote with fence token {token}, and the catalog's is {current}: "
                 "another holder has opened the store; nothing was changed, try again"
@@ -242,6 +248,22 @@ class UpdateLog(ABC):
             f"version {updates[0].version} was asked for, the next version is "
             f"{self.frontier().upper}"
         )
+
+
+class Replaced(Fenced):
+    """A newer deploy generation holds the catalog: this process has nothing to do here any more."""
+
+
+MOVED = (
+    "the catalog is moved from this log to another one; start the node again. If the store cannot"
+    " be opened then, run `strandline durable migrate` again"
+)
+
+
+def refuse_sealed(token: FenceToken | None) -> None:
+    """Raise `Replaced` where ``token`` is that of a log whose catalog was moved to another one."""
+    if token is not None and token.is_sealed:
+        raise Replaced(MOVED)
 
 
 def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:

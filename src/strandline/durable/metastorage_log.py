@@ -241,8 +241,6 @@ class MetastorageLog(UpdateLog):
         companion: Companion | None = None,
     ) -> tuple[Update, ...]:
         check_versions(expected_upper, updates)
-        if companion is not None:
-            companion.begin(updates)
         before = expected_upper - 1
         conditions = [
             ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),

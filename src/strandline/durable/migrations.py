@@ -11,6 +11,11 @@ where the next `open` goes on. To join or read a catalog takes one whose steps a
 this program. Versions before a migration keep their old meaning, so what reads the past has to know
 it.
 
+What the program itself brings into a catalog (its system views) is no migration: it is brought by
+fingerprint (`strandline.catalog.system_views.synchronization`), and by no step. Its number is the
+**content version**, a setting of the catalog. A program with a lower one refuses the catalog: it
+would take back what the newer program has brought.
+
 Rejected: a migration when an object is next written (every reader would have to know both meanings
 for ever).
 """
@@ -24,9 +29,12 @@ from strandline.durable.contents import Contents
 from strandline.durable.state import DurableCatalogState, config_in
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.model.descriptors import ConfigEntry
+from strandline.model.descriptors import ConfigEntry, Setting
 
 FORMAT = "format_version"
+CONTENT = "content_version"
+CONTENT_VERSION = 1
+"""Raised by each release that brings other system views."""
 MIGRATE = "migrate"
 """The verb of the entry that a migration is."""
 
@@ -55,24 +63,41 @@ def present_format() -> ConfigEntry:
     return ConfigEntry(FORMAT, str(len(MIGRATIONS)))
 
 
+def present_content() -> Setting:
+    """What a catalog says of its content that has what this program brings."""
+    return Setting(CONTENT, str(CONTENT_VERSION))
+
+
 def format_of(contents: Contents) -> int:
     """How many steps a catalog has had; 0 for those of releases before the first one."""
-    text = config_in(contents, FORMAT)
+    return _number(FORMAT, config_in(contents, FORMAT))
+
+
+def content_of(contents: Contents) -> int:
+    """The content version of a catalog; 0 for those of releases before the first one."""
+    setting = contents.get("setting", CONTENT.encode())
+    return _number(CONTENT, None if setting is None else str(setting.value.value))
+
+
+def _number(name: str, text: str | None) -> int:
     if text is None:
         return 0
     if not (text.isascii() and text.isdecimal()):
-        raise CorruptData(f"the catalog's {FORMAT} is {text!r}; restore the store from a backup")
+        raise CorruptData(f"the catalog's {name} is {text!r}; restore the store from a backup")
     return int(text)
 
 
 def refuse_newer(contents: Contents) -> None:
     """Raise `IncompatibleFormat` for a catalog that this program does not understand."""
-    found, known = format_of(contents), len(MIGRATIONS)
-    if found > known:
-        raise IncompatibleFormat(
-            f"the catalog has format {found}, this release knows formats up to {known}: a newer"
-            " release has opened it; use that one, or restore a backup from before"
-        )
+    for name, found, known in (
+        ("format", format_of(contents), len(MIGRATIONS)),
+        ("content version", content_of(contents), CONTENT_VERSION),
+    ):
+        if found > known:
+            raise IncompatibleFormat(
+                f"the catalog has {name} {found}, this release knows {name}s up to {known}: a newer"
+                " release has opened it; use that one, or restore a backup from before"
+            )
 
 
 def refuse_other(contents: Contents) -> None:

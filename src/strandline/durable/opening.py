@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 from strandline.durable.buffered_log import BufferedLog
-from strandline.durable.log import UpdateLog
+from strandline.durable.log import Replaced, UpdateLog, refuse_sealed
 from strandline.durable.migrations import migrate, refuse_newer, refuse_other
 from strandline.durable.state import (
     FENCE,
     DurableCatalogState,
     ReadOnlyState,
-    Replaced,
 )
-from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync
+from strandline.durable.transaction import CatalogTransaction, Position
+from strandline.errors import CorruptData, Fenced, NotFound, NotFresh, OutOfSync
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
 
@@ -136,14 +136,16 @@ class OpenableState:
         It may be written to like any other, and nobody else sees that. Raises `NotFound` where
         there is no catalog, and what `open` raises.
         """
-        openable = OpenableState(BufferedLog(self._log))
-        openable._read()
-        return openable.open(
-            member=member,
-            initialize=lambda filling: None,
-            raise_fence=lambda token, environment: None,
-            deploy_generation=openable.deploy_generation() or 0,
-        )
+        while True:
+            openable = OpenableState(BufferedLog(self._log))
+            with suppress(NotFresh):  # trimmed by a running node beyond what is tried out
+                openable._read()
+                return openable.open(
+                    member=member,
+                    initialize=lambda filling: None,
+                    raise_fence=lambda token, environment: None,
+                    deploy_generation=openable.deploy_generation() or 0,
+                )
 
     def _take_over(
         self,
@@ -166,6 +168,7 @@ class OpenableState:
                 f"the log has versions up to {position.version} and no fence token, which every "
                 "version is written with; restore the store from a backup"
             )
+        refuse_sealed(current)
         held = FenceToken(0, 0) if current is None else current
         if deploy_generation is None:
             deploy_generation = held.deploy_generation
@@ -175,9 +178,7 @@ class OpenableState:
                 f"{held.deploy_generation} holds the catalog; start the newer program"
             )
         token = FenceToken(deploy_generation, held.epoch + 1)
-        fencing = CatalogTransaction(position, author=author)
-        with fencing.entry("fence", {"epoch": token.epoch}):
-            fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
+        fencing = fencing_transaction(position, token, author=author)
         filling = CatalogTransaction(fencing, author=author)
         if fill is not None:
             fill(filling)
@@ -205,6 +206,7 @@ class OpenableState:
         token = self._log.token()
         if token is None:
             raise NotFound(_NOTHING_HERE)
+        refuse_sealed(token)
         state = DurableCatalogState(self._log, token=token, member=member)
         if state.recovered[-1].version == 0:
             raise CorruptData(
@@ -238,6 +240,7 @@ def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
     Raises `Replaced` where the holder is of a newer deploy generation, and what `join` raises.
     """
     current = fenced.log.token()
+    refuse_sealed(current)
     if current is not None and current.deploy_generation > fenced.token.deploy_generation:
         raise Replaced(
             f"generation {current.deploy_generation} of this deployment has taken the store over"
@@ -247,6 +250,16 @@ def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
     if state.token.deploy_generation > fenced.token.deploy_generation:
         return joined_anew(fenced)  # it came between the two looks
     return state
+
+
+def fencing_transaction(
+    position: Position, token: FenceToken, *, author: str
+) -> CatalogTransaction:
+    """A transaction that says in the catalog that ``token`` holds it."""
+    fencing = CatalogTransaction(position, author=author)
+    with fencing.entry("fence", {"epoch": token.epoch}):
+        fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
+    return fencing
 
 
 def durable_state(log: UpdateLog) -> OpenableState:

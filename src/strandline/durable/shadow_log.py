@@ -25,29 +25,31 @@ These differ by nature, and are not compared:
   first has moved meanwhile, both are looked at again.
 
 A process that may only read cannot bring the second level. Where it is behind, such a process gets
-the first's answer. An append that the first has taken is acknowledged although the second could not
-be reached: this is logged, and the next call makes the second level or fails.
+the first's answer. An append that the first has taken is acknowledged although either could not be
+reached behind that: this is logged, and the next call makes the second level or fails. (Reported as
+`Unavailable`, which says that nothing was appended, it would be done a second time.)
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from itertools import zip_longest
+from pathlib import Path
 from typing import TypeVar
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY
 from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
-from strandline.durable.update import Appended, Snapshot, Update
+from strandline.durable.log_copy import LogCopy
+from strandline.durable.update import Snapshot, Update
 from strandline.errors import (
-    CorruptData,
     Fenced,
     OutOfSync,
+    Stopping,
     StrandlineError,
     Unavailable,
-    UnsupportedOperation,
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
@@ -56,10 +58,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COPIED_AT_ONCE = 200
 _LOOKS = 20
 """How often two answers are compared that differ while the first moves."""
-_SHOWN = 1200
 
 
 class ShadowLog(UpdateLog):
@@ -67,6 +67,7 @@ class ShadowLog(UpdateLog):
 
     def __init__(self, first: UpdateLog, second: UpdateLog, *, names: tuple[str, str]) -> None:
         self._first, self._second = first, second
+        self._copy = LogCopy(first, second, names=names)
         self._names = names
 
     @property
@@ -78,11 +79,11 @@ class ShadowLog(UpdateLog):
         return self._first.frontier_is_cheap and self._second.frontier_is_cheap
 
     def frontier(self) -> Frontier:
-        return self._level()[0]
+        return self._copy.level()[0]
 
     def check(self) -> Checked:
         checked = self._first.check()
-        self._level()
+        self._copy.level()
         return checked
 
     def token(self) -> FenceToken | None:
@@ -98,7 +99,7 @@ class ShadowLog(UpdateLog):
         new_token: FenceToken | None = None,
         companion: Companion | None = None,
     ) -> tuple[Update, ...]:
-        self._level()
+        self._copy.level()
         appended = self._first.append(
             expected_upper,
             token,
@@ -108,25 +109,23 @@ class ShadowLog(UpdateLog):
             companion=companion,
         )
         try:
-            self._second.append(
-                expected_upper,
-                token,
-                updates,
-                times=[update.time for update in appended],
-                new_token=new_token,
-            )
-        except (OutOfSync, Fenced):
-            pass  # another process has brought it level; if not, that is done now
-        except (Unavailable, OSError) as error:
+            with suppress(OutOfSync, Fenced):  # another process was first; `_read_back` compares
+                self._second.append(
+                    expected_upper,
+                    token,
+                    updates,
+                    times=[update.time for update in appended],
+                    new_token=new_token,
+                )
+            self._read_back(appended)
+        except (Unavailable, Stopping, OSError) as error:
             logger.warning(
-                "version %d is in the log %s and could not be appended to %s, which the next call"
-                " brings level: %s",
+                "version %d is in the log %s and could not be appended to %s, or not be read back;"
+                " the next call brings the two level: %s",
                 updates[-1].version,
                 *self._names,
                 error,
             )
-            return appended
-        self._read_back(appended)
         return appended
 
     def _read_back(self, appended: Sequence[Update]) -> None:
@@ -139,7 +138,7 @@ class ShadowLog(UpdateLog):
                 return  # trimmed already, by another process
             raise
         if present != tuple(appended):
-            raise self._differ(f"versions {start} to {end - 1}", appended, present)
+            raise self._copy.differ(f"versions {start} to {end - 1}", appended, present)
         for kind in APPEND_ONLY:
             for _ in self.scan(kind, start, end):
                 pass
@@ -159,7 +158,7 @@ class ShadowLog(UpdateLog):
         return self._first.listen(after, timeout=timeout)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        frontier, is_level = self._level()
+        frontier, is_level = self._copy.level()
         end = min(end, frontier.upper)  # what comes behind it may be in one of them alone
         if not is_level:
             yield from self._first.scan(kind, start, end)
@@ -167,89 +166,17 @@ class ShadowLog(UpdateLog):
         both = zip_longest(self._first.scan(kind, start, end), self._second.scan(kind, start, end))
         for first, second in both:
             if first is None or first != second:
-                raise self._differ(f"{kind} of versions {start} to {end - 1}", first, second)
+                raise self._copy.differ(f"{kind} of versions {start} to {end - 1}", first, second)
             yield first
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
-        self._level()
+        self._copy.level()
         is_done = self._first.compact(up_to, token)
-        self._level()
+        self._copy.level()
         return is_done
 
-    # -- keeping level
-
-    def _level(self) -> tuple[Frontier, bool]:
-        """Bring the second to the frontier of the first; that, and whether it is there."""
-        while True:
-            # The second is looked at before the first: it never has more then.
-            second = self._second.frontier()
-            first = self._first.frontier()
-            if second == first:
-                return first, True
-            if second.upper > first.upper or second.since > first.since:
-                raise self._differ("the frontier", first, second)
-            try:
-                if second.upper < first.upper:
-                    self._copy(second.upper, first)
-                else:
-                    self._second.compact(first.since, self._token_of_second())
-            except (OutOfSync, Fenced, VersionNotFound):
-                # Another process was first, or trimmed what was to be read. Where nothing moved,
-                # it is the second that refuses what it should take.
-                if (self._second.frontier(), self._first.frontier()) == (second, first):
-                    raise
-            except UnsupportedOperation:
-                return first, False  # it was opened for reading
-
-    def _copy(self, start: int, first: Frontier) -> None:
-        """Append to the second what the first has from version ``start`` on, as it is there."""
-        if start <= first.since:
-            raise CorruptData(
-                f"the log {self._names[1]} ends at version {start - 1}, and {self._names[0]} begins"
-                f" at version {first.since}, so it cannot be brought level; restore the store from"
-                " a backup"
-            )
-        end = min(first.upper, start + min(COPIED_AT_ONCE, self._second.max_updates))
-        updates = self._first.updates(start, end)
-        self._refuse_doubles(updates)
-        appended: dict[int, list[Appended]] = {}
-        for kind in APPEND_ONLY:
-            for scanned in self._first.scan(kind, start, end):
-                appended.setdefault(scanned.version, []).append(Appended(kind, scanned.data))
-        # The token is read behind the updates, so it is that of the last of them or a later one.
-        token = self._first.token()
-        self._first.check()  # moves the clock behind the times of all that it has
-        self._second.append(
-            start,
-            self._second.token(),
-            [replace(one, appended=tuple(appended.get(one.version, ()))) for one in updates],
-            times=[update.time for update in updates],
-            new_token=token,
-        )
-        if self._second.frontier().upper < end:
-            raise self._differ(f"versions {start} to {end - 1}", updates, "not what it was given")
-
-    def _refuse_doubles(self, updates: Sequence[Update]) -> None:
-        """An update has one id and one version; one that came twice has two versions."""
-        before = updates[0].version - 1
-        known = {}
-        if before > self._second.frontier().since:
-            known = {one.id: one.version for one in self._second.updates(before, before + 1)}
-        for update in updates:
-            if update.id in known:
-                raise self._differ(
-                    f"version {update.version}", update, f"the same as version {known[update.id]}"
-                )
-            known[update.id] = update.version
-
-    def _token_of_second(self) -> FenceToken:
-        token = self._second.token()
-        if token is None:
-            raise CorruptData(
-                f"the log {self._names[1]} has versions and no fence token; restore the store from"
-                " a backup"
-            )
-        return token
+    def copy_blobs(self, folder: Path) -> frozenset[str]:
+        return self._first.copy_blobs(folder) | self._second.copy_blobs(folder)
 
     # -- comparing
 
@@ -257,7 +184,7 @@ class ShadowLog(UpdateLog):
         """What the first answers, and the second as well."""
         answers: tuple[T | StrandlineError, T | StrandlineError] | None = None
         for _ in range(_LOOKS):
-            before, is_level = self._level()
+            before, is_level = self._copy.level()
             if not is_level:
                 return ask(self._first)
             answers = _answer(self._first, ask), _answer(self._second, ask)
@@ -271,19 +198,11 @@ class ShadowLog(UpdateLog):
             elif self._first.frontier() == before:
                 break
         assert answers is not None
-        raise self._differ(what, *answers)
+        raise self._copy.differ(what, *answers)
 
     def _compare_refusals(self, what: str, first: StrandlineError, second: object) -> None:
         if isinstance(first, VersionNotFound) and not isinstance(second, VersionNotFound):
-            raise self._differ(what, first, second)
-
-    def _differ(self, what: str, first: object, second: object) -> CorruptData:
-        one, other = self._names
-        return CorruptData(
-            f"the two logs of the catalog differ in {what}: {one} has {_shown(first, second)};"
-            f" {other} has {_shown(second, first)}. One of them was damaged, or lost or doubled an"
-            " update; restore the store from a backup"
-        )
+            raise self._copy.differ(what, first, second)
 
 
 def _answer(log: UpdateLog, ask: Callable[[UpdateLog], T]) -> T | StrandlineError:
@@ -293,13 +212,3 @@ def _answer(log: UpdateLog, ask: Callable[[UpdateLog], T]) -> T | StrandlineErro
         raise
     except StrandlineError as error:
         return error
-
-
-def _shown(value: object, other: object) -> str:
-    """``value`` for a message; of two sequences, the first element in which they differ."""
-    if isinstance(value, Sequence) and isinstance(other, Sequence) and not isinstance(value, str):
-        pairs = enumerate(zip_longest(value, other, fillvalue="nothing"))
-        place, pair = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
-        return f"as element {place} {_shown(pair[0], None)}"
-    text = repr(value) if not isinstance(value, StrandlineError) else f"an error ({value.message})"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

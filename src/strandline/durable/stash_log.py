@@ -64,7 +64,9 @@ from strandline.sql import (
     value,
     wait_until,
 )
+from strandline.sql import Row as SqlRow
 from strandline.wire.registry import decode, decode_up_to
+from strandline.work import keeping_garbage
 
 READ_UPPER: Query = ("SELECT upper FROM stash WHERE id = 1", ())
 SCANNED_AT_ONCE = 1000
@@ -148,8 +150,6 @@ class StashLog(UpdateLog):
     ) -> tuple[Update, ...]:
         self._refuse_when_closed()
         check_versions(expected_upper, updates)
-        if companion is not None:
-            companion.begin(updates)
         unordered = [Unordered(update) for update in updates]
         first = [tables.READ_STATE, taking_time(self._clock, bounded=False)]
         try:
@@ -233,19 +233,8 @@ class StashLog(UpdateLog):
                 return Snapshot(0, tables.EMPTY.since_time, ())
             parts = run(connection, _OBJECTS, (state.since,))
             kinds = self._kinds_on(connection, state)
-        numbered = [tables.row_in(row, kinds.names) for row in parts]
-        if _weight(numbered) != (state.objects, state.sum):
-            raise CorruptData(
-                f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, and"
-                f" {state.objects} were left there, or others; {_TODO}"
-            )
-        rows = consolidated(one.row for one in numbered)
-        if len(rows) != len(numbered):
-            raise CorruptData(
-                f"the snapshot of version {state.since} has rows that were to be consolidated;"
-                f" {_TODO}"
-            )
-        return snapshot_of_rows(state.since, state.since_time, rows)
+        with keeping_garbage:
+            return _snapshot_in(parts, state, kinds)
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         if start >= end:
@@ -422,3 +411,19 @@ def _consolidate(
         objects=state.objects + more[0] - less[0],
         sum=state.sum + more[1] - less[1],
     )
+
+
+def _snapshot_in(parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds) -> Snapshot:
+    """The snapshot at the since of ``state``, which the same transaction has read."""
+    numbered = [tables.row_in(row, kinds.names) for row in parts]
+    if _weight(numbered) != (state.objects, state.sum):
+        raise CorruptData(
+            f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, and"
+            f" {state.objects} were left there, or others; {_TODO}"
+        )
+    rows = consolidated(one.row for one in numbered)
+    if len(rows) != len(numbered):
+        raise CorruptData(
+            f"the snapshot of version {state.since} has rows that were to be consolidated; {_TODO}"
+        )
+    return snapshot_of_rows(state.since, state.since_time, rows)

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from strandline.clock import Timestamp
 from strandline.durable.contents import Contents, restore, stamp
-from strandline.durable.log import Companion, UpdateLog
+from strandline.durable.log import MOVED, Companion, UpdateLog
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -87,10 +87,6 @@ class ExpectedUpdate:
 
 class TrimmedAway(NotFresh):
     """The updates behind a version are gone: `ReadOnlyState.start` and begin again from there."""
-
-
-class Replaced(Fenced):
-    """A newer deploy generation holds the catalog: this process has nothing to do here any more."""
 
 
 class ReadOnlyState:
@@ -189,7 +185,9 @@ class DurableCatalogState(ReadOnlyState):
 
     def _compare_fence(self, entry: FenceEntry) -> None:
         token = FenceToken(entry.deploy_generation, entry.epoch)
-        if token > self.token:
+        if token.is_sealed:  # the end of this log; or history, of a catalog that was moved
+            self._compare_token()
+        elif token > self.token:
             self._fenced = f"this node holds fence token {self.token}, the catalog's is {token}"
             raise Fenced(self._fenced)
 
@@ -271,9 +269,11 @@ class DurableCatalogState(ReadOnlyState):
 
     def _compare_token(self) -> None:
         current = self.log.token()
-        if current != self.token:
+        if current is not None and current.is_sealed:
+            self._fenced = MOVED
+        elif current != self.token:
             self._fenced = f"this node holds fence token {self.token}, the catalog's is {current}"
-            raise Fenced(self._fenced)
+        self._check_fenced()
 
     def compact(self, version: int) -> bool:
         """Trim the log up to ``version``; see `UpdateLog.compact`."""

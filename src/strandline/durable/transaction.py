@@ -33,7 +33,7 @@ from strandline.durable.update import (
     EntryArguments,
     Update,
 )
-from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from strandline.errors import AlreadyExists, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import IdAllocator
 from strandline.wire.registry import encode
 from strandline.wire.stored import AnyStored
@@ -42,6 +42,8 @@ OBJECT_IDS = "object"
 """The allocator that every object of the catalog takes its id from."""
 
 MAX_IDS_AT_ONCE = 1_000_000
+MAX_ID = 2**63 - 1
+"""Databases and clients keep ids in 64 bits with a sign, the next one too."""
 ID_BYTES = 16
 
 
@@ -145,6 +147,11 @@ class CatalogTransaction:
         key = name.encode()
         old = self.contents.get(ID_ALLOCATOR.kind, key)
         start: int = 1 if old is None else old.value.next_id
+        if start + amount > MAX_ID:
+            raise LimitExceeded(
+                f"{amount} ids of the allocator {name!r} were asked for, and the next one is "
+                f"{start}; the last that can be given is {MAX_ID - 1}"
+            )
         if amount:
             new = ID_ALLOCATOR.stored_value(IdAllocator(name, start + amount))
             self._change(ID_ALLOCATOR, key, old, new)

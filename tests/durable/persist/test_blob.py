@@ -105,18 +105,46 @@ def test_a_file_has_its_name_once_its_bytes_are_on_disk(
 ) -> None:
     blob = FileBlob(tmp_path)
     blob.set("k0", b"old")
-    calls: list[str] = []
-    for name in ("write", "fsync", "rename"):
+    calls = recorded_calls(monkeypatch, "write", "fsync", "rename")
+    blob.set("k0", b"value")
+    unfinished = calls[0][1]
+    assert unfinished.startswith(f"{tmp_path}/{UNFINISHED}/")
+    assert calls == [
+        ("write", unfinished),
+        ("fsync", unfinished),
+        ("rename", unfinished),
+        ("fsync", str(tmp_path)),
+    ]
+
+
+def test_the_folders_of_the_first_blob_are_on_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, also those that another process has made and not synced."""
+    folder = tmp_path / "a" / "b" / "blobs"
+    (tmp_path / "a").mkdir()
+    calls = recorded_calls(monkeypatch, "mkdir", "fsync", "rename")
+    FileBlob(folder).set("k0", b"value")
+    ready = calls.index(("mkdir", str(folder / UNFINISHED)))
+    made = calls.index(("mkdir", str(folder)))
+    synced = [path for call, path in calls[made:ready] if call == "fsync"]
+    assert synced == [str(above) for above in folder.parents]
+    assert [call for call, _ in calls[ready:]] == ["mkdir", "fsync", "rename", "fsync"]
+
+
+def recorded_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, str]]:
+    """From now on, the calls of these functions of `os`, each with the path it is about."""
+    calls: list[tuple[str, str]] = []
+    for name in names:
         real = getattr(os, name)
 
         def record(first: Any, *rest: Any, name: str = name, real: Any = real) -> Any:
             place = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else first
-            calls.append(f"{name} {'folder' if place == str(tmp_path) else 'file'}")
+            calls.append((name, os.fspath(place)))
             return real(first, *rest)
 
         monkeypatch.setattr(os, name, record)
-    blob.set("k0", b"value")
-    assert calls == ["write file", "fsync file", "rename file", "fsync folder"]
+    return calls
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])

@@ -19,7 +19,7 @@ from strandline.durable.persist.shard_state import Append, ShardState
 from strandline.durable.rows import Row, consolidated
 from strandline.errors import StrandlineError, UnknownOutcome
 from tests.durable import test_log_contract as contract
-from tests.durable.persist import test_consensus, test_shard
+from tests.durable.persist import test_consensus, test_shard, test_shard_damage
 from tests.durable.persist.conftest import Place
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -142,7 +142,7 @@ def swept_uploads_may_be_named(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: test_shard.test_a_damaged_blob_is_refused(place, "flipped", "part"),
+    lambda place: test_shard_damage.test_a_damaged_blob_is_refused(place, "flipped", "part"),
     "DID NOT RAISE|restore the store",
 )
 def the_checksum_of_a_blob_is_not_compared(patch: pytest.MonkeyPatch) -> None:

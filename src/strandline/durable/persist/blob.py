@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -102,10 +103,12 @@ class FileBlob(Blob):
             _sync_folder(self._folder)
 
     def _make_folders(self) -> None:
+        # Once `.unfinished` is there, blobs are written and these folders not looked at again. So
+        # all that it lies in is on disk before, also what another process has just made.
         self._folder.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
-        self._unfinished.mkdir(mode=self._folder_mode, exist_ok=True)
-        for folder in (self._folder, self._folder.parent):
+        for folder in self._folder.absolute().parents:
             _sync_folder(folder)
+        self._unfinished.mkdir(mode=self._folder_mode, exist_ok=True)
 
     def _new_file(self) -> tuple[int, str]:
         """A new file under a lock of ours, and its path."""
@@ -178,8 +181,18 @@ def _locked(descriptor: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        os.sync()  # its entries may be used, but not read: with everything else
+        return
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def blobs_in(folder: Path) -> FileBlob:
+    """Blobs in ``folder``, for those who may use the folder that it lies in."""
+    mode = stat.S_IMODE(folder.parent.stat().st_mode)
+    return FileBlob(folder, mode=mode & 0o666, folder_mode=mode)

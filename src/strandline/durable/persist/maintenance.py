@@ -21,7 +21,7 @@ from functools import partial
 from itertools import groupby
 
 from strandline.durable.collections import APPEND_ONLY
-from strandline.durable.persist.shard import PART_ROWS, Shard
+from strandline.durable.persist.shard import PART_ROWS, REFUSED, Shard
 from strandline.durable.persist.shard_state import (
     Batch,
     Batches,
@@ -35,7 +35,7 @@ from strandline.durable.persist.shard_state import (
     seqno_of,
 )
 from strandline.durable.rows import UPDATE, Row, consolidated
-from strandline.errors import CorruptData, StrandlineError, Unavailable, VersionNotFound
+from strandline.errors import CorruptData, StrandlineError, VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.wire.registry import encode
 
@@ -74,6 +74,8 @@ class Maintenance:
                 self.sweep()
         except StrandlineError as error:
             log.warning("the catalog's log was not tidied up: %s", error.message)
+        except Exception:  # the append is done, and may not end in an error
+            log.exception("the catalog's log was not tidied up")
 
     def tidy(self) -> None:
         """Write a rollup, and move the rows inside the state to parts."""
@@ -137,9 +139,7 @@ class Maintenance:
         """Whether ``change`` is done; if not, what it had uploaded is removed."""
         try:
             self._shard.commit(rewrite(change))
-        except Unavailable:  # it may be done, and then its parts are named
-            raise
-        except StrandlineError as refused:
+        except REFUSED as refused:  # after any other error it may be done: its parts are named
             self._shard.remove_unused(change.uploads())
             if isinstance(refused, Superseded | UploadExpired):
                 return False
@@ -155,8 +155,10 @@ class Maintenance:
         appended = list(state.appended)
         for is_inline, run in groupby(state.batches[first:], key=lambda batch: not batch.parts):
             batches = list(run)
-            rows = [row for batch in batches for row in self._shard.rows_of(batch)]
-            if not is_inline or not rows:
+            # Parts stay as they are, unread.
+            inline = batches if is_inline else []
+            rows = [row for batch in inline for row in self._shard.rows_of(batch)]
+            if not rows:
                 history += batches
                 continue
             lower, upper = batches[0].lower, batches[-1].upper

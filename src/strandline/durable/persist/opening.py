@@ -15,11 +15,10 @@ The first opener writes the first two, in one step; whoever comes later reads th
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from strandline.durable.opening import new_environment_id
-from strandline.durable.persist.blob import Blob, FileBlob
+from strandline.durable.persist.blob import Blob, FileBlob, blobs_in
 from strandline.durable.persist.consensus import MetastorageConsensus
 from strandline.durable.persist.object_blob import open_bucket
 from strandline.durable.persist.persist_log import PersistLog, shard_name
@@ -34,12 +33,18 @@ FOLDER = "catalog"
 
 
 def open_persist_log(
-    store: Metastorage, *, folder: Path | None, blobs: str = "", otherwise: str = ""
+    store: Metastorage,
+    *,
+    folder: Path | None,
+    blobs: str = "",
+    otherwise: str = "",
+    environment: str = "",
 ) -> PersistLog:
     """The log of the catalog in ``store``; ``folder`` is that of the store, if it has one.
 
     ``blobs`` is where its blobs are; empty if it is not said. Those of a new catalog then go to
-    ``otherwise``, or to ``folder``. Raises `InvalidInput` for a place that is none, or another one
+    ``otherwise``, or to ``folder``. ``environment`` is the id of a catalog that comes from another
+    log; a new one gets an id here. Raises `InvalidInput` for a place that is none, or another one
     than the catalog has.
     """
     if store.get(ENVIRONMENT) is None:
@@ -50,10 +55,11 @@ def open_persist_log(
                 " folder that every node reaches, or s3://bucket/prefix"
             )
         _open_blobs(place, folder)  # an address that is none is refused before it is remembered
-        made = [Put(ENVIRONMENT, new_environment_id().encode()), Put(BLOBS, place.encode())]
+        name = environment or new_environment_id()
+        made = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
         store.invoke([Absent(ENVIRONMENT)], made)
-    environment, kept = store.get(ENVIRONMENT), store.get(BLOBS)
-    if environment is None or kept is None:
+    made_for, kept = store.get(ENVIRONMENT), store.get(BLOBS)
+    if made_for is None or kept is None:
         raise CorruptData(
             "the store does not say where the blobs of its catalog are; restore it from a backup"
         )
@@ -63,7 +69,7 @@ def open_persist_log(
             f"catalog_blobs is {blobs}, and the blobs of the catalog are in"
             f" {place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
         )
-    name = environment.value.decode()
+    name = made_for.value.decode()
     return PersistLog(
         MetastorageConsensus(store),
         _open_blobs(place, folder),
@@ -87,5 +93,4 @@ def _open_blobs(place: str, folder: Path | None) -> Blob:
             "the blobs of the catalog lie in the folder of its store, and the store has none;"
             " name the store by its folder"
         )
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    return FileBlob(folder / FOLDER, mode=mode & 0o666, folder_mode=mode)
+    return blobs_in(folder / FOLDER)

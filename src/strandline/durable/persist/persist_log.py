@@ -16,6 +16,7 @@ import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
@@ -29,11 +30,12 @@ from strandline.durable.log import (
     check_times,
     check_versions,
 )
-from strandline.durable.persist.blob import Blob
+from strandline.durable.persist.blob import Blob, blobs_in
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
-from strandline.durable.persist.shard import Shard
+from strandline.durable.persist.shard import REFUSED, Shard
 from strandline.durable.persist.shard_state import (
+    REMEDY,
     AlreadyCommitted,
     Append,
     Batch,
@@ -48,7 +50,6 @@ from strandline.errors import (
     CorruptData,
     Fenced,
     OutOfSync,
-    StrandlineError,
     Unavailable,
     VersionNotFound,
 )
@@ -57,7 +58,6 @@ from strandline.metastorage import Beside, Operation, Put
 from strandline.wire.registry import decode, decode_up_to
 
 MAX_UPDATES = 50_000
-_TODO = "restore the store from a backup"
 _CATALOG = b"catalog"
 
 
@@ -125,9 +125,10 @@ class PersistLog(UpdateLog):
     ) -> tuple[Update, ...]:
         check_versions(expected_upper, updates)
         if times is not None:
-            earliest = self.shard.recent().last_time
-            latest = self.shard.consensus.check().time
-            check_times(updates, times, earliest=earliest, latest=latest)
+            recent = self.shard.recent()
+            if recent.upper == expected_upper:  # else it is out of sync, whatever its times are
+                latest = self.shard.consensus.check().time
+                check_times(updates, times, earliest=recent.last_time, latest=latest)
         self.maintenance.before_append()
         given = times or [MIN_TIMESTAMP] * len(updates)
         rows = [
@@ -170,16 +171,14 @@ class PersistLog(UpdateLog):
                 batch=batch,
                 appended=appended,
                 writer=self._writer,
-                token=updates[0].id,
+                token=updates[-1].id,
                 fence=token,
                 new_fence=new_token,
                 last_time=last_time,
             )
             try:
                 return self.shard.commit(compare_and_append(append), beside=beside)
-            except (Unavailable, OSError):  # it may be done, and then its parts are named
-                raise
-            except StrandlineError as refused:
+            except REFUSED as refused:  # after any other error it may be done: its parts are named
                 self.shard.remove_unused(append.uploads())
                 if not isinstance(refused, UploadExpired):
                     raise
@@ -241,7 +240,7 @@ class PersistLog(UpdateLog):
         if missing := set(range(start, end)) - {update.version for update in updates}:
             raise CorruptData(
                 f"the log has a hole: version {min(missing)} is missing between {start} and "
-                f"{end - 1}; {_TODO}"
+                f"{end - 1}; {REMEDY}"
             )
         return updates
 
@@ -271,6 +270,9 @@ class PersistLog(UpdateLog):
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
         return self.maintenance.compact(up_to, token)
+
+    def copy_blobs(self, folder: Path) -> frozenset[str]:
+        return self.shard.copy_blobs(blobs_in(folder))
 
 
 def _frontier_in(state: ShardState) -> Frontier:

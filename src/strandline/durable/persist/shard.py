@@ -40,6 +40,7 @@ from strandline.durable.persist.part import (
     write_part,
 )
 from strandline.durable.persist.shard_state import (
+    REMEDY,
     Batch,
     Batches,
     BlobRef,
@@ -50,7 +51,14 @@ from strandline.durable.persist.shard_state import (
     new_blob_key,
 )
 from strandline.durable.rows import Row
-from strandline.errors import CorruptData, StrandlineError, Unavailable
+from strandline.errors import (
+    Conflict,
+    CorruptData,
+    Fenced,
+    InvalidInput,
+    StrandlineError,
+    Unavailable,
+)
 from strandline.metastorage import Operation
 from strandline.wire.registry import decode, encode, timed_head
 
@@ -62,7 +70,8 @@ INLINE_BYTES = 64 << 10
 PART_ROWS = 1 << 16
 """Of one part; so a reader has no more of them in memory at once than it must."""
 REMEMBERED_PARTS = 4
-_TODO = "restore the store from a backup"
+REFUSED = Conflict, Fenced, InvalidInput
+"""Errors of `Shard.commit` after which the command is certainly not done."""
 
 T = TypeVar("T")
 
@@ -151,7 +160,9 @@ class Shard:
                 base = ShardState(self.name) if rollup is None else self._rolled_up(rollup)
                 versions = self.consensus.scan(self.name, base.seqno + 1)
                 if not versions or versions[0].seqno != base.seqno + 1:
-                    raise _Gone(f"change {base.seqno + 1} of shard {self.name} is missing; {_TODO}")
+                    raise _Gone(
+                        f"change {base.seqno + 1} of shard {self.name} is missing; {REMEDY}"
+                    )
             except _Gone as gone:
                 if head.seqno == seqno:
                     raise CorruptData(str(gone)) from gone
@@ -164,7 +175,7 @@ class Shard:
         if (state.shard, state.seqno) != (self.name, ref.seqno):
             raise CorruptData(
                 f"{ref.key} is state {state.seqno} of shard {state.shard}, where one of "
-                f"{self.name} belongs; {_TODO}"
+                f"{self.name} belongs; {REMEDY}"
             )
         return state
 
@@ -174,7 +185,7 @@ class Shard:
             if (diff.seqno, diff.time) != (version.seqno, version.time):
                 raise CorruptData(
                     f"change {diff.seqno} of shard {self.name} stands at {version.seqno}, or has "
-                    f"another time beside it; {_TODO}"
+                    f"another time beside it; {REMEDY}"
                 )
             state = applied(state, diff)
         return state
@@ -210,7 +221,7 @@ class Shard:
             lost_to, is_latest = self.refresh(), True
             if lost_to.seqno == state.seqno:
                 raise CorruptData(
-                    f"the changes of shard {self.name} from {diff.seqno} on are missing; {_TODO}"
+                    f"the changes of shard {self.name} from {diff.seqno} on are missing; {REMEDY}"
                 )
             state = lost_to
         self._count("commits")
@@ -220,6 +231,24 @@ class Shard:
             self._saw(committed.revision, after)  # nothing came between that look and this commit
         self._advance(after)
         return after
+
+    def copy_blobs(self, target: Blob) -> frozenset[str]:
+        """Copy the blobs that the latest state names to ``target``; the keys of missing ones.
+
+        Without its rollup the state is not known: then that one is missing.
+        """
+        head = self.consensus.head(self.name)
+        rollup = None if head is None else _diff_in(head).rollup
+        if rollup is not None and self.blob.get(rollup.key) is None:
+            return frozenset({rollup.key})
+        missing = set()
+        for key in sorted(self.refresh().blobs()):
+            data = self.blob.get(key)
+            if data is None:
+                missing.add(key)
+            else:
+                target.set(key, data)
+        return frozenset(missing)
 
     # -- rows --------------------------------------------------------------------------------------
 
@@ -271,7 +300,7 @@ class Shard:
         if sum(table.num_rows for table in tables) != batch.rows:
             raise CorruptData(
                 f"the parts of versions {batch.lower} to {batch.upper - 1} do not have the "
-                f"{batch.rows} rows that were written; {_TODO}"
+                f"{batch.rows} rows that were written; {REMEDY}"
             )
 
     def reading(self, read: Callable[[ShardState], T]) -> T:
@@ -330,12 +359,12 @@ class Shard:
     def _download(self, ref: BlobRef) -> bytes:
         data = self.blob.get(ref.key)
         if data is None:
-            raise _Gone(f"the blob {ref.key} of shard {self.name} is missing; {_TODO}")
+            raise _Gone(f"the blob {ref.key} of shard {self.name} is missing; {REMEDY}")
         self._count("downloads")
         if len(data) != ref.size or crc32(data) != ref.checksum:
             raise CorruptData(
                 f"the blob {ref.key} of shard {self.name} has {len(data)} bytes that are not the "
-                f"{ref.size} that were written; {_TODO}"
+                f"{ref.size} that were written; {REMEDY}"
             )
         return data
 

@@ -37,7 +37,7 @@ from strandline.wire.registry import nested, nested_list, register
 
 WRITERS = 64
 _SEQNO_DIGITS = 20
-_TODO = "restore the store from a backup"
+REMEDY = "restore the store from a backup"
 
 
 class AlreadyCommitted(Conflict):
@@ -74,7 +74,7 @@ def seqno_of(key: str) -> int:
     """The number that the key of a blob begins with, behind the shard. Raises `CorruptData`."""
     digits = key.rpartition("/")[2].partition("-")[0]
     if len(digits) != _SEQNO_DIGITS or not digits.isdecimal():
-        raise CorruptData(f"{key!r} is not the key of a blob of a shard; {_TODO}")
+        raise CorruptData(f"{key!r} is not the key of a blob of a shard; {REMEDY}")
     return int(digits)
 
 
@@ -262,7 +262,7 @@ def applied(state: ShardState, diff: ShardDiff) -> ShardState:
     if diff.seqno != state.seqno + 1 or diff.time <= state.time:
         raise CorruptData(
             f"change {diff.seqno} of shard {state.shard} does not follow state {state.seqno}; "
-            f"{_TODO}"
+            f"{REMEDY}"
         )
     writers = state.writers
     if diff.writer is not None:
@@ -314,12 +314,12 @@ def _check_contiguous(batches: Batches, diff: ShardDiff) -> None:
     lower = new[0].lower if only_follow else 0
     for batch in new:
         if batch.lower != lower or batch.upper <= lower:
-            raise CorruptData(f"change {diff.seqno} of a shard has a hole at {lower}; {_TODO}")
+            raise CorruptData(f"change {diff.seqno} of a shard has a hole at {lower}; {REMEDY}")
         lower = batch.upper
     if lower != diff.upper:
         raise CorruptData(
             f"change {diff.seqno} of a shard has rows up to version {lower - 1}, and says "
-            f"{diff.upper - 1}; {_TODO}"
+            f"{diff.upper - 1}; {REMEDY}"
         )
 
 

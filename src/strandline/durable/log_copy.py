@@ -1,0 +1,288 @@
+"""A log as the copy of another one: bringing it level, and proving that both say the same.
+
+The **original** decides, the **copy** follows: it gets the original's own updates with their times,
+and is compacted to the original's since. Nothing is in the copy that was not in the original
+before. So whoever comes may make it level, several at once too: two that append the same updates
+append them once, by their ids. What a crash leaves is a copy that is behind.
+
+Where the original begins with a snapshot above all that the copy has, the copy gets updates that
+lead to the snapshot, and is compacted to it. They are made up: each audit event stands in the
+version that it is of, each object is written by an update with the time at which it last changed,
+and the versions between are empty. So every log takes a history that was trimmed by what it can do
+anyway. *Rejected*: an operation of every log that begins with a snapshot (each would need a way to
+store it that nothing else takes, and what a crash leaves in the midst of it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from strandline.clock import Timestamp
+from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT, COLLECTIONS
+from strandline.durable.contents import Contents, restore
+from strandline.durable.log import READ_AT_ONCE, Frontier, UpdateLog, refuse_sealed
+from strandline.durable.update import Appended, AuditEvent, Change, Entry, Snapshot, Update
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    OutOfSync,
+    StrandlineError,
+    UnsupportedOperation,
+    VersionNotFound,
+)
+from strandline.fencing import FenceToken
+from strandline.wire.registry import decode
+
+COPIED_AT_ONCE = 200
+_SHOWN = 1200
+_MADE_UP = "configure"
+"""The verb, a silent one, of made up entries."""
+
+
+class LogCopy:
+    """See the module. ``names`` are those of the two logs in messages.
+
+    The copy gets the original's fence token with its updates; or ``token``, which no writer holds,
+    so that nobody can write to the copy by itself.
+    """
+
+    def __init__(
+        self,
+        original: UpdateLog,
+        copy: UpdateLog,
+        *,
+        names: tuple[str, str],
+        token: FenceToken | None = None,
+    ) -> None:
+        self._original, self._copy = original, copy
+        self._names = names
+        self._token = token
+
+    def level(self, *, upper: int | None = None) -> tuple[Frontier, bool]:
+        """Bring the copy to the frontier of the original; that, and whether it is there.
+
+        With ``upper`` that upper is enough: an original that grows faster is not followed. The copy
+        is not level where the copy was opened for reading. Raises `CorruptData` where it has more
+        than the original, and `Replaced` where it has taken the original's place.
+        """
+        while True:
+            # The copy is looked at before the original: it never has more then.
+            copied = self._copy.frontier()
+            frontier = self._original.frontier()
+            if copied == frontier:
+                return frontier, True
+            if copied.upper > frontier.upper or copied.since > frontier.since:
+                refuse_sealed(self._original.token())
+                raise self.differ("the frontier", frontier, copied)
+            if upper is not None and copied.upper >= upper and copied.since == frontier.since:
+                return copied, True
+            try:
+                if copied.upper < frontier.upper:
+                    self._append_next(copied.upper, frontier)
+                else:
+                    self._copy.compact(frontier.since, self._token_of_copy())
+            except (OutOfSync, Fenced, VersionNotFound) as refused:
+                # Another process was first, or trimmed what was to be read. Where nothing moved,
+                # it is the copy that refuses what it should take: no caller of the original is
+                # fenced or out of sync by that.
+                if (self._copy.frontier(), self._original.frontier()) == (copied, frontier):
+                    raise self.differ("what may be appended next", frontier, refused) from refused
+            except UnsupportedOperation:
+                return frontier, False  # it was opened for reading
+
+    def _append_next(self, start: int, frontier: Frontier) -> None:
+        """Append to the copy what the original has from version ``start`` on, or a part of it."""
+        at_once = min(COPIED_AT_ONCE, self._copy.max_updates)
+        if start <= frontier.since:
+            snapshot = self._original.first_snapshot()
+            made_up = list(self._made_up(start, snapshot))
+            for first in range(0, len(made_up), at_once):
+                self._append(made_up[first : first + at_once])
+            return
+        end = min(frontier.upper, start + at_once)
+        updates = self._original.updates(start, end)
+        self._refuse_doubles(updates)
+        appended = _appended(self._original, start, end)
+        self._append([replace(u, appended=appended.get(u.version, ())) for u in updates])
+        if self._copy.frontier().upper < end:
+            raise self.differ(f"versions {start} to {end - 1}", updates, "not what it was given")
+
+    def _append(self, updates: Sequence[Update]) -> None:
+        # The token is read behind the updates, so it is that of the last of them or a later one.
+        token = self._token or self._original.token()
+        self._original.check()  # moves the clock behind the times of all that it has
+        self._copy.append(
+            updates[0].version,
+            self._copy.token(),
+            updates,
+            times=[update.time for update in updates],
+            new_token=token,
+        )
+
+    def _refuse_doubles(self, updates: Sequence[Update]) -> None:
+        """An update has one id and one version; one that came twice has two versions."""
+        before = updates[0].version - 1
+        known = {}
+        if before > self._copy.frontier().since:
+            known = {u.id: u.version for u in self._copy.updates(before, before + 1)}
+        for update in updates:
+            if update.id in known:
+                raise self.differ(
+                    f"version {update.version}", update, f"the same as version {known[update.id]}"
+                )
+            known[update.id] = update.version
+
+    def _token_of_copy(self) -> FenceToken:
+        token = self._copy.token()
+        if token is None:
+            raise CorruptData(
+                f"the log {self._names[1]} has versions and no fence token; restore the store from"
+                " a backup"
+            )
+        return token
+
+    # -- what a snapshot stands for
+
+    def _made_up(self, start: int, snapshot: Snapshot) -> Iterator[Update]:
+        """Updates from version ``start`` on that lead from the copy's contents to ``snapshot``."""
+        copied = self._copy.snapshot(start - 1)
+        before = restore(copied.kinds, copied.times, at=copied.time)
+        after = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+        cleared, changes = _changes_by_time(before, after)
+        appended = _appended(self._original, start, snapshot.version + 1)
+        events = {
+            version: decode(stored.data, AuditEvent)
+            for version, objects in appended.items()
+            for stored in objects
+            if stored.kind == AUDIT_EVENT
+        }
+        times = self._made_up_times(start, snapshot, events, sorted(changes))
+        if min(changes, default=copied.time) < copied.time:
+            raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
+        for version, time in enumerate(times, start):
+            written = [*(cleared if version == start else ()), *changes.pop(time, ())]
+            event = events.get(version)
+            yield Update(
+                version,
+                event.id if event else hashlib.sha256(b"%d" % version).digest()[:16],
+                event.author if event else "",
+                event.member if event else "",
+                (Entry(_MADE_UP, {}, tuple(written)),) if written else (),
+                time,
+                appended.get(version, ()),
+            )
+
+    def _made_up_times(
+        self,
+        start: int,
+        snapshot: Snapshot,
+        events: dict[int, AuditEvent],
+        needed: Sequence[Timestamp],
+    ) -> list[Timestamp]:
+        """A time for each version from ``start`` to that of ``snapshot``; all ``needed`` are there.
+
+        They never go back. A version with an audit event has its time.
+        """
+        known = {version: event.time for version, event in events.items()}
+        known[snapshot.version] = snapshot.time
+        missing = [time for time in reversed(needed) if time not in known.values()]
+        times: list[Timestamp] = []
+        for version in sorted(known):
+            while len(times) < version - start:
+                is_needed = missing and missing[-1] < known[version]
+                times.append(missing.pop() if is_needed else known[version])
+            times.append(known[version])
+        if missing:
+            raise CorruptData(
+                f"the snapshot of version {snapshot.version} in the log {self._names[0]} has more"
+                " times than versions; restore the store from a backup"
+            )
+        return times
+
+    # -- the proof
+
+    def prove(self, frontier: Frontier, *, above: int = 0) -> None:
+        """Return if both say the same of all versions above ``above`` and below the upper.
+
+        With 0 for ``above``, of the snapshot and of all append-only objects too. Raises
+        `CorruptData` with both answers, and `VersionNotFound` where a log was trimmed meanwhile.
+        """
+        logs = self._original, self._copy
+        if not above:
+            first, second = (_objects_of(log.first_snapshot()) for log in logs)
+            if first != second:
+                raise self.differ("the first snapshot", first, second)
+        for start in range(max(above, frontier.since) + 1, frontier.upper, READ_AT_ONCE):
+            end = min(start + READ_AT_ONCE, frontier.upper)
+            updates, copied = (log.updates(start, end) for log in logs)
+            if updates != copied:
+                raise self.differ(f"versions {start} to {end - 1}", updates, copied)
+        for kind in APPEND_ONLY:
+            for pair in zip_longest(*(log.scan(kind, above + 1, frontier.upper) for log in logs)):
+                if pair[0] != pair[1]:
+                    raise self.differ(kind, *pair)
+
+    def differ(self, what: str, first: object, second: object) -> CorruptData:
+        """The error that shows what each log has of ``what``."""
+        original, copy = self._names
+        return CorruptData(
+            f"the two logs of the catalog differ in {what}: {original} has {_shown(first, second)};"
+            f" {copy} has {_shown(second, first)}. One of them was damaged, or lost or doubled an"
+            " update; restore the store from a backup"
+        )
+
+
+def _objects_of(snapshot: Snapshot) -> list[tuple[object, ...]]:
+    """Version and time of a snapshot, then its objects, in an order and with their times."""
+    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    objects: list[tuple[object, ...]] = [(snapshot.version, snapshot.time)]
+    for (kind, records), times in zip(contents.dump(), contents.times(), strict=True):
+        objects += [(kind, time, data) for data, time in zip(records, times, strict=True)]
+    return objects
+
+
+def _appended(log: UpdateLog, start: int, end: int) -> dict[int, tuple[Appended, ...]]:
+    """What the versions from ``start`` to ``end`` − 1 have of append-only kinds."""
+    appended: dict[int, tuple[Appended, ...]] = {}
+    for kind in APPEND_ONLY:
+        for scanned in log.scan(kind, start, end):
+            objects = appended.get(scanned.version, ())
+            appended[scanned.version] = (*objects, Appended(kind, scanned.data))
+    return appended
+
+
+def _changes_by_time(
+    before: Contents, after: Contents
+) -> tuple[list[Change], dict[Timestamp, list[Change]]]:
+    """What leads from ``before`` to ``after``: what goes first, then changes by their times.
+
+    An object whose name could be another's meanwhile goes first, and comes back at its time.
+    """
+    cleared: list[Change] = []
+    changes: dict[Timestamp, list[Change]] = {}
+    for kind, declared in COLLECTIONS.items():
+        olds, news = before.all_of(kind), after.all_of(kind)
+        for key in sorted({*olds, *news}):
+            old, new = olds.get(key), news.get(key)
+            if old is not None and old == new and old.updated == new.updated:
+                continue
+            data = None if old is None else old.data
+            if data is not None and (new is None or declared.scope is not None):
+                cleared.append(Change(kind, key, data, None))
+                data = None
+            if new is not None:
+                changes.setdefault(new.updated, []).append(Change(kind, key, data, new.data))
+    return cleared, changes
+
+
+def _shown(value: object, other: object) -> str:
+    """``value`` for a message; of two sequences, the first element in which they differ."""
+    if isinstance(value, Sequence) and isinstance(other, Sequence) and not isinstance(value, str):
+        pairs = enumerate(zip_longest(value, other, fillvalue="nothing"))
+        place, pair = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
+        return f"as element {place} {_shown(pair[0], None)}"
+    text = repr(value) if not isinstance(value, StrandlineError) else f"an error ({value.message})"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,89 @@
+"""Sealing a log whose catalog goes to another one: it takes no writer any more.
+
+A seal is the last version of the log: it replaces the fence token by one that no writer ever holds
+(`FenceToken.sealed`). Who held the token before is fenced by it and finds itself `Replaced`; to
+join, open or edit the catalog in a sealed log is refused likewise. The seal is part of the history.
+So the log that the catalog moves to gets it as well, with its time, and is opened behind it by
+`unseal`; and a log that a catalog has left stays a true beginning of its history, to which the
+catalog may come back.
+"""
+
+from __future__ import annotations
+
+from strandline.durable.collections import FENCE as FENCE_KIND
+from strandline.durable.log import Companion, UpdateLog
+from strandline.durable.opening import RaiseFence, fencing_transaction
+from strandline.durable.state import ReadOnlyState
+from strandline.durable.transaction import Position
+from strandline.durable.update import Update
+from strandline.errors import Fenced, OutOfSync
+from strandline.fencing import FenceToken
+from strandline.model.descriptors import FenceEntry
+from strandline.wire.registry import decode
+
+FILLING = FenceToken(0, 0).sealed()
+"""The token of a log while it gets the history of another one."""
+_AUTHOR = "system"
+
+
+def token_behind(token: FenceToken) -> FenceToken:
+    """The token that a catalog has behind the seal of ``token``."""
+    return FenceToken(token.deploy_generation, token.epoch + 1)
+
+
+def seal(
+    log: UpdateLog,
+    position: Position,
+    token: FenceToken,
+    *,
+    member: str,
+    companion: Companion | None = None,
+) -> None:
+    """Seal ``log`` behind ``position``, its last version, while its token is ``token``.
+
+    Raises `OutOfSync` or `Fenced` where another process was first, and what `UpdateLog.append`
+    raises.
+    """
+    sealing = fencing_transaction(position, token.sealed(), author=_AUTHOR)
+    log.append(
+        sealing.version,
+        token,
+        [sealing.update(member=member)],
+        new_token=token.sealed(),
+        companion=companion,
+    )
+
+
+def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: RaiseFence) -> None:
+    """Begin a new epoch behind the seal of ``sealed_epoch``; nothing where that is not the end."""
+    sealed = log.token()
+    if sealed is None or not sealed.is_sealed:
+        return
+    state = ReadOnlyState(log)
+    last = state.recovered[-1]
+    token = _sealed_token(last.update, sealed_epoch)
+    if token is None:
+        return
+    fencing = fencing_transaction(last, token_behind(token), author=_AUTHOR)
+    raise_fence(token_behind(token), state.environment)
+    try:
+        log.append(
+            fencing.version,
+            sealed,
+            [fencing.update(member=member)],
+            new_token=token_behind(token),
+        )
+    except (OutOfSync, Fenced):
+        if log.token() == sealed:  # no other process has done it
+            raise
+
+
+def _sealed_token(update: Update, sealed_epoch: int) -> FenceToken | None:
+    """The token that ``update`` has sealed; None unless it is the seal of that epoch."""
+    for change in update.changes():
+        if change.kind == FENCE_KIND.kind and change.old is not None and change.new is not None:
+            before, after = decode(change.old, FenceEntry), decode(change.new, FenceEntry)
+            if FenceToken(after.deploy_generation, after.epoch).is_sealed:
+                token = FenceToken(before.deploy_generation, before.epoch)
+                return token if token.epoch == sealed_epoch else None
+    return None

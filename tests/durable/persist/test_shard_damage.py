@@ -1,0 +1,102 @@
+"""Stored bytes of a shard that were changed, or lost, are refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from strandline.durable.persist import part as part_module
+from strandline.durable.persist.part import read_part
+from strandline.errors import CorruptData, IncompatibleFormat
+from tests.durable.persist.conftest import Place
+from tests.durable.updates import TOKEN, begin, everything, update
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "flipped"])
+@pytest.mark.parametrize("what", ["part", "rollup"])
+def test_a_damaged_blob_is_refused(place: Place, damage: str, what: str) -> None:
+    log = place.log()
+    begin(log, 9)
+    for key in place.blobs():
+        file = place.file_of(key)
+        if f"-{what}-" not in key:
+            continue
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(data if damage == "flipped" else data[:-1])
+    with pytest.raises(CorruptData, match="restore the store from a backup"):
+        place.log().updates(1, 4)
+    with pytest.raises(CorruptData):
+        place.log().compact(4, TOKEN)
+
+
+def flipped(data: bytes) -> Iterator[bytes]:
+    """``data`` with one bit that is another one, here and there."""
+    for position in range(0, len(data), max(len(data) // 8, 1)):
+        spoiled = bytearray(data)
+        spoiled[position] ^= 1 << position % 7
+        yield bytes(spoiled)
+
+
+def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(place: Place) -> None:
+    """In a diff, in the number of the last one, in a rollup and in a part."""
+    begin(place.log(), 10)
+    assert place.log().compact(3, TOKEN)
+    begun = place.log()
+    begun.append(11, TOKEN, [update(11)])
+    expected = everything(begun)
+    rows = sqlite3.connect(place.folder / "consensus.db", isolation_level=None)
+    tried, unnoticed = Counter[str](), []
+
+    def look(what: str) -> None:
+        tried[what] += 1
+        with suppress(CorruptData, IncompatibleFormat):
+            if everything(place.log(consensus=place.consensus)) != expected:
+                unnoticed.append(what)
+
+    put = "UPDATE metastorage SET {} = ? WHERE key = ?"
+    kept = rows.execute("SELECT key, value, time FROM metastorage WHERE key LIKE 'persist.%'")
+    for key, value, time in kept.fetchall():
+        for column, real, others in (
+            ("value", value, flipped(value)),
+            ("time", time, (time ^ 1, time ^ 1 << 30)),
+        ):
+            for spoiled in others:
+                rows.execute(put.format(column), (spoiled, key))
+                look("diff" if ".at." in key else "last")
+            rows.execute(put.format(column), (real, key))
+    for key in place.blobs():
+        file = place.file_of(key)
+        data = file.read_bytes()
+        for spoiled in flipped(data):
+            file.write_bytes(spoiled)
+            look("rollup" if "-rollup-" in key else "part")
+        file.write_bytes(data)
+    rows.close()
+    assert unnoticed == []
+    assert min(tried[what] for what in ("diff", "last", "rollup", "part")) > 7
+    assert everything(place.log()) == expected
+
+
+def test_a_log_whose_diffs_are_gone_is_an_error_and_not_a_wait(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 3)
+    rows = sqlite3.connect(place.folder / "consensus.db")
+    rows.execute("DELETE FROM metastorage WHERE key LIKE 'persist.%'")
+    rows.commit()
+    rows.close()
+    with pytest.raises(CorruptData, match="from 4 on are missing"):
+        log.append(4, TOKEN, [update(4)])
+
+
+def test_a_part_that_is_no_parquet_file_of_ours_is_corrupt() -> None:
+    with pytest.raises(CorruptData, match="no Parquet file"):
+        read_part(b"PAR1")
+    assert part_module.COLUMNS == ("kind", "key", "value", "version", "time", "diff")

@@ -1,0 +1,298 @@
+"""The SQL server and the blobs fail and stall during commits.
+
+A proxy of the tests' own cuts the line to a server before a request, behind it, or so that it
+comes late; calls of the system for files fail. Whatever happens, what was acknowledged is in the
+log once, what was refused is not, and what was left open is there whole or not at all, for every
+reader.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable import Update, UpdateLog
+from strandline.durable.update import AuditEvent
+from strandline.errors import OutOfSync, Unavailable, UnknownOutcome
+from strandline.wire.registry import decode
+from tests.durable.logs import (
+    POSTGRESQL,
+    LogKind,
+    OnMetastorage,
+    Persist,
+    PersistOnS3,
+    Shadow,
+    Stash,
+)
+from tests.durable.updates import TOKEN, begin, update
+from tests.metastorage.stores import PATIENCE
+from tests.servers import s3
+from tests.servers.loopback import Cut, CutOnce, Plan, Proxy, RandomFaults
+
+KINDS: dict[str, LogKind] = {
+    "metastorage": OnMetastorage(POSTGRESQL),
+    "stash": Stash(POSTGRESQL),
+    "persist": Persist(POSTGRESQL, tidied_every=1),
+    "persist on s3": PersistOnS3(POSTGRESQL, tidied_every=1),
+    "shadow": Shadow(Stash(POSTGRESQL), OnMetastorage(POSTGRESQL), share=False),
+}
+LATE_SECONDS = 0.02
+MOST_MESSAGES = 40
+"""Of one commit that are tried; maintenance of persist may have many more behind these."""
+IN_SHORT = {"persist": 8, "persist on s3": 6, "shadow": 10}
+"""How many of them the quick form tries."""
+LARGE = 12
+"""Objects of an update whose rows go into a part."""
+
+
+@pytest.fixture(autouse=True)
+def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts, each a blob; snapshots in one piece, or no trimming would ever come through."""
+    monkeypatch.setattr("tests.durable.logs.CHUNKED", 1 << 20)
+    monkeypatch.setattr("strandline.durable.persist.shard.INLINE_BYTES", 800)
+    monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
+
+
+# -- what was told and what is there ---------------------------------------------------------------
+
+
+@dataclass
+class Commits:
+    """What the writers of a log were told about each append, by the ids of its updates."""
+
+    acknowledged: dict[bytes, Update] = field(default_factory=dict)
+    refused: set[bytes] = field(default_factory=set)
+    left_open: set[bytes] = field(default_factory=set)
+    appends: list[tuple[Update, ...]] = field(default_factory=list)
+    unknown: int = 0
+    """How often a writer was told that the outcome is unknown."""
+
+    def append(
+        self, log: UpdateLog, updates: tuple[Update, ...], *, gives_up: Callable[[], bool]
+    ) -> bool:
+        """Append, and again where the outcome is unknown, as a node does; whether it is there."""
+        self.appends.append(updates)
+        ids = {one.id for one in updates}
+        is_open = False
+        while True:
+            try:
+                appended = log.append(updates[0].version, TOKEN, updates)
+            except UnknownOutcome:
+                self.unknown += 1
+                is_open = True
+                if gives_up():
+                    self.left_open |= ids
+                    return False
+            except OutOfSync:
+                self.refused |= ids
+                return False
+            except Unavailable:
+                if not is_open:  # else an earlier try may have done it
+                    self.refused |= ids
+                    return False
+            else:
+                self.acknowledged |= {one.id: one for one in appended}
+                return True
+
+    def compare(self, logs: tuple[UpdateLog, ...]) -> None:
+        """What each of ``logs`` reads is what the writers were told."""
+        upper = logs[0].check().frontier.upper  # behind every commit in flight
+        for log in logs:
+            assert log.frontier().upper == upper
+            events = list(log.scan("audit_event", 1, upper))
+            assert [event.version for event in events] == list(range(2, upper))
+            ids = {decode(event.data, AuditEvent).id: event for event in events}
+            assert len(ids) == len(events), "an update is there twice"
+            assert not self.refused & ids.keys(), "what was refused is there"
+            assert self.acknowledged.keys() <= ids.keys(), "what was acknowledged is lost"
+            assert ids.keys() <= self.acknowledged.keys() | self.left_open
+            for updates in self.appends:
+                there = [one.id in ids for one in updates]
+                assert all(there) or not any(there), "half of an append is there"
+            for one in log.updates(log.frontier().since + 1, upper):
+                assert one == self.acknowledged.get(one.id, one)
+                assert one.version == 1 or one.time == ids[one.id].time
+            made = (one for updates in self.appends for one in updates if one.id in ids)
+            objects = {change.new for one in made for change in one.changes()}
+            snapshot = log.snapshot(upper - 1)
+            assert objects < {data for _, values in snapshot.kinds for data in values}
+            assert snapshot == logs[0].snapshot(upper - 1)
+
+
+class Place:
+    """A log of one kind, whose servers are reached by lines that fail as ``plan`` says."""
+
+    def __init__(self, kind: str, folder: Path, opened: ExitStack) -> None:
+        self._kind, self._opened = KINDS[kind], opened
+        self.plan: Plan = lambda data: None
+        self._address = self._through_lines = self._kind.create(folder)
+        for port in (POSTGRESQL.server().port, *([s3.running().port] if "s3" in kind else [])):
+            line = Proxy(port, lambda data: self.plan(data), late_seconds=LATE_SECONDS)
+            opened.enter_context(line)
+            here, there = f"127.0.0.1:{port}", f"127.0.0.1:{line.port}"
+            self._through_lines = self._through_lines.replace(here, there)
+        begin(self.open(), 1)
+
+    def open(self, *, line_fails: bool = False, patience: float = PATIENCE) -> UpdateLog:
+        """The log as one more node opens it, by a line that fails or past it."""
+        address = self._through_lines if line_fails else self._address
+        log = self._kind.open(address, HybridClock(), patience=patience)
+        return self._opened.enter_context(log)
+
+
+@contextmanager
+def placed(kind: str, folder: Path) -> Iterator[Place]:
+    with ExitStack() as opened:
+        yield Place(kind, folder, opened)
+
+
+# -- one fault at each place -----------------------------------------------------------------------
+
+
+def a_commit_is_settled(
+    kind: str, folder: Path, *, cuts_at: Callable[[int], Sequence[Cut]], most: int = MOST_MESSAGES
+) -> int:
+    """Cut the line of one commit at its first message, of another at its second, and so on.
+
+    ``cuts_at`` gives the ways in which each is tried; returns how many messages there were, at most
+    ``most``.
+    """
+    commits, number, cut_at = Commits(), 0, 0
+    with placed(kind, folder) as place:
+        log, reader = place.open(line_fails=True), place.open()
+
+        def commit() -> None:
+            version = reader.frontier().upper
+            updates = update(version, objects=LARGE if version % 4 else 1), update(version + 1)
+            commits.append(log, updates, gives_up=lambda: False)
+
+        while cut_at == number < most:
+            number += 1
+            for cut in cuts_at(number):
+                place.plan = plan = CutOnce(cut, number)
+                commit()
+                place.plan = lambda data: None
+                cut_at = number if plan.happened else cut_at
+                commit()  # and another one, which also makes up for maintenance that failed
+        commits.compare((reader, log, place.open()))
+    return cut_at
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("metastorage", "stash") else pytest.param(kind, marks=pytest.mark.teeth)
+        for kind in KINDS
+    ],
+)
+def test_a_commit_is_settled_wherever_its_line_is_cut(kind: str, tmp_path: Path) -> None:
+    def cuts_at(number: int) -> Sequence[Cut]:
+        return tuple(Cut) if number <= 2 else (tuple(Cut)[number % 3],)
+
+    most = IN_SHORT.get(kind, MOST_MESSAGES)
+    assert a_commit_is_settled(kind, tmp_path, cuts_at=cuts_at, most=most) in (2, most)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["persist", "persist on s3", "shadow"])
+def test_a_commit_is_settled_wherever_its_line_is_cut_in_each_way(
+    kind: str, tmp_path: Path
+) -> None:
+    assert a_commit_is_settled(kind, tmp_path, cuts_at=lambda number: tuple(Cut)) > 2
+
+
+# -- random faults ---------------------------------------------------------------------------------
+
+
+class FailingFiles:
+    """What the blobs in files have of the module `os`: a share of its calls fails."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self._choose, self._share = random.Random(seed), share
+        self.failed = 0
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the module has
+        real = getattr(os, name)
+        if name not in ("open", "write", "fsync", "rename"):
+            return real
+
+        def call(*arguments: Any) -> Any:
+            if self._choose.random() < self._share:
+                self.failed += 1
+                raise OSError(self._choose.choice((errno.ENOSPC, errno.EIO)), "planted")
+            return real(*arguments)
+
+        return call
+
+
+def write(log: UpdateLog, commits: Commits, *, times: int, seed: int, compacts: bool) -> None:
+    """Append so often, and trim the log now and then."""
+    choose = random.Random(seed)
+    done = 0
+    while done < times:
+        try:
+            frontier = log.frontier()
+            if compacts and choose.random() < 0.1 and frontier.upper > 3:
+                log.compact(choose.randint(1, frontier.upper - 2), TOKEN)
+        except Unavailable:
+            continue
+        updates = tuple(
+            update(frontier.upper + n, objects=choose.choice((1, 2, LARGE)))
+            for n in range(choose.choice((1, 1, 3)))
+        )
+        done += commits.append(log, updates, gives_up=lambda: choose.random() < 0.2)
+
+
+def storm(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int, times: int
+) -> None:
+    """Three writers commit on one log while its servers fail as ``seed`` gives."""
+    faults = RandomFaults(seed, share=0.1, longest_stall=0.2)
+    files = FailingFiles(seed, 0.05)
+    writers = [Commits() for _ in range(3)]
+    with placed(kind, folder) as place, ThreadPoolExecutor(len(writers)) as threads:
+        logs = [place.open(line_fails=True, patience=1.0) for _ in writers]
+        with monkeypatch.context() as patch:
+            patch.setattr("strandline.durable.persist.blob.os", files)
+            place.plan = faults
+            written = [
+                threads.submit(write, log, commits, times=times, seed=seed + n, compacts=n == 0)
+                for n, (log, commits) in enumerate(zip(logs, writers, strict=True))
+            ]
+            for writer in written:
+                writer.result()
+            faults.end()
+        together = Commits()
+        for commits in writers:
+            together.acknowledged |= commits.acknowledged
+            together.refused |= commits.refused
+            together.left_open |= commits.left_open
+            together.appends += commits.appends
+            together.unknown += commits.unknown
+        together.compare((place.open(), *logs))
+    assert sum(faults.counts.values()) > 5
+    assert files.failed or kind != "persist"
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storm(kind, tmp_path, monkeypatch, seed=5, times=10)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")  # shown where it fails
+    storm(kind, tmp_path, monkeypatch, seed=seed, times=300)

@@ -1,0 +1,42 @@
+"""What a new catalog holds: the same on each log, to the byte, but for its environment and time.
+
+`fresh_catalog.json` is its dump. Where a release changes what a new catalog holds, the test that
+fails says where the new dump is; look at what differs, and copy it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from strandline.catalog import initial_catalog
+from strandline.clock import format_timestamp
+from strandline.durable import CatalogTransaction
+from strandline.node.catalog_dump import write_dump
+from tests.conftest import LogMember
+
+GOLDEN = Path(__file__).parent / "fresh_catalog.json"
+ENVIRONMENT = "00000000-0000-4000-8000-000000000000"
+
+
+def initialize(transaction: CatalogTransaction) -> None:
+    transaction.environment = ENVIRONMENT
+    fill = initial_catalog(delay_ms=200, skew_ms=100, default_location="file:/warehouse")
+    fill(transaction)
+
+
+def test_a_new_catalog_holds_what_every_other_one_holds(member: LogMember, tmp_path: Path) -> None:
+    state = member.openable().open(
+        member="opener", initialize=initialize, raise_fence=lambda token, environment: None
+    )
+    latest = state.recovered[-1]
+    kinds = latest.contents.dump()
+    records = hashlib.sha256(b"".join(data for _, of_kind in kinds for data in of_kind))
+    pieces: list[str] = []
+    write_dump(state, pieces.append)
+    dump = tmp_path / GOLDEN.name
+    dump.write_text(
+        "".join(pieces).replace(format_timestamp(latest.time), "TIME")
+        + f'{{"sha256 of all records": "{records.hexdigest()}"}}\n'
+    )
+    assert dump.read_text() == GOLDEN.read_text(), f"the dump is {dump}"

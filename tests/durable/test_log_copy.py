@@ -1,0 +1,238 @@
+"""A log becomes the copy of another one: what it gets, and which differences are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.durable import (
+    CatalogTransaction,
+    Change,
+    Entry,
+    ReadOnlyState,
+    Replaced,
+    UpdateLog,
+    durable_state,
+)
+from strandline.durable.contents import restore
+from strandline.durable.log import Scanned
+from strandline.durable.log_copy import LogCopy
+from strandline.durable.sealing import FILLING, seal, unseal
+from strandline.durable.transaction import new_update
+from strandline.errors import CorruptData, Fenced
+from strandline.fencing import FenceToken
+from strandline.model.descriptors import ConfigEntry, ZoneDescriptor
+from strandline.wire.registry import encode
+from tests.conftest import Member
+from tests.durable.logs import SQLITE, LogKind, OnMetastorage, Persist, Shadow, Stash
+from tests.durable.test_shadow_log import wrapped
+from tests.durable.updates import TOKEN, begin, update
+
+KINDS: dict[str, LogKind] = {
+    "metastorage": OnMetastorage(SQLITE),
+    "stash": Stash(SQLITE),
+    "persist": Persist(SQLITE),
+    "shadow": Shadow(OnMetastorage(SQLITE), Stash(SQLITE), share=True),
+}
+NAMES = ("old", "new")
+
+
+@pytest.fixture
+def new_log(tmp_path: Path) -> Iterator[Callable[[str], UpdateLog]]:
+    with ExitStack() as opened:
+
+        def make(kind: str) -> UpdateLog:
+            folder = tmp_path / f"log {len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            log_kind = KINDS[kind]
+            return opened.enter_context(log_kind.open(log_kind.create(folder), HybridClock()))
+
+        yield make
+
+
+@pytest.fixture
+def pair(new_log: Callable[[str], UpdateLog]) -> tuple[UpdateLog, UpdateLog]:
+    return new_log("metastorage"), new_log("stash")
+
+
+def said(log: UpdateLog) -> tuple[object, ...]:
+    """All that a log says, its token aside."""
+    frontier, snapshot = log.frontier(), log.snapshot()
+    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    return (
+        frontier,
+        (snapshot.version, snapshot.time, contents.dump(), contents.times()),
+        log.updates(frontier.since + 1, frontier.upper),
+        list(log.scan("audit_event", 1, frontier.upper)),
+    )
+
+
+def rewrite(log: UpdateLog, version: int, *changes: Change, verb: str = "configure") -> None:
+    entry = Entry(verb, {}, changes)
+    log.append(version, TOKEN, [new_update(version, [entry], author="ann", member="m")])
+
+
+def change(name: str, old: str | None, new: str | None) -> Change:
+    records = (None if one is None else encode(ConfigEntry(name, one)) for one in (old, new))
+    return Change("config", name.encode(), *records)
+
+
+@pytest.mark.parametrize(("old", "new"), list(product(KINDS, KINDS)))
+def test_any_log_becomes_a_copy_of_any_other_with_its_history(
+    new_log: Callable[[str], UpdateLog], old: str, new: str
+) -> None:
+    original, copy = new_log(old), new_log(new)
+    begin(original, 3, objects=2)
+    LogCopy(original, copy, names=NAMES, token=FILLING).level()
+    assert copy.token() == FILLING
+    rewrite(original, 4, change("b", None, "x"))  # silent: no audit event has its time
+    rewrite(original, 5, change("b", "x", None), change("c", None, "x"))
+    original.append(6, TOKEN, [update(6), update(7, "fence")])
+    original.compact(6, TOKEN)
+    LogCopy(original, copy, names=NAMES).level()
+    assert said(copy) == said(original)
+    assert copy.token() == TOKEN
+    original.append(8, TOKEN, [update(8)])
+    frontier, _ = LogCopy(original, copy, names=NAMES).level()
+    LogCopy(original, copy, names=NAMES).prove(frontier)
+    assert copy.time_of(original.updates(8, 9)[0]) == original.updates(8, 9)[0].time
+
+
+def test_an_original_that_grows_all_the_time_is_followed_as_far_as_was_asked(
+    pair: tuple[UpdateLog, UpdateLog],
+) -> None:
+    original, copy = pair
+    begin(original, 3)
+
+    def growing() -> Any:
+        upper = original.frontier().upper
+        original.append(upper, TOKEN, [update(upper)])
+        return original.frontier()
+
+    frontier, _ = LogCopy(wrapped(original, frontier=growing), copy, names=NAMES).level(upper=4)
+    assert 4 <= frontier.upper < original.frontier().upper
+    LogCopy(original, copy, names=NAMES).prove(frontier)
+
+
+@pytest.mark.parametrize("had", [0, 3, 6])
+def test_a_trimmed_catalog_in_which_names_were_swapped_is_copied(
+    member: Member, new_log: Callable[[str], UpdateLog], had: int
+) -> None:
+    state, copy = member.open(), new_log("stash")
+    position = state.recovered[-1]
+
+    def commit(*zones: ZoneDescriptor, gone: int | None = None) -> None:
+        nonlocal position
+        transaction = CatalogTransaction(position, author="ann")
+        with transaction.entry("create_zone", {}):
+            if gone is not None:
+                transaction.delete("zone", gone)
+            for zone in zones:
+                transaction.put(zone)
+        position = state.commit_transaction(transaction)
+
+    a, b, c = (ZoneDescriptor(id=900 + n, name=name, owner="ann") for n, name in enumerate("abc"))
+    commit(a, b)
+    commit(c)
+    LogCopy(member.log, copy, names=NAMES).level() if had else None
+    commit(replace(a, name="x"))
+    commit(replace(b, name="a"))
+    commit(replace(a, name="b"))
+    LogCopy(member.log, copy, names=NAMES).level() if had > 3 else None
+    commit(gone=c.id)
+    commit(replace(c, id=910))
+    commit(gone=910)
+    commit(replace(c, id=910))  # the same bytes at another time
+    state.compact(position.version)
+    frontier, _ = LogCopy(member.log, copy, names=NAMES).level()
+    LogCopy(member.log, copy, names=NAMES).prove(frontier)
+    assert said(copy) == said(member.log)
+
+
+def altered_updates(log: UpdateLog) -> Any:
+    return lambda start, end: tuple(replace(one, author="eve") for one in log.updates(start, end))
+
+
+def dropped_event(log: UpdateLog) -> Any:
+    return lambda *place: iter(list(log.scan(*place))[1:])
+
+
+def altered_event(log: UpdateLog) -> Any:
+    return lambda *place: (Scanned(o.version, o.time, o.data + b"x") for o in log.scan(*place))
+
+
+def altered_snapshot(log: UpdateLog) -> Any:
+    def first_snapshot() -> Any:
+        snapshot = log.first_snapshot()
+        return replace(snapshot, times=((snapshot.time, *snapshot.times[0][1:]),))
+
+    return first_snapshot
+
+
+FAULTS = {
+    "an author": {"updates": altered_updates},
+    "an audit event": {"scan": altered_event},
+    "a lost audit event": {"scan": dropped_event},
+    "a time in the snapshot": {"first_snapshot": altered_snapshot},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_proof_finds_what_was_altered(pair: tuple[UpdateLog, UpdateLog], fault: str) -> None:
+    original, copy = pair
+    begin(original, 5, objects=2)
+    original.compact(3, TOKEN)
+    frontier, _ = LogCopy(original, copy, names=NAMES).level()
+    LogCopy(original, copy, names=NAMES).prove(frontier)
+    calls = {name: spoil(copy) for name, spoil in FAULTS[fault].items()}
+    with pytest.raises(CorruptData, match=r"differ in .*old has .*; new has"):
+        LogCopy(original, wrapped(copy, **calls), names=NAMES).prove(frontier)
+
+
+def test_a_log_with_another_history_gets_nothing(pair: tuple[UpdateLog, UpdateLog]) -> None:
+    original, copy = pair
+    begin(original, 2)
+    begin(copy, 3)
+    before = said(copy)
+    with pytest.raises(CorruptData, match="differ in the frontier"):
+        LogCopy(original, copy, names=NAMES).level()
+    assert said(copy) == before
+
+
+def raised(token: FenceToken, environment: str | None) -> None:
+    """No rows stand beside these logs."""
+
+
+def test_a_sealed_log_takes_no_writer_until_it_is_opened_behind_its_seal(member: Member) -> None:
+    state = member.open()
+    openable = durable_state(member.log)
+    seal(member.log, state.recovered[-1], state.token, member="mover")
+    for refused in (
+        member.open,
+        member.join,
+        state.confirm_leadership,
+        lambda: state.updates_after(state.recovered[-1]),
+        lambda: (
+            openable.edit(lambda change: None, member="m", raise_fence=raised, author="ann")
+            or member.open()
+        ),
+    ):
+        with pytest.raises(Fenced):
+            refused()
+    with pytest.raises(Replaced, match="is moved from this log to another one"):
+        member.join()
+    sealed = said(member.log)
+    unseal(member.log, state.token.epoch + 1, member="late", raise_fence=raised)
+    assert said(member.log) == sealed
+    for _ in range(2):
+        unseal(member.log, state.token.epoch, member="mover", raise_fence=raised)
+    joined = member.join()
+    assert joined.token == FenceToken(0, state.token.epoch + 1)
+    assert ReadOnlyState(member.log).recovered[-1].version == state.recovered[-1].version + 2

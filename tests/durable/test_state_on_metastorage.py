@@ -1,0 +1,99 @@
+"""What the durable state meets in a log on a metastorage: trimmings, damage, newer records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strandline.durable import MetastorageLog, ReadOnlyState, durable_state
+from strandline.durable.metastorage_log import FENCE, VERSION, update_key
+from strandline.durable.state import TrimmedAway
+from strandline.durable.update import Update
+from strandline.errors import CorruptData, Fenced
+from strandline.metastorage import Delete, Put
+from tests.conftest import Member
+from tests.durable.test_state import commit, latest, zones
+
+
+class TrimmedMeanwhile(MetastorageLog):
+    """A log that somebody trims between the look at its frontier and the read of its updates."""
+
+    def __init__(self, log: MetastorageLog, trim: Callable[[], object]) -> None:
+        super().__init__(log._store)
+        self._trim: Callable[[], object] | None = trim
+
+    def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        trim, self._trim = self._trim, None
+        if trim is not None:
+            trim()
+        return super().updates(start, end)
+
+
+def trimmed_while_read(new_store_member: Callable[[], Member]) -> TrimmedMeanwhile:
+    member = new_store_member()
+    writer = member.join() if member.openable().is_initialized() else member.open()
+    for n in range(5):
+        commit(writer, f"z{n}")
+    return TrimmedMeanwhile(new_store_member().log, lambda: writer.compact(7))
+
+
+def test_joining_while_the_log_is_trimmed_joins_and_takes_no_epoch(
+    new_store_member: Callable[[], Member],
+) -> None:
+    state = durable_state(trimmed_while_read(new_store_member)).join(member="late")
+    assert zones(state) == {"default", "z0", "z1", "z2", "z3", "z4"}
+    assert state.token.epoch == 1
+
+
+def test_a_state_that_meets_a_trimming_says_so_and_can_begin_again(
+    new_store_member: Callable[[], Member],
+) -> None:
+    new_store_member().open()
+    reader = ReadOnlyState(new_store_member().log)
+    assert reader.recovered[-1].version == 2
+    reader.log = trimmed_while_read(new_store_member)
+    for message in ("earliest in the log is 7", "trimmed to version 7"):
+        with pytest.raises(TrimmedAway, match=message):
+            reader.updates_after(reader.recovered[-1])
+    assert reader.start().version == 7
+
+
+@pytest.mark.parametrize("how", ["an update", "the snapshot"])
+def test_who_was_replaced_by_a_newer_release_learns_that_and_not_that_it_cannot_read(
+    new_store_member: Callable[[], Member], how: str
+) -> None:
+    old = new_store_member().open(generation=1)
+    new = new_store_member()
+    newer = new.open(generation=2)
+    if how == "the snapshot":
+        assert newer.compact(latest(newer).version)
+    from_the_future = b"\x01\x00\x01\x00\x63"
+    commit(newer, "z")
+    new.store.invoke([], [Put(update_key(3 if how == "the snapshot" else 4), from_the_future)])
+    with pytest.raises(Fenced, match="generation 2"):
+        old.start() if how == "the snapshot" else old.updates_after(old.recovered[-1])
+
+
+def test_a_fence_without_versions_is_told_as_damage(new_store_member: Callable[[], Member]) -> None:
+    first, late = new_store_member(), new_store_member()
+    first.open()
+    late.store.invoke([], [Delete(VERSION)])
+    with pytest.raises(CorruptData, match="not the first versions"):
+        late.join()
+
+
+def test_a_log_that_lost_its_fence_is_not_taken_for_a_new_one(
+    new_store_member: Callable[[], Member],
+) -> None:
+    first, late = new_store_member(), new_store_member()
+    first.open()
+    late.store.invoke([], [Delete(FENCE)])
+    before = late.store.revision()
+    with pytest.raises(CorruptData, match="up to 2 and no fence token"):
+        late.openable().create(
+            member="late", initialize=lambda _: None, raise_fence=lambda *_: None
+        )
+    with pytest.raises(CorruptData, match="no fence token"):
+        late.open()
+    assert late.store.revision() == before
