@@ -48,9 +48,6 @@ class NotedCompanion:
     def __init__(self, noted: NotedEffects, versions: list[int]) -> None:
         self.noted, self.versions = noted, versions
 
-    def begin(self, updates: Sequence[Update]) -> None:
-        assert [update.version for update in updates] == self.versions
-
     def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: as the log's
         if self.noted.write_errors:
             raise self.noted.write_errors.pop()

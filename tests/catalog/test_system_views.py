@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from strandline.catalog.system_views.synchronization import (
     fingerprint,
     synchronize_system_views,
 )
+from strandline.durable import migrations
 from strandline.durable.contents import Contents
 from strandline.model.identifiers import check_name, normalize
 from strandline.model.privileges import ObjectKind
@@ -174,6 +176,37 @@ def test_what_differs_is_brought_up_to_date_in_one_version(manager: CatalogManag
         assert now is not None
         assert (old.id == now.id) is kept
     assert not synchronize_system_views(manager, views=views)
+
+
+CONTENTS = {1: "14c4e3d310daa595"}
+"""What each content version stands for: a hash of the fingerprints of all views."""
+
+
+def test_other_views_have_another_content_version() -> None:
+    """Raise `CONTENT_VERSION` and add a line here; a version that was released never changes."""
+    fingerprints = "".join(sorted(map(fingerprint, SYSTEM_VIEWS.values())))
+    digest = hashlib.sha256(fingerprints.encode()).hexdigest()
+    assert CONTENTS[migrations.CONTENT_VERSION] == digest[:16]
+
+
+class WithoutContentVersion:
+    """A catalog whose views are ours, and which says nothing of them, as release 0.3.0 made it."""
+
+    def plan(self, planning: Planning) -> None:
+        with planning.transaction.entry("configure", {}):
+            planning.transaction.delete("setting", migrations.CONTENT)
+
+
+def test_the_content_version_is_noted_once_and_in_no_history(manager: CatalogManager) -> None:
+    do(manager, WithoutContentVersion())
+    before = manager.latest_catalog()
+    assert migrations.content_of(before.contents) == 0
+    assert synchronize_system_views(manager)
+    after = manager.latest_catalog()
+    assert migrations.content_of(after.contents) == migrations.CONTENT_VERSION
+    assert after.version == before.version + 1
+    assert not manager.history(before.version + 1)
+    assert not synchronize_system_views(manager)
 
 
 class WithoutViews:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from pyspark.sql.types import StructType as SparkStruct
 
 from strandline.errors import InvalidType
-from strandline.model.type_json import type_json
+from strandline.model.type_json import type_value
 from strandline.model.type_parser import parse_fields, parse_hive_type, parse_type
 from strandline.model.type_text import ddl_text, fields_ddl, hive_string, quote_name, simple_string
 from strandline.model.types import DataType, StructType
@@ -178,7 +177,7 @@ def test_an_interval_goes_from_a_larger_to_a_smaller_unit(text: str) -> None:
 
 @given(structs(types(named=plain_names), named=plain_names))
 def test_simple_string_is_pysparks(struct: StructType) -> None:
-    theirs = SparkStruct.fromJson(json.loads(type_json(struct))).simpleString()
+    theirs = SparkStruct.fromJson(type_value(struct)).simpleString()
     # PySpark, unlike Spark, does not print the default collation where it was written.
     assert simple_string(struct).replace(" collate UTF8_BINARY", "") == theirs
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from strandline.clock import Timestamp
+from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.errors import VersionNotFound
 from strandline.sql import Query
 from strandline.transactions import Behind, CatalogVersion
@@ -37,6 +37,7 @@ class Table:
 class Version:
     version: int
     tables: dict[int, Table]
+    time: Timestamp = MIN_TIMESTAMP
 
     def table_by_id(self, table_id: int, /) -> Table | None:
         return self.tables.get(table_id)

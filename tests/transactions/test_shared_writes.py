@@ -14,13 +14,15 @@ from strandline.errors import (
     Fenced,
     ObjectNotFound,
     Overloaded,
+    Stopping,
     TransactionFinished,
     TransactionNotFound,
+    UnknownOutcome,
 )
 from strandline.sql import change
 from strandline.transactions import TransactionState, shared_writes
 from strandline.transactions.shared_writes import Round, SharedCall
-from tests.transactions.catalogs import Table
+from tests.transactions.catalogs import Table, Version
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
 PATIENCE = 60.0
@@ -182,6 +184,23 @@ def test_a_call_under_a_catalog_that_is_not_the_present_one_does_nothing(store: 
     assert store.transactions.allocating(txn_id, FLIGHTS, under=latest).run() == {txn_id: 1}
 
 
+def test_calls_between_which_a_catalog_becomes_active_are_made_one_by_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a time of its own, so a round of them would begin some under another catalog."""
+    with together(store) as submitted:
+        begun = [submitted(store.transactions.beginning(1, user=user)) for user in ("ann", "bob")]
+        monkeypatch.setattr(
+            store.catalogs, "catalog_at", lambda connection, at: Version(int(at) % 1000, {}, at)
+        )
+        before = writes(store)
+    for transactions in begun:
+        (transaction,) = transactions()
+        assert transaction.catalog_version == transaction.begin_time % 1000
+    statistics = store.database.statistics()
+    assert writes(store) - statistics.failed_writes == before + 3  # one for each, and the first
+
+
 def test_a_call_that_needs_no_catalog_does_not_wait_for_one(store: Store) -> None:
     transactions, catalogs, empty = store.transactions, store.catalogs, store.begin()
     committing = transactions.committing(empty)
@@ -260,6 +279,42 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(
     assert ended.wait(PATIENCE)
     assert call.result()
     assert [t.user for t in store.transactions.open_transactions(limit=10)] == ["ann"]
+
+
+def test_no_call_is_made_again_where_it_is_not_known_whether_its_round_was_committed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions, empty, writer = store.transactions, store.begin(), store.begin()
+    committed_once = transactions._writes.run
+
+    def lost(*arguments: Any, **options: Any) -> NoReturn:  # Any: as the real one
+        committed_once(*arguments, **options)
+        raise UnknownOutcome("planted")
+
+    beginning = transactions.beginning(1, user="bob")
+    beginning.check = lambda: monkeypatch.setattr(transactions._writes, "run", lost)
+    with together(store) as submitted:
+        calls = [
+            submitted(beginning),
+            submitted(transactions.committing(empty)),
+            submitted(transactions.allocating(writer, FLIGHTS)),
+        ]
+    for call in calls:
+        with pytest.raises(UnknownOutcome):
+            call()
+    monkeypatch.undo()
+    assert [t.user for t in transactions.open_transactions(limit=10)].count("bob") == 1
+    assert transactions.commit(empty) == transactions.get(empty)
+    assert transactions.allocate([writer], FLIGHTS) == {writer: 1}
+
+
+def test_calls_that_wait_when_the_database_is_closed_are_told(store: Store) -> None:
+    with pytest.raises(Stopping), together(store) as submitted:
+        calls = [submitted(store.transactions.beginning(1, user="ann")) for _ in range(2)]
+        store.database.close()
+    for call in calls:
+        with pytest.raises(Stopping):
+            call()
 
 
 def test_no_call_of_a_fenced_process_is_made(store: Store) -> None:

@@ -9,7 +9,7 @@ table for indexes), so it costs the size of its answer and not that of the catal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -150,9 +150,11 @@ class Catalog:
     def relation(self, schema: str, name: str) -> Relation | None:
         """The table or view of that name."""
         parent = self.schema(schema)
-        if parent is None:
-            return None
-        reference = self.contents.find(Namespace("relation", parent.id), name)
+        return None if parent is None else self.relation_in(parent.id, name)
+
+    def relation_in(self, schema_id: int, name: str) -> Relation | None:
+        """The table or view of that name in the schema with that id."""
+        reference = self.contents.find(Namespace("relation", schema_id), name)
         if reference is None or reference.kind not in _RELATIONS:
             return None
         relation: Relation = self._at(reference)
@@ -187,10 +189,20 @@ class Catalog:
         parent = self.schema(schema)
         if parent is None:
             return []
-        names = self.contents.names(Namespace("relation", parent.id))
-        relations = (reference for reference in names.values() if reference.kind in _RELATIONS)
+        return sorted(stored.name for stored in self._stored_relations(parent.id, _RELATIONS))
+
+    def tables_of(self, schema: str) -> list[TableDescriptor]:
+        """The tables of ``schema``, by name; none where it is missing."""
+        parent = self.schema(schema)
+        tables = () if parent is None else self._stored_relations(parent.id, ("table",))
+        return sorted((stored.value for stored in tables), key=lambda table: table.name)
+
+    def _stored_relations(self, schema_id: int, kinds: Collection[str]) -> Iterator[AnyStored]:
+        """What a schema has of some kinds of relations, in no order."""
+        names = self.contents.names(Namespace("relation", schema_id))
+        relations = (reference for reference in names.values() if reference.kind in kinds)
         objects = (self.contents.get(*reference) for reference in relations)
-        return sorted(stored.name for stored in objects if stored is not None)
+        return (stored for stored in objects if stored is not None)
 
     def system_view(self, schema: str, name: str) -> SystemViewDescriptor | None:
         parent = self.schema(schema)

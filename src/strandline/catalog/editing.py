@@ -12,10 +12,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from strandline.catalog.applier import DELAY, SKEW
 from strandline.catalog.commands.definition import check_distinct
 from strandline.catalog.kinds import all_kinds, kind_of, references
 from strandline.catalog.verbs import Verb, declare_verb
-from strandline.durable.collections import COLLECTIONS, CONFIG, FENCE, Collection
+from strandline.durable.collections import COLLECTIONS, CONFIG, FENCE, SETTING, Collection
+from strandline.durable.migrations import CONTENT, FORMAT
 from strandline.durable.state import ENVIRONMENT
 from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.errors import InvalidInput, ObjectNotFound
@@ -26,6 +28,24 @@ Key = int | str
 """An object's id, or its name where the kind is keyed by name."""
 
 EDIT, DELETE = "debug_edit", "debug_delete"
+
+_SET_AT_CREATION = (
+    "it is set when the catalog is made, and the times at which its versions became active depend"
+    " on it"
+)
+_IN_BOTH_HALVES = (
+    "it stands in both halves of a store; `strandline relocate --copy` gives a copied store an id"
+    " of its own"
+)
+_OF_A_RELEASE = "the next release that opens the catalog migrates it and raises the number itself"
+_FIXED: dict[tuple[str, Key], str] = {
+    (CONFIG.kind, ENVIRONMENT): _IN_BOTH_HALVES,
+    (CONFIG.kind, FORMAT): _OF_A_RELEASE,
+    (SETTING.kind, CONTENT): _OF_A_RELEASE,
+    (CONFIG.kind, DELAY): _SET_AT_CREATION,
+    (CONFIG.kind, SKEW): _SET_AT_CREATION,
+}
+"""The objects that no edit changes, and why."""
 
 for _name in (EDIT, DELETE):
     declare_verb(
@@ -62,7 +82,7 @@ def current(transaction: CatalogTransaction, kind: Collection, key: Key) -> Any:
 
 def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any) -> None:
     """Put ``value`` at ``key``, whatever is there. Raises `InvalidInput`, `AlreadyExists`."""
-    _refuse_environment(kind, key)
+    _refuse_fixed(kind, key)
     if key_of(kind, value) != key:
         raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
     if isinstance(key, int):
@@ -78,7 +98,7 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
 
 def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
     """Remove the object at ``key``. Raises `ObjectNotFound`, and `InvalidInput` while needed."""
-    _refuse_environment(kind, key)
+    _refuse_fixed(kind, key)
     if current(transaction, kind, key) is None:
         raise ObjectNotFound(f"{kind.kind} {key} does not exist")
     if isinstance(key, int):
@@ -87,12 +107,10 @@ def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
         transaction.delete(kind.kind, key)
 
 
-def _refuse_environment(kind: Collection, key: Key) -> None:
-    if (kind.kind, key) == (CONFIG.kind, ENVIRONMENT):
-        raise InvalidInput(
-            "the environment id stands in both halves of a store; `strandline relocate --copy`"
-            " gives a copied store an id of its own"
-        )
+def _refuse_fixed(kind: Collection, key: Key) -> None:
+    reason = _FIXED.get((kind.kind, key))
+    if reason is not None:
+        raise InvalidInput(f"{kind.kind} {key!r} cannot be edited: {reason}")
 
 
 def _require_given(transaction: CatalogTransaction, object_id: int) -> None:

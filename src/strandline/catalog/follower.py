@@ -99,7 +99,9 @@ class CatalogFollower(CatalogApplier):
         if present is not None:
             return present
         if not self.delay:
-            self.sync()
+            looks = self._looks
+            with self._applying:
+                self._for_all(self.sync, since=looks)
             return self._history.latest
         for _ in range(LOOKS):
             looks, asked = self._looks, self._clock.current()
@@ -107,7 +109,8 @@ class CatalogFollower(CatalogApplier):
                 present = self.known_present()  # another thread may have looked meanwhile
                 if present is not None:
                     return present
-                known = self._look_for_all(since=looks)
+                self._for_all(self._look, since=looks)
+                known = self._horizon.known
                 if asked <= known:
                     # On a slow machine the look may take longer than the delay. The catalog of
                     # ``known`` still has every change that had returned when this call began.
@@ -125,28 +128,29 @@ class CatalogFollower(CatalogApplier):
         """
         looks = self._looks
         with self._applying:
-            return self._look_for_all(since=looks)
+            self._for_all(self._look, since=looks)
+            return self._horizon.known
 
-    def _look_for_all(self, *, since: int) -> Timestamp:
-        """`_look` for all callers that wait; ``since`` is how many had begun when this one came.
+    def _for_all(self, look: Callable[[], object], *, since: int) -> None:
+        """``look`` for all callers that wait; ``since`` is how many had begun when this one came.
 
-        A look that began later answers this caller too, and so does its failure. If each caller
-        tried again, the last would hear that the store is away after as many time-outs.
+        Under the lock. A look that began later answers this caller too, and so does its failure.
+        If each caller tried again, the last would hear that the store is away after as many
+        time-outs.
         """
         number, error = self._last_look
         if number > since:
             if error is not None:
                 raise type(error)(error.message) from error
-            return self._horizon.known
+            return
         self._looks += 1
         number = self._looks
         try:
-            known = self._look()
+            look()
         except StrandlineError as failure:
             self._last_look = number, failure
             raise
         self._last_look = number, None
-        return known
 
     def _look(self) -> Timestamp:
         """Look at the log and apply it; returns the time up to which all catalogs are known."""

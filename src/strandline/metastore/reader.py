@@ -163,8 +163,12 @@ class Reader:
         """The schema of that name. Raises `PermissionDenied` for a user who does not reach it."""
         schema = point.catalog.schema(name)
         if schema is not None:
-            self.access.at(point.catalog).require(Privilege.USAGE, schema)
+            self.require_reach(point, schema)
         return schema
+
+    def require_reach(self, point: Point, schema: SchemaDescriptor) -> None:
+        """Raise `PermissionDenied` for a user who does not reach ``schema``."""
+        self.access.at(point.catalog).require(Privilege.USAGE, schema)
 
     async def table(
         self, name: str, *, at: AsOf = PRESENT, need: Privilege = Privilege.SELECT

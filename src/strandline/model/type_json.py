@@ -40,13 +40,10 @@ from strandline.model.type_parser import (
 )
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
-    BIGINT,
     DEFAULT_COLLATION,
-    INT,
     MAX_DEPTH,
-    SMALLINT,
-    TINYINT,
     ArrayType,
+    AtomicType,
     DataType,
     GeographyType,
     GeometryType,
@@ -150,12 +147,8 @@ CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 COLLATIONS_KEY = "__COLLATIONS"
 COMMENT_KEY = "comment"
 
-_JSON_NAMES: dict[DataType, str] = {
-    TINYINT: "byte",
-    SMALLINT: "short",
-    INT: "integer",
-    BIGINT: "long",
-}
+_JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+"""Of those types whose name in JSON is another one."""
 _SCALAR = re.compile(
     r"boolean|byte|short|integer|long|float|double|binary|date|timestamp|timestamp_ntz"
     r"|timestamp_ltz|variant|void|null|string( collate [A-Za-z][A-Za-z0-9_.]*)?|time\(\d+\)"
@@ -172,9 +165,9 @@ def schema_json(struct: StructType, *, field_ids: bool = False) -> str:
     return _compact({"type": "struct", "fields": fields})
 
 
-def type_json(data_type: DataType, *, field_ids: bool = False) -> str:
-    """Spark's own JSON of any type; char and varchar stand as such."""
-    return _compact(_value(data_type, _Style(field_ids=field_ids, collations_aside=False)))
+def type_value(data_type: DataType, *, field_ids: bool = False) -> Any:
+    """Spark's own JSON of any type, as `json.loads` gives it; char and varchar stand as such."""
+    return _value(data_type, _WITH_IDS if field_ids else _WITHOUT_IDS)
 
 
 def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
@@ -222,6 +215,10 @@ class _Style:
     collations_aside: bool
 
 
+_WITH_IDS = _Style(field_ids=True, collations_aside=False)
+_WITHOUT_IDS = _Style(field_ids=False, collations_aside=False)
+
+
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -231,6 +228,11 @@ def _refuse_constant(name: str) -> None:
 
 
 def _value(data_type: DataType, style: _Style) -> object:
+    # A match takes several times as long, and nearly all types are these.
+    if type(data_type) is AtomicType:
+        return _JSON_NAMES.get(data_type.name, data_type.name)
+    if type(data_type) is StringType and data_type.collation is None:
+        return "string"
     match data_type:
         case ArrayType():
             return {
@@ -255,7 +257,7 @@ def _value(data_type: DataType, style: _Style) -> object:
             return "string"
         case GeometryType() | GeographyType():
             return spatial_json(data_type)
-    return _JSON_NAMES.get(data_type) or simple_string(data_type)
+    return simple_string(data_type)
 
 
 def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dict[str, object]:

@@ -62,10 +62,12 @@ class TableView(Protocol):
 
 
 class CatalogVersion(Protocol):
-    """One version of the catalog."""
+    """One version of the catalog, active from ``time`` on."""
 
     @property
     def version(self) -> int: ...
+    @property
+    def time(self) -> Timestamp: ...
     def table_by_id(self, table_id: int, /) -> TableView | None: ...
 
 

@@ -22,6 +22,8 @@ What must stay true:
 * A call refuses before it changes anything; then the others go on. Where anything else fails, all
   of the round is undone, and each call is made by itself. So one caller never fails another. A
   round of refused calls is undone.
+* Where a round's outcome is unknown no call is made again, and each caller is told so.
+* Where the catalog is behind its log, the calls of the round that need none are made first.
 * A call is answered when its round is durable.
 
 A crash between any two statements leaves the round undone; one after the commit leaves calls that
@@ -398,12 +400,12 @@ class SharedWrites:
         """Make the calls in one SQL transaction; return when it is durable."""
         count = len(calls)
         timeout = max(0.0, max(call.end for call in calls) - time.monotonic())
-        looks = min(count, 2) if any(call.under_catalog for call in calls) else 0
+        looks = any(call.under_catalog for call in calls)
 
         def first() -> Sequence[Query]:
             return (
                 taking_time(self._clock, count=count),
-                *(tuple(self._catalogs.ahead) * looks),
+                *(self._catalogs.ahead if looks else ()),
                 *chain.from_iterable(call.asks for call in calls),
             )
 
@@ -437,14 +439,11 @@ class SharedWrites:
         Raises `Behind`, or `_NotForAll` where some of ``calls`` need not wait for it.
         """
         try:
-            catalog = self._catalogs.catalog_at(connection, first)
-            is_last = first == last or (
-                self._catalogs.catalog_at(connection, last).version == catalog.version
-            )
+            catalog = self._catalogs.catalog_at(connection, last)
         except Behind:
             if all(call.under_catalog for call in calls):
                 raise
             raise _NotForAll from None
-        if not is_last:
+        if catalog.time > first:
             raise _SeveralCatalogs
         return catalog

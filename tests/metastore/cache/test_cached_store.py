@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -296,6 +297,43 @@ def test_a_look_that_was_under_way_does_not_stand_for_one_that_was_asked_for_lat
     monkeypatch.undo()
     cache.catch_up()
     assert cache.is_level()
+
+
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+def test_readers_share_a_look_that_began_after_they_came(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached()
+    applier, read_next = cache._applier, dml.log.read_next
+    looks: list[int] = []
+
+    def counted(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        looks.append(after)
+        return read_next(after, limit=limit)
+
+    class Lock:
+        """Another reader has it, and does this before it gives it back."""
+
+        def __init__(self, look: Callable[[], object]) -> None:
+            self.look = look
+
+        def acquire(self, *, timeout: float) -> bool:
+            self.look()
+            return True
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(dml.log, "read_next", counted)
+    monkeypatch.setattr(applier, "_checking", Lock(applier._look))
+    assert cache.look()
+    assert len(looks) == 1
+    under_way = applier._looks  # it had begun when the next reader came
+    monkeypatch.setattr(
+        applier, "_checking", Lock(lambda: setattr(applier, "_last_reach", under_way))
+    )
+    assert cache.look()
+    assert len(looks) == 2
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)

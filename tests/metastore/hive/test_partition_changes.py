@@ -144,7 +144,7 @@ def test_the_folders_of_many_partitions_are_synced_once(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(warehouse, "_sync_folder", lambda folder: synced.append(folder.name))
+    monkeypatch.setattr(warehouse, "sync_folder", lambda folder: synced.append(folder.name))
     new = [partition("few", n, location="") for n in range(FEW, 2 * FEW)]
     call("add_partitions", new_parts=new)
     place = Path(call("get_table", dbname="default", tbl_name="few")["sd"]["location"][5:])
@@ -158,7 +158,7 @@ def test_no_partition_is_added_whose_folder_is_not_on_disk(
     def fail(_: Path) -> None:
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(warehouse, "_sync_folder", fail)
+    monkeypatch.setattr(warehouse, "sync_folder", fail)
     before = set(shown(call, "few"))
     with pytest.raises(Unavailable, match="could not put the folder"):
         call("add_partitions", new_parts=[partition("few", FEW, location="")])

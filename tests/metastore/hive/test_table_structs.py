@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strandline.catalog.commands import TableDefinition
-from strandline.catalog.commands.definition import describe
+from strandline.catalog.commands.definition import describe, first_columns
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.hive.parameters import is_counted
 from strandline.metastore.hive.table_structs import read_table, table_struct, table_type_of
@@ -29,7 +29,8 @@ SET_BY_SERVER = {"createTime"}
 def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> TableDescriptor:
     definition = read_table(table, default_location=location).definition
     assert isinstance(definition, TableDefinition)
-    return describe(definition, owner="ann", table_id=7, schema_id=1, zone_id=2, created=99)
+    first = first_columns(definition)
+    return describe(definition, first, owner="ann", table_id=7, schema_id=1, zone_id=2, created=99)
 
 
 def answered(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> dict[str, Any]:

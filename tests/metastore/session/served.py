@@ -26,11 +26,17 @@ WAIT = 60.0
 
 def listening_socket(port: int = 0) -> socket.socket:
     """A socket that listens on loopback; connections wait until somebody accepts."""
+    made = bound_socket(port)
+    made.listen(64)
+    return made
+
+
+def bound_socket(port: int = 0) -> socket.socket:
+    """A socket that has a port on loopback and refuses connections."""
     # Only for sockets that say TCP does asyncio switch off the delay of small packets.
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind(("127.0.0.1", port))
-    made.listen(64)
     return made
 
 
@@ -99,8 +105,10 @@ class CuttingProxy:
         self.seen: Counter[str] = Counter()
         """How often each call arrived here."""
         self.turned_away = 0
-        self._listening = listening_socket()
-        self._port = self._listening.getsockname()[1]
+        # While the proxy does not listen, no server of another test gets its port.
+        self._reserved = bound_socket()
+        self._port = self._reserved.getsockname()[1]
+        self._listening = listening_socket(self._port)
         self.url = f"http://127.0.0.1:{self._port}"
         self._accept_in_thread()
 
@@ -142,6 +150,7 @@ class CuttingProxy:
 
     def close(self) -> None:
         self.stop_listening()
+        self._reserved.close()
 
     def _accept_in_thread(self) -> None:
         self._start(self._accept, self._listening)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -144,41 +145,48 @@ def stream(
 
 IDS = {"txn_id": "1", "table_id": "2"}
 WHOLE = write_staging({"txn_id": 1, "table_id": 2, "add": (), "remove": (), "touch": ()})
-REST = stream(DELETE_FILES) + stream(CHANGES)
 FILE = [1], ["p"], [1], [1], [""]
 STATISTIC = {"column_id": 1, "lower": None, "upper": None, "nulls": None}
+
+
+def rest() -> bytes:
+    """The streams behind that of the data files, without rows."""
+    return stream(DELETE_FILES) + stream(CHANGES)
 
 
 def staging(*columns: Any, compression: str | None = None, **ids: str) -> bytes:
     """A staging of data files with these columns."""
     first = stream(DATA_FILES, *columns, metadata={**IDS, **ids}, compression=compression)
-    return first + REST
+    return first + rest()
 
 
-BAD_STAGINGS = {
-    "empty": b"",
-    "json": b"{}",
-    "noise": b"\xff" * 100,
-    "cut": WHOLE[:-20],
-    "no end": WHOLE[:-8],
-    "more behind it": staging() + b"x",
-    "other columns": stream(CHANGES, metadata=IDS) + REST,
-    "streams in another order": stream(DELETE_FILES, metadata=IDS) + REST,
-    "no ids": stream(DATA_FILES) + REST,
-    "an id that is none": staging(txn_id="1.5"),
-    "an id beyond 64 bits": staging(table_id=str(2**63)),
-    "an id in its place that is none": WHOLE.replace(b"%020d" % 1, b"%20d" % 1),
-    "an id in its place beyond 64 bits": WHOLE.replace(b"%020d" % 2, b"9" * 20),
-    "compressed": staging(*FILE, [[]], [1], compression="zstd"),
-    "a path that is null": staging([1], [None], [1], [1], [""], [[]], [1]),
-    "statistics that are null": staging(*FILE, [None], [1]),
-    "a statistic that is null": staging(*FILE, [[None]], [1]),
-    "a statistic of no column": staging(*FILE, [[{**STATISTIC, "column_id": None}]], [1]),
-    "a delete file of an unknown form": stream(DATA_FILES, metadata=IDS)
-    + stream(DELETE_FILES, ["d"], [[1]], [[1]], [3])
-    + stream(CHANGES),
-    "a batch without rows": staging(*[[]] * 7),
-    "counts that do not fit": (
+# Made when they are asked for: pyarrow imports pandas to make an array of Python values.
+BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
+    "empty": lambda: b"",
+    "json": lambda: b"{}",
+    "noise": lambda: b"\xff" * 100,
+    "cut": lambda: WHOLE[:-20],
+    "no end": lambda: WHOLE[:-8],
+    "more behind it": lambda: staging() + b"x",
+    "other columns": lambda: stream(CHANGES, metadata=IDS) + rest(),
+    "streams in another order": lambda: stream(DELETE_FILES, metadata=IDS) + rest(),
+    "no ids": lambda: stream(DATA_FILES) + rest(),
+    "an id that is none": lambda: staging(txn_id="1.5"),
+    "an id beyond 64 bits": lambda: staging(table_id=str(2**63)),
+    "an id in its place that is none": lambda: WHOLE.replace(b"%020d" % 1, b"%20d" % 1),
+    "an id in its place beyond 64 bits": lambda: WHOLE.replace(b"%020d" % 2, b"9" * 20),
+    "compressed": lambda: staging(*FILE, [[]], [1], compression="zstd"),
+    "a path that is null": lambda: staging([1], [None], [1], [1], [""], [[]], [1]),
+    "statistics that are null": lambda: staging(*FILE, [None], [1]),
+    "a statistic that is null": lambda: staging(*FILE, [[None]], [1]),
+    "a statistic of no column": lambda: staging(*FILE, [[{**STATISTIC, "column_id": None}]], [1]),
+    "a delete file of an unknown form": lambda: (
+        stream(DATA_FILES, metadata=IDS)
+        + stream(DELETE_FILES, ["d"], [[1]], [[1]], [3])
+        + stream(CHANGES)
+    ),
+    "a batch without rows": lambda: staging(*[[]] * 7),
+    "counts that do not fit": lambda: (
         stream(DATA_FILES, metadata=IDS)
         + stream(DELETE_FILES, ["d"], [[1]], [[]], [1])
         + stream(CHANGES)
@@ -189,7 +197,7 @@ BAD_STAGINGS = {
 @pytest.mark.parametrize("case", BAD_STAGINGS)
 def test_what_is_no_staging_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match=r"list of files|metadata of the first stream|counts"):
-        read_staging(BAD_STAGINGS[case])
+        read_staging(BAD_STAGINGS[case]())
 
 
 def test_a_staging_that_another_writer_wrote_is_read() -> None:

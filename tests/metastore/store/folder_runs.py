@@ -49,7 +49,7 @@ class Interrupted(StoreFolders):
             raise PowerCut
 
     def make(self, location: str | Place, *, unsynced: Unsynced | None = None) -> None:
-        new = self.missing(location)
+        new = not self.path(location).exists()
         super().make(location, unsynced=unsynced)
         self._count(None, self.path(location) if new else None)
 
@@ -62,7 +62,7 @@ class Interrupted(StoreFolders):
         return moved
 
     def remove_empty(self, location: str | Place, *, unsynced: Unsynced | None = None) -> bool:
-        there = not self.missing(location)
+        there = self.path(location).exists()
         gone = super().remove_empty(location, unsynced=unsynced)
         self._count(self.path(location) if there and gone else None, None)
         return gone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,19 @@ def test_a_new_table_never_shows_the_files_of_one_that_could_not_be_moved(
     assert node.store.location(newest) == node.place(f"{other}~2")
 
 
+def test_a_new_table_does_not_share_the_place_of_one_whose_folder_is_gone(node: Node) -> None:
+    """What a writer puts there later would be shown in both."""
+    old = with_file(node, "a")
+    node.folder("b").mkdir()
+    (node.folder("b") / "file").write_text("in the way")
+    node.ddl(rename(node, "a", "b"))
+    shutil.rmtree(node.folder("a"))
+    node.ddl(create(node, "a"))
+    new = node.table("a").id
+    assert node.store.location(old) == node.place("a")
+    assert node.store.location(new) == node.place(f"a~{new}")
+
+
 def test_a_folder_out_of_sight_is_not_given_to_a_new_table(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +310,7 @@ def test_moves_of_many_folders_share_a_sql_transaction(
     node.ddl(*(create(node, name) for name in names))
     version = node.ddl(DropSchema(name="nyc", cascade=True), project=False)
     done: list[str] = []
-    sync, move = warehouse._sync_folder, node.log.move_projection
+    sync, move = warehouse.sync_folder, node.log.move_projection
 
     def noted_sync(folder: Path) -> None:
         done.append(folder.name)
@@ -306,7 +320,7 @@ def test_moves_of_many_folders_share_a_sql_transaction(
         done.append("commit")
         return move(*args, **more)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(warehouse, "_sync_folder", noted_sync)
+    monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
     monkeypatch.setattr(node.log, "move_projection", noted_move)
     node.projector.project_up_to(version)
     turns = " ".join(done).split(" commit")

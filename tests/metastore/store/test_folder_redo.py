@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     made = Store(tmp_path_factory.mktemp("runs"))
     with pytest.MonkeyPatch.context() as patch:
         # What is lost is said by each run; the disk itself is not waited for.
-        patch.setattr(warehouse, "_sync_folder", lambda _: None)
+        patch.setattr(warehouse, "sync_folder", lambda _: None)
         logging.getLogger("strandline.metastore").setLevel(logging.ERROR)
         yield made
         logging.getLogger("strandline.metastore").setLevel(logging.NOTSET)

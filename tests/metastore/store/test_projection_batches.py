@@ -68,13 +68,13 @@ def test_callers_that_wait_share_one_batch_and_one_sync_of_each_folder(
     node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    sync = warehouse._sync_folder
+    sync = warehouse.sync_folder
 
     def noted(folder: Path) -> None:
         synced.append(folder)
         sync(folder)
 
-    monkeypatch.setattr(warehouse, "_sync_folder", noted)
+    monkeypatch.setattr(warehouse, "sync_folder", noted)
     first = node.ddl(create(node, "first"), project=False)
     before = node.projector.statistics().batches
     with ThreadPoolExecutor(CALLERS + 1) as threads:
@@ -181,6 +181,22 @@ def test_what_no_caller_waits_for_is_projected_in_the_background(
     assert "No space left" in caplog.text
 
 
+def test_a_stop_that_comes_as_the_thread_begins_to_project_is_heard(node: Node) -> None:
+    projector = node.projector
+
+    class StoppedBehindTheWait(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            self.set()
+            projector._news.set()
+            return False  # it was not, when the time was over
+
+    projector._stop = StoppedBehindTheWait()
+    projector.start()
+    projector.applied_up_to(1)
+    projector._thread.join(LONG)
+    assert not projector._thread.is_alive()
+
+
 def test_a_node_keeps_no_version_that_another_one_has_projected(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,11 +214,11 @@ def test_a_node_keeps_no_version_that_another_one_has_projected(
     other.database.close()
 
 
-@pytest.mark.parametrize("effect", ["make_new", "move"])
+@pytest.mark.parametrize("effect", ["make", "move"])
 def test_readers_do_not_wait_for_the_folders_of_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: str
 ) -> None:
-    """A folder that is moved is moved behind the append, one that is made is made before it."""
+    """A folder that is moved is moved behind the append, one that is made is made with it."""
     begins, go_on = threading.Event(), threading.Event()
     change = getattr(Warehouse, effect)
 
@@ -216,12 +232,12 @@ def test_readers_do_not_wait_for_the_folders_of_a_version(
         session.execute([new_table("old"), new_table("other")])
         monkeypatch.setattr(Warehouse, effect, slow)
         rename = RenameTable(schema="default", table="other", new_name="new")
-        command = new_table("new") if effect == "make_new" else rename
+        command = new_table("new") if effect == "make" else rename
         changing = threads.submit(session.execute, command)
         try:
             assert begins.wait(LONG)
             catalog = threads.submit(node.catalogs.present).result(LONG)
-            assert (catalog.relation("default", "new") is None) is (effect == "make_new")
+            assert (catalog.relation("default", "new") is None) is (effect == "make")
             # The event loop answers too: it need not wait for anybody.
             assert node.catalogs.known_present() is catalog
             assert threads.submit(session.table, "default.old").result(LONG).location

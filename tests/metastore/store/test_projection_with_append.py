@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from strandline.errors import AlreadyExists, Fenced, Unavailable, UnknownOutcome
 from strandline.fencing import FenceToken
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_turns import Turn
+from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
 from strandline.node import Node, relocate
 from strandline.sql import FenceRow, SqliteDatabase, statements
@@ -46,6 +48,12 @@ class Killed(BaseException):
 def create(name: str, schema: str = "default") -> CreateTable:
     definition = TableDefinition(name=name, columns=(ColumnDefinition("a", INT),))
     return CreateTable(schema=schema, definition=definition)
+
+
+def external(name: str, folder: Path) -> CreateTable:
+    made = create(name)
+    definition = replace(made.definition, kind=TableKind.EXTERNAL, location=folder.as_uri())
+    return replace(made, definition=definition)
 
 
 def rename(name: str, to: str) -> RenameTable:
@@ -110,6 +118,23 @@ def test_what_moves_a_folder_is_done_behind_the_append(node: Node, command: Comm
     assert not folder_of(node, "old").exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [rename("external", "new"), drop("external"), replace(drop("kept"), keep_data=True)],
+    ids=["rename external", "drop external", "drop, files kept"],
+)
+def test_what_leaves_every_folder_is_one_sql_transaction(node: Node, command: Command) -> None:
+    elsewhere = folder_of(node, "elsewhere")
+    execute(node, create("kept"), external("external", elsewhere))
+    before, head = writes(node), node.notifications.head()
+    version = execute(node, command, create("made"))
+    assert writes(node) == before + 1
+    assert [at for _, at in verbs(node, head)] == [version, version]
+    assert folder_of(node, "kept").is_dir()
+    if isinstance(command, RenameTable):
+        assert location(node, "new") == elsewhere.as_uri()
+
+
 def test_a_projected_version_leaves_no_garbage_in_circles(node: Node) -> None:
     """A look for it goes over all objects of a program, and each change would bring the next."""
     execute(node, create("first"))
@@ -131,7 +156,7 @@ class Points:
         for owner, name in (
             (statements, "_sent"),
             (os, "mkdir"),
-            (warehouse, "_sync_folder"),
+            (warehouse, "sync_folder"),
             (database, "_commit"),
             (CatalogManager, "apply_own"),
             (GroupCommit, "_answer"),
@@ -140,7 +165,7 @@ class Points:
 
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:  # Any: as the real one
-            if threading.current_thread().name in ("catalog-committer", "folder-sync"):
+            if threading.current_thread().name == "catalog-committer":
                 if len(self.passed) == self.kill_at:
                     raise Killed(f"before {name}, behind {self.passed}")
                 self.passed.append(name)
@@ -182,25 +207,12 @@ def test_a_kill_at_any_point_leaves_a_version_with_its_effects_or_an_empty_folde
             execute(node, create(name))
         assert location(node, name) == f"file://{folder}"
     passed = points.passed
-    assert passed.index("mkdir") < passed.index("_sync_folder") < passed.index("_commit")
+    assert passed.index("mkdir") < passed.index("sync_folder") < passed.index("_commit")
     assert passed.index("_commit") < passed.index("apply_own")
     assert passed.count("_commit") == 1
     assert left == {(False, False), (False, True), (True, True)}
     with Node.open(store.address, settings=store.settings, background=False) as other:
         assert other.projector.projected_version() == node.catalogs.latest_catalog().version
-
-
-def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The folders that are synced from now on, each with the name of the thread."""
-    synced: list[tuple[str, str]] = []
-    sync = warehouse._sync_folder
-
-    def noted(folder: Path, *when_opened: Callable[[], object]) -> None:
-        sync(folder, *when_opened)
-        synced.append((threading.current_thread().name, folder.name))
-
-    monkeypatch.setattr(warehouse, "_sync_folder", noted)
-    return synced
 
 
 @pytest.fixture
@@ -211,54 +223,32 @@ def in_folder(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
-def test_folders_of_new_tables_are_synced_beside_the_sql_transaction(
-    in_folder: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced = noted_syncs(monkeypatch)
-    execute(in_folder, create("a"), create("b", schema="s"), create("c", schema="s"))
-    assert synced == [("folder-sync", "warehouse"), ("folder-sync", "s.db")]
-    assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
-
-
 def test_a_version_is_committed_when_its_folders_are_on_disk(
     in_folder: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is as slow as it can be: it is done only when somebody waits for it."""
     done: list[str] = []
-    waited_for = threading.Event()
-    sync, finish = warehouse._sync_folder, warehouse.Syncing.finish
-    commit = SqliteDatabase._commit
+    sync, commit = warehouse.sync_folder, SqliteDatabase._commit
 
-    def slow(folder: Path, *when_opened: Callable[[], object]) -> None:
-        sync(folder, *when_opened)
-        assert waited_for.wait(LONG)
-        done.append("synced")
+    def noted_sync(folder: Path) -> None:
+        sync(folder)
+        done.append(folder.name)
 
-    def waiting(syncing: warehouse.Syncing) -> None:
-        waited_for.set()
-        finish(syncing)
-
-    def noted(*arguments: Any) -> None:  # Any: as the real one
+    def noted_commit(*arguments: Any) -> None:  # Any: as the real one
         done.append("committed")
-        waited_for.set()
         commit(*arguments)
 
-    monkeypatch.setattr(warehouse, "_sync_folder", slow)
-    monkeypatch.setattr(warehouse.Syncing, "finish", waiting)
-    monkeypatch.setattr(SqliteDatabase, "_commit", noted)
-    execute(in_folder, create("a"))
-    assert done == ["synced", "committed"]
+    monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
+    monkeypatch.setattr(SqliteDatabase, "_commit", noted_commit)
+    execute(in_folder, create("a"), create("b", schema="s"), create("c", schema="s"))
+    assert done == ["warehouse", "s.db", "committed"]
+    assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
 
 
-def test_a_folder_that_was_there_is_looked_at_in_the_sql_transaction(
-    in_folder: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_table_lies_beside_a_folder_that_is_there(in_folder: Node) -> None:
     """It is that of a dropped table, whose files were to be kept."""
     execute(in_folder, create("a"))
     execute(in_folder, DropTable(schema="default", table="a", keep_data=True))
-    synced = noted_syncs(monkeypatch)
     execute(in_folder, create("a"), create("b"))
-    assert ("folder-sync", "warehouse") in synced
     assert location(in_folder, "a").startswith(f"file://{folder_of(in_folder, 'a')}~")
     assert location(in_folder, "b") == f"file://{folder_of(in_folder, 'b')}"
 
@@ -279,31 +269,6 @@ def test_a_folder_that_could_not_be_synced_lets_the_version_in_and_is_tried_agai
     execute(in_folder, create("b"))
     assert in_folder.projector.projected_version() == before + 2
     assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
-
-
-def test_an_append_that_another_node_was_faster_than_leaves_an_empty_folder_at_most(
-    in_folder: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other node makes a table at the place of the folder that was made ahead."""
-    execute(in_folder, create("old"))
-    (folder_of(in_folder, "old") / "file").touch()
-    make_ahead = in_folder.projector.make_ahead
-
-    def slower(*arguments: Any) -> Any:  # Any: as the real one
-        monkeypatch.undo()
-        ahead = make_ahead(*arguments)
-        assert folder_of(in_folder, "t").is_dir()
-        execute(other, rename("old", "t"))
-        return ahead
-
-    with Node.open(tmp_path / "store", background=False) as other:
-        monkeypatch.setattr(in_folder.projector, "make_ahead", slower)
-        with pytest.raises(AlreadyExists):
-            execute(in_folder, create("t"))
-        assert location(in_folder, "t") == f"file://{folder_of(in_folder, 't')}"
-        assert (folder_of(in_folder, "t") / "file").exists()
-        execute(in_folder, create("old"))
-        assert location(other, "old") == f"file://{folder_of(in_folder, 'old')}"
 
 
 @pytest.mark.parametrize("before", ["_commit", "apply_own"])

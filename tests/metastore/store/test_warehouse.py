@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.warehouse import (
-    BackgroundSync,
     FolderRefused,
     Moved,
     Unsynced,
@@ -123,7 +121,7 @@ def test_a_move_is_synced_before_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    rename, sync = os.rename, warehouse._sync_folder
+    rename, sync = os.rename, warehouse.sync_folder
 
     def noted_rename(source: Path, target: Path) -> None:
         rename(source, target)
@@ -134,7 +132,7 @@ def test_a_move_is_synced_before_it_returns(
         sync(folder)
 
     monkeypatch.setattr(os, "rename", noted_rename)
-    monkeypatch.setattr(warehouse, "_sync_folder", noted_sync)
+    monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
     (tmp_path / "db").mkdir()
     (tmp_path / "db/t").mkdir()
     FOLDERS.move(str(tmp_path / "db/t"), str(tmp_path / "db/.dropped/3"))
@@ -232,7 +230,7 @@ def test_folders_of_several_changes_are_synced_once_and_by_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(warehouse, "_sync_folder", lambda folder: synced.append(folder.name))
+    monkeypatch.setattr(warehouse, "sync_folder", lambda folder: synced.append(folder.name))
     unsynced, base = Unsynced(), tmp_path / "base"
     for name in ("a", "b"):
         FOLDERS.make(f"{base}/{name}", unsynced=unsynced)
@@ -250,7 +248,7 @@ def test_what_an_attempt_before_did_is_synced_too(
 ) -> None:
     """That attempt may have ended before it synced anything."""
     synced: set[str] = set()
-    monkeypatch.setattr(warehouse, "_sync_folder", lambda folder: synced.add(str(folder)))
+    monkeypatch.setattr(warehouse, "sync_folder", lambda folder: synced.add(str(folder)))
     (tmp_path / "new/t").mkdir(parents=True)
     unsynced = Unsynced()
     if what == "make":
@@ -265,16 +263,12 @@ def test_what_cannot_be_seen_is_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that is there and out of sight must not be taken for one that was never made."""
-    (tmp_path / "file").touch()
-    assert FOLDERS.missing(f"{tmp_path}/t")
-    assert FOLDERS.missing(f"{tmp_path}/file/t")
-    assert not FOLDERS.missing(f"{tmp_path}/file")
+    assert FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u") is Moved.MISSING
 
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "lstat", refuse)
-    assert not FOLDERS.missing(f"{tmp_path}/t")
     with pytest.raises(FolderRefused):
         FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u")
 
@@ -329,19 +323,3 @@ def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.M
         f"{tmp_path}/a",
         f"{tmp_path}",
     }
-
-
-def test_a_thread_that_could_not_be_started_is_started_by_the_next_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    sync, unsynced = BackgroundSync(), Unsynced()
-    unsynced.add([tmp_path])
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError, match="start new thread"):
-            sync.begin(unsynced)
-    sync.begin(unsynced).finish()
-    sync.stop()

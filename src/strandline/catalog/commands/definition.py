@@ -6,6 +6,7 @@ import json
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from strandline.catalog.commands.defaults import checked_default
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
@@ -96,8 +97,14 @@ class TableDefinition:
     partitioned_by: tuple[str, ...] = ()
 
 
-FirstColumns = tuple[tuple[ColumnDescriptor, ...], int]
-"""The columns of a new table, and the next id after theirs."""
+class FirstColumns(NamedTuple):
+    """The columns of a new table, the next id after theirs, and how its event names them."""
+
+    columns: tuple[ColumnDescriptor, ...]
+    next_id: int
+    texts: tuple[str, ...]
+
+
 _FIRST_COLUMNS: dict[tuple[tuple[ColumnDefinition, ...], bool], FirstColumns] = {}
 """Those of definitions that passed `checked` lately, in a table that is transactional or not.
 
@@ -299,8 +306,10 @@ def column_ids(columns: Iterable[ColumnDescriptor], names: Collection[str]) -> t
     return tuple(by_name[normalize(name)] for name in names)
 
 
-def checked(definition: TableDefinition) -> TableDefinition:
+def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns | None]:
     """``definition`` with its defaults as these are kept, when it can be a table of some catalog.
+
+    And its first columns, if such a definition was checked lately.
 
     Raises `InvalidInput`, `InvalidName`, `ObjectNotFound` for a column that is named and missing,
     `UnsupportedOperation`.
@@ -315,12 +324,12 @@ def checked(definition: TableDefinition) -> TableDefinition:
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     _check_kind_of_partitions(definition)
-    is_known = _known_columns(definition) is not None
-    if not is_known:
+    known = _known_columns(definition)
+    if known is None:
         check_columns(definition.columns, table=name)
     _check_key(definition)
     columns = definition.columns
-    if not is_known:
+    if known is None:
         columns = checked_columns(columns, transactional=definition.transactional)
     check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
     check_distinct(definition.colocation, what=f"the colocation columns of {name}")
@@ -332,9 +341,9 @@ def checked(definition: TableDefinition) -> TableDefinition:
             f"({', '.join(definition.primary_key)}): rows of one key must lie together"
         )
     check_stale_rows(definition.stale_rows_fraction, definition.min_stale_rows)
-    if is_known or all(map(operator.is_, columns, definition.columns)):
-        return definition
-    return replace(definition, columns=columns)
+    if known or all(map(operator.is_, columns, definition.columns)):
+        return definition, known
+    return replace(definition, columns=columns), None
 
 
 def _check_kind_of_partitions(definition: TableDefinition) -> None:
@@ -376,8 +385,22 @@ def _check_key(definition: TableDefinition) -> None:
         )
 
 
+def first_columns(definition: TableDefinition) -> FirstColumns:
+    """Those of a `checked` definition; the next one like it gets them too."""
+    columns, next_id = new_columns(definition.columns, FIRST_COLUMN_ID)
+    texts = tuple(f"{column.name} {simple_string(column.type)}" for column in columns)
+    first = FirstColumns(columns, next_id, texts)
+    is_small = len(columns) <= _MOST_SHARED_COLUMNS
+    if is_small and all(column.default is None for column in definition.columns):
+        if len(_FIRST_COLUMNS) >= _MOST_DEFINITIONS:
+            _FIRST_COLUMNS.clear()
+        _FIRST_COLUMNS[definition.columns, definition.transactional] = first
+    return first
+
+
 def describe(
     definition: TableDefinition,
+    first: FirstColumns,
     *,
     owner: str,
     table_id: int,
@@ -386,10 +409,8 @@ def describe(
     created: int,
     primary_key_index: int = 0,
 ) -> TableDescriptor:
-    """The first descriptor of a new table out of a `checked` definition."""
-    columns, next_id = _known_columns(definition) or _remembered(
-        definition, new_columns(definition.columns, FIRST_COLUMN_ID)
-    )
+    """The first descriptor of a new table out of a `checked` definition and its columns."""
+    columns = first.columns
     partition_columns = column_ids(columns, definition.partition_columns)
     if partition_columns and tuple(c.id for c in columns)[-len(partition_columns) :] != (
         partition_columns
@@ -406,7 +427,7 @@ def describe(
         transactional=definition.transactional,
         provider=definition.provider,
         schema_versions=(SchemaVersion(1, columns),),
-        next_column_id=next_id,
+        next_column_id=first.next_id,
         zone_id=zone_id,
         partition_columns=partition_columns,
         primary_key=column_ids(columns, definition.primary_key),
@@ -429,16 +450,6 @@ def _known_columns(definition: TableDefinition) -> FirstColumns | None:
     if len(definition.columns) > _MOST_SHARED_COLUMNS:
         return None
     return _FIRST_COLUMNS.get((definition.columns, definition.transactional))
-
-
-def _remembered(definition: TableDefinition, columns: FirstColumns) -> FirstColumns:
-    """``columns``; the next definition like this one, which was checked, gets them too."""
-    is_small = len(columns[0]) <= _MOST_SHARED_COLUMNS
-    if is_small and all(column.default is None for column in definition.columns):
-        if len(_FIRST_COLUMNS) >= _MOST_DEFINITIONS:
-            _FIRST_COLUMNS.clear()
-        _FIRST_COLUMNS[definition.columns, definition.transactional] = columns
-    return columns
 
 
 def partitioning_of(

@@ -17,6 +17,7 @@ from strandline.catalog.commands.definition import (
     checked,
     column_ids,
     describe,
+    first_columns,
     generated_key_name,
     partitioning_of,
     redefine_columns,
@@ -41,7 +42,6 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.identifiers import check_name, normalize
-from strandline.model.type_text import simple_string
 
 DEFAULT_ZONE = DEFAULT_ZONE_NAME
 
@@ -64,7 +64,7 @@ class CreateTable:
 
         IF NOT EXISTS covers a table of that name, and nothing else.
         """
-        definition = checked(self.definition)
+        definition, known = checked(self.definition)
         refuse_reserved(self.schema, "given tables")
         schema = planning.schema(self.schema)
         if self.if_not_exists and planning.catalog.table(self.schema, definition.name):
@@ -77,8 +77,10 @@ class CreateTable:
         if has_key:
             planning.ensure_free(schema, key_name, pending=[definition.name])
         table_id = planning.next_id
+        first = known or first_columns(definition)
         table = describe(
             definition,
+            first,
             owner=planning.owner(definition.owner),
             table_id=table_id,
             schema_id=schema.id,
@@ -90,7 +92,7 @@ class CreateTable:
             "create_table",
             table=f"{schema.name}.{table.name}",
             id=table_id,
-            columns=[f"{c.name} {simple_string(c.type)}" for c in table.columns],
+            columns=list(first.texts),
             partitioned_by=list(definition.partitioned_by) or None,
             instead_of=self.instead_of,
         ) as transaction:

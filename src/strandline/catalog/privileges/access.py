@@ -133,6 +133,8 @@ class Access:
 
     def at(self, then: Catalog) -> Access:
         """The same, for things of ``then``."""
+        if then is self.catalog:
+            return self
         return Access(self.catalog, self.user, then=then, history=self._history)
 
     def by(self, newer: Catalog) -> Access:

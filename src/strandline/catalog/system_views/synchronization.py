@@ -12,6 +12,10 @@ no longer has is dropped: all in one version. Where nothing differs there is non
 no version, and of several nodes that start together one makes it. A new catalog has the views from
 its first version on.
 
+The same version notes the content version of the program (`strandline.durable.migrations`), and a
+program with a lower one refuses the catalog. So two releases that start in turns never drop and
+make each other's views.
+
 What must stay true: a start never fails over a view. Release 0.1.0 let people have a schema named
 ``system``; it stays theirs, and a view whose name a table of it holds is left out.
 
@@ -33,6 +37,7 @@ from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Command, Planning
 from strandline.catalog.system_views.rows import SystemView
+from strandline.durable import migrations
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
@@ -108,6 +113,8 @@ class _Synchronize:
                 with planning.entry("drop_system_view", system_view=qualified) as transaction:
                     delete_with_comment(transaction, "system_view", old.id)
                     transaction.delete(FINGERPRINT_KIND, _fingerprint_name(old.name))
+        with planning.transaction.entry("configure", {"name": migrations.CONTENT}):
+            planning.transaction.put(migrations.present_content())
 
 
 class Executor(Protocol):
@@ -133,7 +140,9 @@ def synchronize_system_views(
     For nodes that may write; see the module. Raises what `CatalogManager.execute` raises.
     """
     wanted = declared_views() if views is None else views
-    if not differing_views(manager.present(), wanted):
+    catalog = manager.present()
+    content = migrations.content_of(catalog.contents)
+    if content == migrations.CONTENT_VERSION and not differing_views(catalog, wanted):
         return False
     manager.execute(_Synchronize(wanted), author=SYSTEM_NAME)
     return True
@@ -147,6 +156,7 @@ def initialize_system_views(transaction: CatalogTransaction, *, database_id: int
     for view, view_id in zip(known, view_ids, strict=True):
         transaction.put(_descriptor(view, view_id, schema_id))
         transaction.put(_fingerprinted(view, view_id))
+    transaction.put(migrations.present_content())
 
 
 def differing_views(catalog: Catalog, views: Mapping[str, SystemView]) -> set[str]:

@@ -93,6 +93,8 @@ class LogApplier:
         self._applying = threading.Lock()
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
+        self._looks = 0  # begun, under the lock
+        self._last_reach = 0  # the last of them that found memory level
         self._far_behind = 0  # threads that apply more than a batch
         self._distrusting = threading.Lock()
         self._trust = 0  # grows with each `look_again`
@@ -260,14 +262,20 @@ class LogApplier:
         return self.is_known_level() or self.look()
 
     def look(self) -> bool:
-        """Look at the head and apply what came; False if that takes more than a batch."""
+        """Look at the head and apply what came; False if that takes more than a batch.
+
+        Readers that wait for a look that began before they came share the next one.
+        """
         if self._far_behind:
             return False
+        looks = self._looks
         if not self._checking.acquire(timeout=max(self._staleness(), SHORTEST_PATIENCE)):
             return False
         try:
             # The look that this reader waited for may have found that it is far to the head.
-            return not self._far_behind and self._look() is None
+            if self._far_behind:
+                return False
+            return self._last_reach > looks or self._look() is None
         except (Unavailable, Stopping):
             logger.warning("the head of the notification log cannot be read", exc_info=True)
             return False
@@ -339,6 +347,8 @@ class LogApplier:
         Else the head, and what is reached once it is applied. A thread that waited for the lock
         may find that the look before its own serves it too.
         """
+        self._looks += 1
+        look = self._looks
         trust = self._trust  # before all else: what is asked for later, this look may not have
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
@@ -350,6 +360,7 @@ class LogApplier:
         if self._replicas.applied_event < position.event_id:
             return position.event_id, level
         self._reach(level)
+        self._last_reach = look
         return None
 
     def _reach(self, level: _Level) -> None:

@@ -125,9 +125,11 @@ class AlterRelation:
         and then the commit in between would be lost silently.
         """
         sent: Mapping[str, str] = self.request.get("parameters") or {}
-        now: Mapping[str, str] = self._shown(old)["parameters"]
-        new, base, current = sent.get(_METADATA), sent.get(_PREVIOUS_METADATA), now.get(_METADATA)
-        if None not in (new, base, current) and new != current and base != current:
+        new, base = sent.get(_METADATA), sent.get(_PREVIOUS_METADATA)
+        if new is None or base is None:
+            return
+        current = self._shown(old)["parameters"].get(_METADATA)
+        if current not in (None, new, base):
             raise WriteConflict(
                 f"The table has been modified. Its {_METADATA} is '{current}', and the commit was "
                 f"made on '{base}'; read the table again, and commit again"

@@ -98,7 +98,7 @@ class HiveReader(Reader):
         schema = point.catalog.schema(own_name)
         if schema is None or not is_shown(schema):
             return None
-        self.schema(point, own_name)
+        self.require_reach(point, schema)
         return Scope(shown_schema(name), schema, point)
 
     async def scope(self, name: str) -> Scope:
@@ -137,7 +137,7 @@ class HiveReader(Reader):
 
     def find_relation(self, scope: Scope, name: str) -> tuple[Scope, Relation] | None:
         """The table or view of that name, which may be a hidden one, and how it is seen."""
-        relation = scope.catalog.relation(scope.schema.name, name)
+        relation = scope.catalog.relation_in(scope.schema.id, name)
         if relation is not None:
             return scope, relation
         if "@" not in name:

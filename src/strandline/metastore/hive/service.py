@@ -108,6 +108,12 @@ class KeptAnswers:
         self._answers: OrderedDict[bytes, tuple[Hashable, bytes]] = OrderedDict()
         self._size = self._hits = self._misses = self._evictions = 0
 
+    def knows(self, request: bytes) -> bool:
+        """Whether an answer to the request is kept, right or not; if not, that is a miss."""
+        known = request in self._answers
+        self._misses += not known
+        return known
+
     def find(self, request: bytes, mark: Hashable) -> bytes | None:
         """The answer that was kept for the request at this mark."""
         kept = self._answers.get(request)
@@ -205,6 +211,8 @@ class HiveMetastoreService:
 
     def look_up(self, request: bytes) -> bytes | None:
         """The kept answer to a request, if it is still right."""
+        if not self._kept.knows(request):  # most requests of writers; a mark takes longer
+            return None
         mark = self._metastore.mark()
         return None if mark is None else self._kept.find(request, mark)
 

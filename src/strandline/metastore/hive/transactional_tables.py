@@ -115,8 +115,7 @@ def refuse_replacement(name: str) -> IllegalChange:
 
 def refuse_cascade(catalog: Catalog, schema: str) -> None:
     """Raise `IllegalChange` if the schema has transactional tables, which CASCADE would drop."""
-    tables = [catalog.table(schema, name) for name in catalog.relation_names(schema)]
-    names = [f"{schema}.{table.name}" for table in tables if table and table.transactional]
+    names = [f"{schema}.{table.name}" for table in catalog.tables_of(schema) if table.transactional]
     if names:
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise IllegalChange(

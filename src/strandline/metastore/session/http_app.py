@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from types import MappingProxyType
 
@@ -97,11 +97,11 @@ class HttpStatistics:
     for lack of either.
     """
 
-    requests: int = 0
-    errors: int = 0
-    body_memory: int = 0
-    answer_memory: int = 0
-    full: int = 0
+    requests: int
+    errors: int
+    body_memory: int
+    answer_memory: int
+    full: int
 
 
 def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, bytes]:
@@ -145,7 +145,7 @@ class HttpApplication:
         self._workers = workers or Workers()
         self._children = children
         self._calls = calls or CallLog()
-        self._counts = HttpStatistics()  # touched on the loop only
+        self._requests = self._errors = 0  # touched on the loop only
         self._origins = OriginGuard(hosts)
         self._routes: dict[str, tuple[tuple[str, ...], Serve]] = {
             **{path: (_READING, self._page(page)) for path, page in pages.items()},
@@ -213,7 +213,7 @@ class HttpApplication:
                 self._workers.require_place()
                 body = await self._bodies.read(request, owner, call.request_type)
                 began = monotonic()  # how long its client takes is not our slowness
-                self._counts = replace(self._counts, requests=self._counts.requests + 1)
+                self._requests += 1
                 content = await self._answered(call, asking, body, request)
                 answer = self._bodies.answer(content, call.answer_type, only_reads=call.only_reads)
             except (ClientGone, ClientLeft):
@@ -295,15 +295,16 @@ class HttpApplication:
     def statistics(self) -> HttpStatistics:
         """The counts as they are now. Any thread may ask."""
         memory, answers = self._bodies.memory, self._bodies.answers
-        return replace(
-            self._counts,
+        return HttpStatistics(
+            requests=self._requests,
+            errors=self._errors,
             body_memory=memory.taken,
             answer_memory=answers.taken,
             full=memory.refused + answers.refused,
         )
 
     def _refused(self, error: Exception) -> Answer:
-        self._counts = replace(self._counts, errors=self._counts.errors + 1)
+        self._errors += 1
         if not isinstance(error, StrandlineError):
             logger.error("a request failed inside", exc_info=error)
         answer = _error_answer(error)

@@ -42,8 +42,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum, Flag
-from functools import cache, reduce
-from operator import or_
+from functools import cache, partial, reduce
+from operator import attrgetter, itemgetter, or_
 from typing import Any, NewType
 
 from strandline.catalog import Command, commands
@@ -55,6 +55,7 @@ from strandline.metastore.session.json_values import (
     Json,
     Misfit,
     always,
+    as_it_is,
     cut,
     enumeration,
     expect,
@@ -65,7 +66,7 @@ from strandline.metastore.session.json_values import (
     shown,
 )
 from strandline.model.descriptors import Properties, properties
-from strandline.model.type_json import parse_type_json, type_json
+from strandline.model.type_json import parse_type_json, type_value
 from strandline.model.types import DataType
 from strandline.transactions import ValidWriteIdList
 
@@ -115,7 +116,7 @@ def form_of(hint: Any) -> Form:
         return Form(dict, _read_properties, always(texts))
     if _key(hint) == _key(DataType):
         return Form(
-            lambda value: json.loads(type_json(value, field_ids=True)),
+            partial(type_value, field_ids=True),
             _read_type,
             always({"type": ["string", "object"], "description": "a data type, as Spark's JSON"}),
         )
@@ -149,7 +150,7 @@ def arguments_form(method: Callable[..., Any]) -> Form:
         )
         for parameter in parameters
     }
-    return _object(members, get=lambda value, name: value[name], make=lambda **values: values)
+    return _object(members, getter=itemgetter, make=lambda **values: values)
 
 
 def result_hint(method: Callable[..., Any]) -> Any:
@@ -172,7 +173,7 @@ def _dataclass(of: type) -> Form:
         for field in fields(of)
         if field.init
     }
-    form = _object(members, get=getattr, make=of)
+    form = _object(members, getter=attrgetter, make=of)
 
     def schema(components: Components) -> Json:
         if of.__name__ not in components:
@@ -186,14 +187,25 @@ def _dataclass(of: type) -> Form:
 def _object(
     members: Mapping[str, tuple[Form, bool]],
     *,
-    get: Callable[[Any, str], Any],
+    getter: Callable[..., Callable[[Any], Any]],
     make: Callable[..., Any],
 ) -> Form:
-    """An object with these members: their form, and whether they must be there."""
+    """An object with these members: their form, and whether they must be there.
+
+    ``getter(*names)`` reads the values of members; with one name alone, that value.
+    """
     required = [name for name, (_, needed) in members.items() if needed]
+    names = tuple(members)
+    get = getter(*names) if len(names) > 1 else lambda value: [getter(n)(value) for n in names]
+    written_anew = [
+        (name, form.write) for name, (form, _) in members.items() if form.write is not as_it_is
+    ]
 
     def write(value: Any) -> Json:
-        return {name: form.write(get(value, name)) for name, (form, _) in members.items()}
+        written = dict(zip(names, get(value), strict=False))
+        for name, write_member in written_anew:
+            written[name] = write_member(written[name])
+        return written
 
     def read(value: Json) -> Any:
         expect(value, dict, "an object")
@@ -260,8 +272,9 @@ def _union(hint: Any) -> Form:
     inner = [member for member in typing.get_args(hint) if member is not types.NoneType]
     if len(inner) < len(typing.get_args(hint)):
         rest = form_of(inner[0] if len(inner) == 1 else typing.Union[tuple(inner)])  # noqa: UP007 - built at run time
+        write = rest.write
         return Form(
-            lambda value: None if value is None else rest.write(value),
+            write if write is as_it_is else lambda value: None if value is None else write(value),
             lambda value: None if value is None else rest.read(value),
             lambda components: {"anyOf": [rest.schema(components), {"type": "null"}]},
         )
@@ -325,8 +338,9 @@ def _list(inner: Form, make: Callable[[list[Any]], Any]) -> Form:
             raise misfit.within(f"[{len(done)}]") from None
         return make(done)
 
+    write = inner.write
     return Form(
-        lambda value: [inner.write(element) for element in value],
+        list if write is as_it_is else lambda value: [write(element) for element in value],
         read,
         lambda components: {"type": "array", "items": inner.schema(components)},
     )

@@ -122,8 +122,13 @@ def expect(value: Json, of: type, what: str) -> Any:
     return value
 
 
+def as_it_is(value: Any) -> Json:
+    """``write`` of values that are JSON already."""
+    return value
+
+
 def _scalar(read: Callable[[Json], Any], **schema: Json) -> Form:
-    return Form(lambda value: value, read, always(schema))
+    return Form(as_it_is, read, always(schema))
 
 
 def always(schema: Json) -> Callable[[Components], Json]:

@@ -27,7 +27,12 @@ def write_json(value: object, hint: Any) -> bytes:
     return dump_json(form_of(hint).write(value))
 
 
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_JSON = json.JSONEncoder(
+    ensure_ascii=False,
+    separators=(",", ":"),
+    allow_nan=False,
+    check_circular=False,  # a quarter of the time; forms write trees
+)
 
 
 def dump_json(value: Json) -> bytes:

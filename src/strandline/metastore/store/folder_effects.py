@@ -31,11 +31,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import chain
 
 from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
@@ -43,23 +43,16 @@ from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
 from strandline.metastore.store.folder_turns import (
     MOST_EFFECTS,
-    NOTHING_AHEAD,
-    Ahead,
     PathPair,
     Turn,
 )
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.warehouse import (
-    BackgroundSync,
-    FolderRefused,
-    Moved,
-    Unsynced,
-    delete_folder,
-)
+from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_folder
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.places import Place, place_of_table
 from strandline.wire import decode
 from strandline.wire.registry import decode_up_to
+from strandline.wire.stored import RECENT
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +60,10 @@ PARTITIONS_SUFFIX = ".partitions"
 """What the folder of a table's dropped partitions is called, behind that of the dropped table."""
 PURGED_SUFFIX = ".purged"
 """What the folder of a purged table is called while its files are being deleted."""
+
+
+Asked = tuple[Update, Entry, FolderEffect | None]
+"""An entry of an update, with its `folder_effect`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +91,33 @@ class _Table:
     @classmethod
     @lru_cache(maxsize=2 * MOST_EFFECTS)  # what a turn expects it reads again
     def read(cls, record: bytes) -> _Table:
+        table = RECENT.get(record)  # of one that was just made or changed here
+        if table is not None:
+            return cls(table.id, table.schema_id, table.name, table.kind)
         head = decode_up_to(record, TableDescriptor, "kind")
         return cls(head["id"], head["schema_id"], head["name"], head["kind"])
 
 
+def folder_effect(entry: Entry) -> FolderEffect | None:
+    """What ``entry`` asks for; None where the store has no folder for it, or that stays."""
+    effect = verb_named(entry.verb).folders
+    if effect is None or not effect.is_of_table:
+        return effect
+    records = (change.new or change.old for change in entry.changes if change.kind == "table")
+    record = next(filter(None, records), None)
+    if record is not None and _Table.read(record).kind is not TableKind.MANAGED:
+        return None
+    keeps = effect is FolderEffect.REMOVE_TABLE and entry.arguments.get("data") == "keep"
+    return None if keeps else effect
+
+
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """An entry that asks for an effect, and the update that it belongs to.
+class _Task:
+    """An entry whose effect is to be carried out in a turn, and the update that it belongs to."""
 
-    ``catalogs`` are by version, as far as this node has not applied them yet. ``schemas`` are of
-    the same thread.
-    """
-
+    turn: Turn
     update: Update
     entry: Entry
-    catalogs: Mapping[int, Catalog]
-    schemas: _Schemas
 
     def table(self) -> tuple[_Table | None, _Table]:
         """The table that it is about: as it was before, and as it is after it or was last."""
@@ -130,13 +138,6 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task(_Asked):
-    """An effect that is to be carried out in a turn."""
-
-    turn: Turn
-
-
-@dataclass(frozen=True, slots=True)
 class _Work:
     """What an effect does, and the places of the folders that it makes, and moves or removes."""
 
@@ -153,8 +154,7 @@ class FolderEffects:
 
     def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
         self._folders = folders
-        self._catalog = catalog
-        self._schemas = _Schemas(catalog)  # of the one SQL transaction that writes
+        self._schemas = _Schemas(catalog)
         self._refused: Counter[str] = Counter()
         self._purged: deque[Place] = deque()
 
@@ -162,23 +162,32 @@ class FolderEffects:
         """What was refused so far."""
         return RefusedFolders(**self._refused)
 
-    def expect(self, turn: Turn, entries: Sequence[Entry]) -> None:
-        """Read what the effects of ``entries`` will ask for, in a few statements."""
-        new_ids: list[int] = []
+    def expect(self, turn: Turn, asked: Sequence[Asked]) -> None:
+        """Read what the effects of entries will ask for, in a few statements."""
         table_ids: list[int] = []
-        for entry in entries:
-            makes = verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
-            ids = [change.object_id for change in entry.changes if change.kind == "table"]
-            (new_ids if makes else table_ids).extend(ids)
-        turn.places.expect_none(new_ids)
+        moved: list[Entry] = []
+        made: list[Place] = []
+        for update, entry, effect in asked:
+            if effect is FolderEffect.MAKE_TABLE:
+                made += self._expect_made(_Task(turn, update, entry))
+            elif effect is not None:
+                table_ids += [c.object_id for c in entry.changes if c.kind == "table"]
+            if effect is FolderEffect.MOVE_TABLE:
+                moved.append(entry)
         turn.places.expect(table_ids)
-        turn.places.expect_at(self._places_to_restore(turn, entries))
+        turn.places.expect_at(chain(made, self._places_to_restore(turn, moved)))
 
-    def _places_to_restore(self, turn: Turn, entries: Iterable[Entry]) -> Iterator[Place]:
-        """Where the restored tables among ``entries`` would go back to."""
-        for entry in entries:
-            if verb_named(entry.verb).folders is not FolderEffect.MOVE_TABLE:
-                continue
+    def _expect_made(self, task: _Task) -> list[Place]:
+        """Where a new table would lie, if it has a place."""
+        _, table = task.table()
+        task.turn.places.expect_none([table.id])
+        place = self._named(task) or self._default_place(task, table, argument="table")
+        task.turn.asked[task.update.version, table.id] = place
+        return [] if place is None else [place]
+
+    def _places_to_restore(self, turn: Turn, moved: Iterable[Entry]) -> Iterator[Place]:
+        """Where the restored tables among ``moved`` would go back to."""
+        for entry in moved:
             for change in entry.changes:
                 if change.kind == "table" and change.old is None and change.new is not None:
                     table = _Table.read(change.new)
@@ -186,47 +195,15 @@ class FolderEffects:
                     if place is not None:
                         yield place.back(table.id, table.name)
 
-    def make_ahead(
-        self, updates: Sequence[Update], catalogs: Sequence[Catalog], sync: BackgroundSync
-    ) -> Ahead:
-        """Make the folders of the new tables in ``updates`` where nothing is at their places.
-
-        ``catalogs`` are those of ``updates``. Anything else is left to the turn.
-        """
-        known = {catalog.version: catalog for catalog in catalogs}
-        schemas = _Schemas(self._catalog)  # another thread may be in a turn
-        entries = ((update, entry) for update in updates for entry in update.entries)
-        making = (
-            _Asked(update, entry, known, schemas)
-            for update, entry in entries
-            if verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
-        )
-        places: dict[int, Place] = {}
-        unsynced = Unsynced()
-        for asked in islice(making, MOST_EFFECTS):
-            _, table = asked.table()
-            place = self._asked_place(asked, table)
-            if place is not None and self._make_new(place, unsynced):
-                places[table.id] = place
-        return Ahead(places, sync.begin(unsynced)) if places else NOTHING_AHEAD
-
-    def _make_new(self, place: Place, unsynced: Unsynced) -> bool:
-        try:
-            self._folders.verify(place)
-            return self._folders.make_new(place, unsynced=unsynced)
-        except StrandlineError:
-            return False
-
-    def carry_out(self, turn: Turn, entry: Entry, *, update: Update) -> bool:
+    def carry_out(self, turn: Turn, entry: Entry, effect: FolderEffect, *, update: Update) -> bool:
         """Do what ``entry`` of ``update`` asks for; False where it has to wait for the next turn.
 
-        It may have been done before. Raises `Unavailable` for what is short.
+        ``effect`` is its `folder_effect`. It may have been done before. Raises `Unavailable` for
+        what is short.
         """
         if not turn.left:
             return False
-        effect = verb_named(entry.verb).folders
-        task = _Task(update, entry, turn.catalogs, self._schemas, turn)
-        work = None if effect is None else _PLANS[effect](self, task)
+        work = _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
         if not turn.take(partial(self._paths_of, work.makes, work.moves)):
@@ -258,16 +235,9 @@ class FolderEffects:
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table: a place that no other table has."""
         _, table = task.table()
-        made = task.turn.ahead.places.get(table.id)
-        if made is not None:
-            return _Work(partial(task.turn.places.put, table.id, made), makes=(made,))
-        asked = self._asked_place(task, table)
+        asked = task.turn.asked[task.update.version, table.id]
         if asked is None:
             return None
-        if self._folders.reaches(asked) and self._folders.missing(asked):
-            # Where nothing is there, no files can be shown, and no check is needed.
-            do = partial(self._make_table, task, table.id, asked)
-            return _Work(do, makes=(asked,))
         places, replaced = task.turn.places, task.entry.arguments.get("instead_of")
         holders = places.holders(asked) - {table.id}
         if holders and holders == {replaced}:
@@ -285,7 +255,7 @@ class FolderEffects:
         """
         old, new = task.table()
         place = task.turn.places.of(new.id)
-        if new.kind is not TableKind.MANAGED or place is None:
+        if place is None:
             return None
         target = self._named(task)
         if target is None and old is None:
@@ -298,8 +268,6 @@ class FolderEffects:
 
     def _table_dropped(self, task: _Task) -> _Work | None:
         _, table = task.table()
-        if table.kind is not TableKind.MANAGED or task.argument("data") == "keep":
-            return None
         place = task.turn.places.of(table.id)
         if place is None:
             return None
@@ -311,18 +279,12 @@ class FolderEffects:
             return _Work(do, moves=(place, _purged(aside)))
         return self._moving(task, table.id, place, aside, own=True)
 
-    def _asked_place(self, asked: _Asked, table: _Table) -> Place | None:
-        """Where a new managed table is to lie; None for one that is not managed."""
-        if table.kind is not TableKind.MANAGED:
-            return None
-        return self._named(asked) or self._default_place(asked, table, argument="table")
-
-    def _default_place(self, task: _Asked, table: _Table, *, argument: str) -> Place | None:
+    def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
         """Where a table lies unless something else is there already; None without its schema.
 
         ``argument`` of the entry is its whole name, and so tells what its schema was called then.
         """
-        schema = task.schemas.schema(task, table.schema_id)
+        schema = self._schemas.schema(task, table.schema_id)
         named = task.argument(argument)
         if schema is None or named is None:
             return None
@@ -330,7 +292,7 @@ class FolderEffects:
         place = self._folders.place_of_schema(schema)
         return place_of_table(place, table.name, schema_name=schema_name)
 
-    def _named(self, task: _Asked) -> Place | None:
+    def _named(self, task: _Task) -> Place | None:
         """The place that an entry names: of a schema, or of release 0.2.1 or older."""
         location = task.argument("location")
         return None if location is None else self._folders.place(location)
@@ -439,7 +401,7 @@ class _Schemas:
         self._update: Update | None = None
         self._known: dict[int, SchemaDescriptor | None] = {}
 
-    def schema(self, task: _Asked, schema_id: int) -> SchemaDescriptor | None:
+    def schema(self, task: _Task, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, also one that the update drops; its name may be a later one."""
         update = task.update
         if update is not self._update:
@@ -450,7 +412,7 @@ class _Schemas:
             changed = (decode(record, SchemaDescriptor) for record in records if record)
             self._known = {schema.id: schema for schema in changed}
         if schema_id not in self._known:
-            catalog = task.catalogs.get(update.version) or self._catalog(update.version)
+            catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
             self._known[schema_id] = catalog.schema_by_id(schema_id)
         return self._known[schema_id]
 

@@ -11,9 +11,6 @@ or lies above or below one that is moved or removed. Then it does not matter whi
 were done, and which of them a power cut took back. All are put on disk before the transaction
 commits: every folder in which something changed is synced, once.
 
-Folders of new tables may be made before the transaction begins (`Ahead`): the turn then has them
-already, and waits for their sync with that of its own.
-
 Rejected: one effect a transaction (10,000 tables dropped are 10,000 commits), and a list of effects
 that are harmless together (it has to be proved again for each pair of them).
 """
@@ -21,14 +18,13 @@ that are harmless together (it has to be proved again for each pair of them).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
 from strandline.metastore.store.table_places import TablePlaces
-from strandline.metastore.store.warehouse import Syncing, Unsynced
+from strandline.metastore.store.warehouse import Unsynced
 from strandline.model.places import Place
 
 MOST_EFFECTS = 512
@@ -42,36 +38,17 @@ It refers to no turn, which keeps it: circles live until the interpreter looks f
 """
 
 
-class Ahead(NamedTuple):
-    """Folders of new tables that were made before the SQL transaction of their versions began.
-
-    ``places`` are by table id.
-    """
-
-    places: Mapping[int, Place]
-    syncing: Syncing | None
-
-
-NOTHING_AHEAD = Ahead({}, None)
-
-
 class Turn:
     """What one SQL transaction does with folders: effects that do not touch one another.
 
-    ``catalogs`` are those of versions that it appends, which this node has not applied yet;
-    ``ahead`` are the folders that were made for these.
+    ``catalogs`` are those of versions that it appends, which this node has not applied yet.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        catalogs: Sequence[Catalog] = (),
-        *,
-        ahead: Ahead = NOTHING_AHEAD,
-    ) -> None:
+    def __init__(self, connection: Connection, catalogs: Sequence[Catalog] = ()) -> None:
         self.catalogs = {catalog.version: catalog for catalog in catalogs}
-        self.ahead = ahead
         self.places = TablePlaces(connection)
+        self.asked: dict[tuple[int, int], Place | None] = {}
+        """Where each new table would lie by its name, by version and table id."""
         self.unsynced = Unsynced()
         self.moves = False
         """Whether it moves or removes a folder."""
@@ -88,12 +65,6 @@ class Turn:
     def appends(self) -> bool:
         """Whether its versions are appended in the same SQL transaction; then it only makes."""
         return bool(self.catalogs)
-
-    def sync(self) -> None:
-        """Put its folders on disk. Raises `Unavailable`."""
-        self.unsynced.sync()
-        if self.ahead.syncing is not None:
-            self.ahead.syncing.finish()
 
     @property
     def untouched(self) -> bool:

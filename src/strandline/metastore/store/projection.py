@@ -6,21 +6,15 @@ update log, in order, exactly once. How far the projection has come is a row of 
 compare-and-set in the SQL transaction that writes the events and the places.
 
 **With the append.** Where the log is in the same database, and a version is active at once, a group
-of versions is projected in the SQL transaction that appends it, up to the first version with a verb
-that may move or remove a folder. Its folders are made and synced before the commit. So a crash
-before the commit leaves no version, no event and no place, at most an empty folder that no table
-has: the next table of that name takes it, and one that is renamed to it replaces it. A crash behind
-it leaves the version with its events, places and folders, though its caller was not told. There is
-no version without its folders. Where that cannot be (a version before it is not projected yet, the
-fence row has another token, a folder is short of something), nothing of it is written: the version
-is appended by itself and projected behind the append, and its caller hears what is wrong.
-
-In a file, the folders of new tables are made ahead of that SQL transaction, and another thread puts
-them on disk while this one computes; the transaction waits for that before it writes their places.
-Only a folder that was not there and that this process has made counts, and only for the table that
-it was made for; every other one is looked at in the transaction. Nobody but the next table of that
-name can take such a folder: this process projected the version before, so nothing is pending there,
-and where another process appends first, this append is lost and leaves an empty folder.
+of versions is projected in the SQL transaction that appends it, up to the first version that may
+move or remove a folder. (What is done to an external table does neither.) Its folders are made and
+synced before the commit. So a crash before the commit leaves no version, no event and no place, at
+most an empty folder that no table has: the next table of that name takes it, and one that is
+renamed to it replaces it. A crash behind it leaves the version with its events, places and folders,
+though its caller was not told. There is no version without its folders. Where that cannot be (a
+version before it is not projected yet, the fence row has another token, a folder is short of
+something), nothing of it is written: the version is appended by itself and projected behind the
+append, and its caller hears what is wrong.
 
 **Batches.** All else is projected behind the append: what moves folders, since no rollback would
 move them back, versions that become active later, and what another process left. One thread of a
@@ -53,10 +47,12 @@ A commit needs all of it done in its own SQL transaction. Where more effects are
 No folder stops what comes behind it: what is refused is left as it is, and counted. What is short
 (a full disk, no descriptors) is an error, and is tried again before anything else is projected.
 
-Rejected: moves with the append (its rollback leaves them, and no version says so), effects after
-the commit (a crash between would lose them), a journal beside the folders (a second truth), places
-named by table id (people look into these folders, and Hive names them so), and a thread of its own
-for every batch (each DDL call would pay two hand-overs between threads).
+Rejected: moves with the append (its rollback leaves them, and no version says so), folders that are
+made before the SQL transaction and put on disk by another thread meanwhile (handing them over takes
+as long as it saves), effects after the commit (a crash between would lose them), a journal beside
+the folders (a second truth), places named by table id (people look into these folders, and Hive
+names them so), and a thread of its own for every batch (each DDL call would pay two hand-overs
+between threads).
 """
 
 from __future__ import annotations
@@ -74,7 +70,6 @@ from sqlalchemy import Connection
 
 from strandline.catalog import Behind, Catalog
 from strandline.catalog.kinds import kind_named
-from strandline.catalog.verbs import verb_named
 from strandline.durable import Companion
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
@@ -85,8 +80,8 @@ from strandline.errors import (
     Unavailable,
     WrongEnvironment,
 )
-from strandline.metastore.store.folder_effects import FolderEffects
-from strandline.metastore.store.folder_turns import NOTHING_AHEAD, Ahead, Turn
+from strandline.metastore.store.folder_effects import Asked, FolderEffects, folder_effect
+from strandline.metastore.store.folder_turns import Turn
 from strandline.metastore.store.notifications import (
     POSITION,
     DdlEvent,
@@ -96,7 +91,6 @@ from strandline.metastore.store.notifications import (
 )
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
-from strandline.metastore.store.warehouse import BackgroundSync
 from strandline.sql import FENCE_ROW, Database, FenceRow
 from strandline.wire import encode
 from strandline.work import keeping_garbage
@@ -141,7 +135,7 @@ class Projector:
 
     ``updates(start, end)`` gives the catalog's updates of the versions from ``start`` to ``end``
     − 1, ``catalog`` a version as a whole. History must not be compacted above the projected
-    version. ``passes_guard`` looks whether ``guard`` would let a write pass, if that is cheap.
+    version.
     """
 
     def __init__(
@@ -153,16 +147,13 @@ class Projector:
         guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
         folders: StoreFolders,
-        passes_guard: Callable[[], bool] = lambda: False,
     ) -> None:
         self._database = database
         self._notifications = notifications
         self._updates = AppliedUpdates(updates)
         self._guard = guard
         self._store_folders = folders
-        self._passes_guard = passes_guard
         self._folders = FolderEffects(folders, catalog=catalog)
-        self._sync = BackgroundSync()
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
@@ -208,42 +199,28 @@ class Projector:
         """What projects the versions of ``catalogs`` in the transaction that appends them."""
         return _WithAppend(self, catalogs)
 
-    def make_ahead(self, updates: Sequence[Update], catalogs: Sequence[Catalog]) -> Ahead:
-        """Make the folders of ``updates``, which are about to be appended, where that is plain."""
-        making = list(takewhile(_only_makes, updates))
-        if not making or self._own_end != (making[0].version - 1, 0):
-            return NOTHING_AHEAD
-        try:
-            if not self._passes_guard():
-                return NOTHING_AHEAD
-            self._database.check_place()
-        except StrandlineError:  # the transaction meets it too, and says so
-            return NOTHING_AHEAD
-        return self._folders.make_ahead(making, catalogs, self._sync)
-
     def project_appended(
-        self,
-        connection: Connection,
-        updates: Sequence[Update],
-        catalogs: Sequence[Catalog],
-        ahead: Ahead,
+        self, connection: Connection, updates: Sequence[Update], catalogs: Sequence[Catalog]
     ) -> LogPosition | None:
         """Project ``updates`` in the transaction that appends them, as far as they only make.
 
-        None where nothing of them is; `project_up_to` then does it, and says why it cannot.
+        None where nothing of them is; `project_up_to` then does it, and says why it cannot. Raises
+        `WrongEnvironment`, which undoes the append: the database was made anew, its new catalog may
+        be at the same version and have the same token, and is not to get a change of the old one.
         """
         making = list(takewhile(_only_makes, updates))
-        if not making:
-            return None
         try:
             self._guard(connection)
+            if not making:
+                return None
             before = self._notifications.position_on(connection)
             if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
                 return None
             with keeping_garbage:
-                turn = Turn(connection, catalogs, ahead=ahead)
-                return self._advance_by(connection, before, making, turn)
-        except (Fenced, WrongEnvironment, _NotCarriedOut) as error:  # nothing was written
+                return self._advance_by(connection, before, making, Turn(connection, catalogs))
+        except WrongEnvironment:
+            raise
+        except (Fenced, _NotCarriedOut) as error:  # nothing was written
             logger.debug("version %d is appended by itself: %s", making[0].version, error)
             return None
 
@@ -377,7 +354,6 @@ class Projector:
         self._news.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._sync.stop()
 
     def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -388,6 +364,8 @@ class Projector:
             if self._delegated:
                 continue
             self._news.clear()  # before the look at what was applied: what comes now comes again
+            if self._stop.is_set():  # its news may be what was cleared
+                return
             try:
                 if self._applied > self._projected:  # perhaps another process did it
                     self.catch_up()
@@ -431,19 +409,21 @@ class Projector:
         """`_advance` by some of ``updates``, which come behind ``before``."""
         last, done = before.projected_version, before.projected_entries
         events: list[NewEvent] = []
-        entries = chain.from_iterable(update.entries for update in updates)
-        effects = (entry for entry in islice(entries, done, None) if verb_named(entry.verb).folders)
-        self._folders.expect(turn, list(islice(effects, turn.left)))
+        entries = ((update, entry) for update in updates for entry in update.entries)
+        behind = islice(entries, done, None)
+        asked = list(_with_effects(behind, most=turn.left))
+        self._folders.expect(turn, asked)
+        effects = chain((effect for _, _, effect in asked), (folder_effect(e) for _, e in behind))
         for update in updates:
             for entry in islice(update.entries, done, None):
-                if verb_named(entry.verb).folders is not None:
+                effect = next(effects)
+                if effect is not None:
                     first = turn.untouched
                     try:
                         if first:
-                            if not turn.ahead.places:  # else it was looked at for these
-                                self._database.check_place()  # or folders would be made elsewhere
+                            self._database.check_place()  # else folders would be made elsewhere
                             self._require_synced(before, turn)
-                        if not self._folders.carry_out(turn, entry, update=update):
+                        if not self._folders.carry_out(turn, entry, effect, update=update):
                             break
                     except StrandlineError as error:
                         failed = self._failed(update.version, entry.verb, error)
@@ -458,7 +438,7 @@ class Projector:
                 break
             last, done = update.version, 0
         try:
-            turn.sync()
+            turn.unsynced.sync()
         except Unavailable as error:
             raise self._failed(last + 1 if done else last, "change of folders", error) from error
         also = turn.places.take_writes()
@@ -502,25 +482,27 @@ class _WithAppend:
     def __init__(self, projector: Projector, catalogs: Sequence[Catalog]) -> None:
         self._projector = projector
         self._catalogs = catalogs
-        self._ahead: Ahead | None = None
         self._reached: LogPosition | None = None
 
-    def begin(self, updates: Sequence[Update]) -> None:
-        if self._ahead is None:  # else it is appended a second time
-            self._ahead = self._projector.make_ahead(updates, self._catalogs)
-
     def write(self, connection: Connection, updates: Sequence[Update]) -> None:
-        self._reached = self._projector.project_appended(
-            connection, updates, self._catalogs, self._ahead or NOTHING_AHEAD
-        )
+        self._reached = self._projector.project_appended(connection, updates, self._catalogs)
 
     def committed(self) -> None:
         if self._reached is not None:
             self._projector.appended(self._reached)
 
 
+def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[Asked]:
+    """The next of ``entries``, with what each does to folders, up to so many that do something."""
+    while most and (following := next(entries, None)) is not None:
+        update, entry = following
+        effect = folder_effect(entry)
+        most -= effect is not None
+        yield update, entry, effect
+
+
 def _only_makes(update: Update) -> bool:
-    effects = (verb_named(entry.verb).folders for entry in update.entries)
+    effects = map(folder_effect, update.entries)
     return all(effect is None or effect.only_makes for effect in effects)
 
 

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.places import Place
 from strandline.sql import Query, Row, chunks, marks, run, run_all, value
 from strandline.transactions.tables import LAST_ID
 
-_COLUMNS = TABLE_LOCATION.c
 _PUT = (
     "INSERT INTO table_location (table_id, location) VALUES (?, ?)"
     " ON CONFLICT (table_id) DO UPDATE SET location = excluded.location"
 )
 _AT = "SELECT table_id, location FROM table_location WHERE location IN"
+_LIKE = "SELECT table_id, location FROM table_location WHERE location LIKE ? OR location LIKE ?"
 _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 
@@ -53,7 +52,7 @@ def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int
 
 def all_places(connection: Connection) -> dict[int, Place]:
     """The places of all managed tables, of dropped ones too."""
-    rows = connection.execute(select(_COLUMNS.table_id, _COLUMNS.location))
+    rows = run(connection, "SELECT table_id, location FROM table_location")
     return {table_id: Place(text) for table_id, text in rows}
 
 
@@ -91,8 +90,7 @@ def foreign_places(connection: Connection, folders: StoreFolders) -> dict[int, P
 
     Also those that name a folder that this store had before.
     """
-    outside = _COLUMNS.location.startswith("/") | _COLUMNS.location.contains(":")
-    rows = connection.execute(select(_COLUMNS.table_id, _COLUMNS.location).where(outside))
+    rows = run(connection, _LIKE, ("/%", "%:%"))
     places = {table_id: (text, folders.place(text)) for table_id, text in rows}
     return {i: place for i, (text, place) in places.items() if place.text != text}
 

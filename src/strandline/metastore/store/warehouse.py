@@ -20,12 +20,10 @@ import errno
 import os
 import re
 import shutil
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from queue import SimpleQueue
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.model.places import Place
@@ -92,92 +90,17 @@ class Unsynced:
         """Note folders; each is synced once, however often it is noted."""
         self._folders |= dict.fromkeys(os.fspath(folder) for folder in folders)
 
-    def sync(self, *when_opened: Callable[[], object]) -> None:
-        """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused.
-
-        ``when_opened`` is called before each wait for the disk.
-        """
+    def sync(self) -> None:
+        """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
         for folder in self._folders:
             try:
-                _sync_folder(Path(folder), *when_opened)
+                sync_folder(Path(folder))
             except OSError as error:
                 raise Unavailable(
                     f"could not put the folder {folder} on disk: {_reason(error)}; check the disk,"
                     " and try again"
                 ) from error
         self._folders.clear()
-
-
-class Syncing:
-    """Folders that a `BackgroundSync` puts on disk."""
-
-    def __init__(self, unsynced: Unsynced) -> None:
-        self._unsynced = unsynced
-        self._waits_for_disk, self._ended = threading.Lock(), threading.Lock()
-        self._waits_for_disk.acquire()
-        self._ended.acquire()
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Put them on disk; in the thread of the background."""
-        try:
-            self._unsynced.sync(self._let_go)
-        except BaseException as error:  # of any kind: who waits for it raises it
-            self._error = error
-        finally:
-            self._let_go()
-            self._ended.release()
-
-    def _let_go(self) -> None:
-        if self._waits_for_disk.locked():
-            self._waits_for_disk.release()
-
-    def begin(self) -> None:
-        """Return when the thread waits for the disk.
-
-        It needs the interpreter to get there, and would not get it from a caller that computes.
-        """
-        self._waits_for_disk.acquire()
-
-    def finish(self) -> None:
-        """Return when they are on disk, at the first call or a later one. Raises `Unavailable`."""
-        with self._ended:
-            if self._error is not None:
-                raise self._error
-
-
-class BackgroundSync:
-    """Puts folders on disk while the caller computes. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[Syncing | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def begin(self, unsynced: Unsynced) -> Syncing:
-        """Begin to put them on disk; `Syncing.finish` tells when they are."""
-        syncing = Syncing(unsynced)
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="folder-sync", daemon=True)
-                thread.start()  # fails where the system has no more threads
-                self._thread = thread
-            self._work.put(syncing)
-        syncing.begin()
-        return syncing
-
-    def stop(self) -> None:
-        """End the thread, behind what was begun. Idempotent."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is not None:
-                self._work.put(None)
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        while (syncing := self._work.get()) is not None:
-            syncing.run()
 
 
 class Warehouse:
@@ -248,13 +171,6 @@ class Warehouse:
         """Whether the folder is there."""
         return os.path.isdir(self.path_text(location))
 
-    def missing(self, location: str | Place) -> bool:
-        """Whether nothing at all is there; False where this cannot be seen."""
-        try:
-            return _is_missing(self.path_text(location))
-        except OSError:
-            return False
-
     # Each of these raises `FolderRefused` and `Unavailable`, and with ``unsynced`` leaves the
     # syncing to the caller. Then what was done before is synced too: perhaps that attempt was not.
 
@@ -269,16 +185,6 @@ class Warehouse:
             _note(unsynced, map(os.path.dirname, made))
         else:
             _note(unsynced, _folders_above(path))
-
-    def make_new(self, location: str | Place, *, unsynced: Unsynced) -> bool:
-        """Make the folder in one that is there, where nothing is; whether it could be made."""
-        path = self.path_text(location)
-        try:
-            os.mkdir(path, self._mode)
-        except OSError:
-            return False
-        unsynced.add([os.path.dirname(path)])
-        return True
 
     def move(
         self, source: str | Place, target: str | Place, *, unsynced: Unsynced | None = None
@@ -418,7 +324,8 @@ def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
         now.sync()
 
 
-def _sync_folder(folder: Path, *when_opened: Callable[[], object]) -> None:
+def sync_folder(folder: Path) -> None:
+    """Put the entries of a folder on disk, unless it is gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
@@ -427,8 +334,6 @@ def _sync_folder(folder: Path, *when_opened: Callable[[], object]) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return  # it was removed meanwhile, and what was in it with it
     try:
-        for call in when_opened:
-            call()
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
