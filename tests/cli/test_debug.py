@@ -66,7 +66,7 @@ def test_an_object_is_removed_and_shown(store: Any) -> None:
     run("edit", store, "setting", '"note"', '{"name": "note", "value": "seen"}')
     said = run("delete", store, "setting", '"note"')
     assert '"value":"seen"' in said
-    assert objects(dumped(store), "setting") == {}
+    assert "note" not in objects(dumped(store), "setting")
     assert "does not exist" in run("delete", store, "setting", '"note"', fails=True)
 
 
@@ -94,7 +94,20 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "id_allocator", '"object"', '{"name": "object", "next_id": 3}'], "go back"),
         (["edit", "fence", '"catalog"', "{}"], "no kind 'fence'"),
         (["edit", "colour", '"x"', "{}"], "no kind 'colour'"),
+        (["delete", "setting", '"content_version"'], "migrates it"),
         (["edit", "config", '"environment"', '{"name": "environment", "value": "x"}'], "relocate"),
+        *(
+            ([command, "config", f'"{name}"', *value], reason)
+            for name, reason in (
+                ("delay_duration_ms", "when the catalog is made"),
+                ("max_clock_skew_ms", "when the catalog is made"),
+                ("format_version", "migrates it"),
+            )
+            for command, value in (
+                ("edit", [json.dumps({"name": name, "value": "7"})]),
+                ("delete", []),
+            )
+        ),
         (["delete", "database", str(database_id)], f"refers to database {database_id}"),
         (["delete", "id_allocator", '"object"'], "go back from"),
         (["delete", "schema", "99999999999999999999"], "does not exist"),
@@ -172,3 +185,5 @@ def test_a_file_takes_its_name_when_it_is_whole(store: Any, tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["dump.json"]
     missing = tmp_path / "none" / "dump.json"
     assert "cannot be written" in run("dump", store, missing, fails=True)
+    assert "there is no store" in run("dump", tmp_path / "none", target, fails=True)
+    assert json.loads(target.read_text())["collections"] == counts

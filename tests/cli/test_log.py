@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -95,6 +97,22 @@ def test_help_and_version_do_not_wait_for_spark() -> None:
         assert done.exit_code == 0
         assert "Usage" in done.output
     assert __version__ in CliRunner().invoke(main, ["--version"]).output
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands(command)
+
+
+def test_the_mark_for_lines_that_stay_as_they_are_is_not_shown() -> None:
+    shown = [command.get_help(click.Context(command)) for command in commands(main)]
+    assert any("\n      strandline durable migrate --from" in text for text in shown)
+    assert not any("\\b" in text for text in shown)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema
 from strandline.cli import main
+from strandline.cli.stores import database_of, log_of
+from strandline.durable import CatalogTransaction, durable_state
+from strandline.durable.migrations import FORMAT
 from strandline.node import Node
+from strandline.node.membership import raises_fence_of
 from strandline.node.place import DATABASE_FILE
 from tests.servers import stores
 
@@ -21,6 +25,19 @@ def run(*arguments: object, fails: bool = False) -> str:
     return result.output
 
 
+def forget_the_format(store: Path | str) -> None:
+    """Make the catalog one of a release before there were formats."""
+
+    def forget(transaction: CatalogTransaction) -> None:
+        with transaction.entry("configure", {}):
+            transaction.delete("config", FORMAT)
+
+    with database_of(store, read_only=False) as database, log_of(store, database) as log:
+        durable_state(log).edit(
+            forget, member="a test", raise_fence=raises_fence_of(database), author="ann"
+        )
+
+
 @pytest.mark.parametrize("kind", ["folder", "postgresql"])
 def test_a_store_of_an_older_release_is_checked_refused_and_then_migrated(
     kind: str, tmp_path: Path
@@ -29,7 +46,7 @@ def test_a_store_of_an_older_release_is_checked_refused_and_then_migrated(
     with Node.open(made.address, settings=made.settings) as node:
         node.session(user="ann").execute(CreateSchema(name="shop"))
     assert "would" not in run("upgrade-check", made.address)
-    run("debug", "delete", made.address, "config", '"format_version"')  # as before there was one
+    forget_the_format(made.address)
     assert "a node would migrate it: note the default zone" in run("upgrade-check", made.address)
     for command in (["log"], ["debug", "dump"]):
         assert "strandline serve" in run(*command, made.address, fails=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +17,9 @@ from strandline.errors import CorruptData, InvalidInput
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node
-from strandline.node.backup import back_up, restore
+from strandline.node.address import StoreAddress
+from strandline.node.backup import back_up, restore, taking
+from strandline.node.backup.database_copy import copy_database
 from strandline.node.catalog_log import DEFAULT, LOGS
 from strandline.sql import change, open_engine
 from tests.servers import stores
@@ -142,13 +146,53 @@ def test_the_commands_find_the_log_by_themselves(log_name: str, tmp_path: Path) 
         fill(node, "t", rows=0)
         manifest = back_up(node, target, user="ann")
         assert manifest.catalog_version == node.catalogs.latest_catalog().version
-    restore(target, again, copy=True)
+    restore(target, StoreAddress(again), copy=True)
     for place in (folder, again):
         for command in ("log", "verify"):
             result = CliRunner().invoke(main, [command, str(place)])
             assert result.exit_code == 0, result.output + result.stderr
     with Node.open(again) as node:
         assert tables(node) == ["t"]
+
+
+def test_a_sweep_while_a_backup_runs_does_not_tear_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, target, again = tmp_path / "s", tmp_path / "b", tmp_path / "r"
+    with Node.open(folder, settings=Settings(catalog_log="persist")) as node:
+        session = node.session(user="ann")
+        to_trim = []
+        for name in ("t", "u"):
+            fill(node, name, rows=0)
+            to_trim.append(node.catalogs.latest_catalog().version)
+
+        def then_a_part_is_replaced(*arguments: Any) -> None:
+            copy_database(*arguments)
+            if to_trim:
+                assert session.compact(to_trim.pop())
+
+        assert session.compact(to_trim.pop(0))
+        monkeypatch.setattr(taking, "copy_database", then_a_part_is_replaced)
+        manifest = back_up(node, target, user="ann")
+        assert manifest.missing == []
+        assert manifest.catalog_version == node.catalogs.latest_catalog().version
+    restore(target, StoreAddress(again), copy=True)
+    with Node.open(again) as node:
+        assert tables(node) == ["t", "u"]
+
+
+@pytest.mark.parametrize("name", ["persist", "shadow:stash+persist"])
+def test_a_blob_that_the_store_has_lost_is_in_the_report_of_its_backup(
+    name: str, tmp_path: Path
+) -> None:
+    with Node.open(tmp_path / "s", settings=Settings(catalog_log=name)) as node:
+        fill(node, "t", rows=0)
+        assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
+        blobs = [path for path in (tmp_path / "s" / "catalog").iterdir() if path.is_file()]
+        for blob in blobs:
+            blob.unlink()
+        (missing,) = back_up(node, tmp_path / "b", user="ann").missing
+    assert quote(missing, safe="") in [blob.name for blob in blobs]
 
 
 def test_a_database_that_lost_its_last_versions_is_refused(log_name: str, tmp_path: Path) -> None:

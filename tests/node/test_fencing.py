@@ -10,6 +10,7 @@ import pytest
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
     CreateSchema,
+    DropSchema,
     DropTable,
 )
 from strandline.durable import DurableCatalogState, durable_state
@@ -139,6 +140,23 @@ def test_halves_of_different_stores_are_refused(folder: Path) -> None:
     sql(folder, "UPDATE strandline_fence SET environment = 'another'")
     with pytest.raises(WrongEnvironment, match="another"):
         Node.open(folder)
+
+
+def test_a_store_that_was_made_anew_with_the_same_token_takes_nothing_from_a_node_of_before(
+    folder: Path,
+) -> None:
+    with Node.open(folder) as node:
+        session, log = node.session(user="ann"), node._opened_store.log
+        session.execute(CreateSchema(name="before"))
+        frontier = log.frontier()
+        sql(folder, "UPDATE strandline_fence SET environment = 'another'")
+        with pytest.raises(WrongEnvironment, match="another"):
+            session.execute(DropSchema(name="before"))
+        with pytest.raises(Fenced, match="another"):
+            session.execute(CreateSchema(name="late"))
+        with pytest.raises(WrongEnvironment, match="another"):
+            session.begin()
+        assert log.frontier() == frontier
 
 
 def test_a_catalog_older_than_its_rows_is_refused(folder: Path) -> None:

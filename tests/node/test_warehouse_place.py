@@ -57,7 +57,9 @@ def test_of_two_nodes_that_name_two_folders_at_once_one_is_refused(
     )
     with pytest.raises(StoreMoved, match=r"the tables of the store in .* lie in .*/a,"):
         second.claim(ENVIRONMENT, mode=MODE)
-    assert recorded_warehouse(database) == os.path.realpath(first.folder)
+    recorded = recorded_warehouse(database)
+    assert recorded is not None
+    assert recorded.path == os.path.realpath(first.folder)
 
 
 def test_a_store_that_another_node_is_making_is_not_foreign(

@@ -85,13 +85,13 @@ def epoch(store: Store) -> None:
 @click.argument("value")
 @USER
 def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
-    r"""Put VALUE at KEY, whatever stands there, and show what stood there.
+    """Put VALUE at KEY, whatever stands there, and show what stood there.
 
     KEY and VALUE are JSON, as `dump` writes them. For example:
 
     \b
         strandline debug edit ./lake setting '"note"' '{"name": "note", "value": "seen"}'
-    """
+    """  # noqa: D301 - the mark that keeps lines as they are
     collection, parsed_key = editing.editable(kind), _parsed_key(key)
     new = read_json(value.encode(), collection.of)
 

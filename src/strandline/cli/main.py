@@ -48,6 +48,7 @@ COMMANDS = {
     "verify": Entry("maintenance", "Check records and files of a store."),
     "accept-loss": Entry("maintenance", "Go on with a store that has lost what was committed."),
     "upgrade-check": Entry("upgrades", "Check whether this release could open a store."),
+    "durable": Entry("durable", "Move the catalog of a store to another log."),
     "debug": Entry("debug", "Look at the stored catalog, and repair it."),
     "demo": Entry("demo", "Run the main job, and check every number of it."),
 }

@@ -1,6 +1,6 @@
 """The commands for an operator of a store.
 
-``backup`` and ``restore`` copy a folder while nodes run on it. ``verify`` compares a store with its
+``backup`` and ``restore`` copy a store while nodes run on it. ``verify`` compares a store with its
 records, checksums and files. ``relocate``, ``accept-loss`` and ``repair-clock`` confirm what a node
 refuses to assume: that a folder was moved or copied, that commits are lost, and that a time far
 ahead of the clock is to be kept.
@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from strandline.cli.changes import joining
-from strandline.cli.options import FOLDER, FOLDER_TYPE, OUTPUT, STORE, USER, Store, print_json
+from strandline.cli.options import FILE_TYPE, FOLDER, OUTPUT, STORE, USER, Store, print_json
 from strandline.cli.settings import load
 from strandline.cli.stores import address_of, database_of, ensure_store
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
@@ -29,7 +29,7 @@ from strandline.logs import in_one_line
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node import relocation, store_database
-from strandline.node.address import StoreAddress
+from strandline.node.address import StoreAddress, shown_address, store_address
 from strandline.node.backup import Manifest, back_up
 from strandline.node.backup import restore as restore_backup
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
@@ -53,47 +53,54 @@ MOST_NAMED = 10
 
 
 @click.command()
-@FOLDER
-@click.argument("target", type=FOLDER_TYPE)
+@STORE
+@click.argument("file", type=FILE_TYPE)
 @USER
 @OUTPUT
-def backup(folder: Path, *, target: Path, user: str, output: str) -> None:
-    """Back up the store in FOLDER to TARGET, a folder that is empty or does not exist.
+def backup(store: Store, *, file: Path, user: str, output: str) -> None:
+    """Back up STORE to FILE, a tar file that does not exist.
 
     The database and the files that it names are as of one moment, whatever clients write
-    meanwhile. Files outside of FOLDER are not copied. Nodes may be running.
+    meanwhile. Files outside of the store's folder, or its warehouse, are not copied. Nodes may be
+    running.
     """
     try:
-        with joining(folder) as node:
-            manifest = back_up(node, target, user=user)
+        with joining(store) as node:
+            manifest = back_up(node, file, user=user)
     except OSError as error:
-        raise InvalidInput(f"the backup to {target} failed: {error}") from error
-    _report(manifest, f"backed up to {target}", output=output, folder=target)
+        raise InvalidInput(f"the backup to {file} failed: {error}") from error
+    where = {"file": str(file.absolute())}
+    _report(manifest, f"backed up to {file}", output=output, where=where)
 
 
 @click.command()
-@click.argument("backup_folder", type=FOLDER_TYPE, metavar="BACKUP")
-@FOLDER
+@click.argument("file", type=FILE_TYPE)
+@STORE
 @click.option("--copy", is_flag=True, help="The store that was backed up lives on.")
+@click.option("--warehouse", help="The folder of the tables of a store on servers, which is empty.")
 @OUTPUT
-def restore(backup_folder: Path, *, folder: Path, copy: bool, output: str) -> None:
-    """Restore the store in BACKUP to FOLDER, a folder that is empty or does not exist.
+def restore(file: Path, *, store: Store, copy: bool, warehouse: str | None, output: str) -> None:
+    """Restore the backup FILE to STORE, an empty folder or database.
 
     Each file is compared with what was written. With --copy the restored store is one of its own,
-    beside the one that was backed up.
+    beside the one that was backed up. Without --warehouse, the tables of a store on servers go
+    where they were.
     """
+    settings = load(store, options={"warehouse": warehouse}).settings
+    address = store_address(store, settings)
     try:
-        manifest, _ = restore_backup(backup_folder, folder, copy=copy)
+        manifest, _ = restore_backup(file, address, copy=copy, warehouse=settings.warehouse)
     except OSError as error:
-        raise InvalidInput(f"restoring to {folder} failed: {error}") from error
-    _report(manifest, f"restored to {folder}", output=output, folder=folder)
+        raise InvalidInput(f"restoring to {address.name} failed: {error}") from error
+    where = {"store": address.name}
+    _report(manifest, f"restored to {shown_address(str(store))}", output=output, where=where)
 
 
-def _report(manifest: Manifest, what: str, *, output: str, folder: Path) -> None:
+def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]) -> None:
     missing = len(manifest.missing)
     if output == "json":
         summary = {
-            "folder": str(folder.absolute()),
+            **where,
             "catalog_version": manifest.catalog_version,
             "time": manifest.time,
             "files": len(manifest.files),
@@ -154,8 +161,9 @@ def _database(address: StoreAddress) -> Database:
 def _folders(address: StoreAddress, database: Database) -> StoreFolders:
     if address.folder is not None:
         return StoreFolders(address.folder)
-    warehouse = Path(recorded_warehouse(database) or "/")
-    return StoreFolders(warehouse, warehouse=warehouse)
+    recorded = recorded_warehouse(database)
+    warehouse = Path(recorded.path if recorded else "/")
+    return StoreFolders(warehouse, warehouse=warehouse, names=recorded.names if recorded else ())
 
 
 def finding_as_json(finding: Finding) -> dict[str, str | None]:

@@ -67,6 +67,20 @@ STORE_TYPE = _Store()
 STORE = click.argument("store", type=STORE_TYPE)
 FOLDER_TYPE = _Folder()
 FOLDER = click.argument("folder", type=FOLDER_TYPE)
+
+
+class _File(click.Path):
+    """A file. An empty text is refused, as it would be a hidden one in the current folder."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        if not str(value).strip():
+            self.fail("it is empty; name the file", param, ctx)
+        return Path(str(value))
+
+
+FILE_TYPE = _File()
 OUTPUT = click.option(
     "--output",
     type=click.Choice(["text", "json"]),

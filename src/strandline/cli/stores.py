@@ -58,7 +58,13 @@ def address_of(store: Store) -> StoreAddress:
 @contextmanager
 def database_of(store: Store, *, read_only: bool = True) -> Iterator[Database]:
     """The SQL database of a store that is there, which is not upgraded. `NotFound`."""
-    address = address_of(store)
+    with database_at(address_of(store), read_only=read_only) as database:
+        yield database
+
+
+@contextmanager
+def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Database]:
+    """The SQL database of the store at ``address``; see `database_of`."""
     if address.folder is not None:
         folder = ensure_store(address.folder).parent
         opened: Database = open_store_database(folder, read_only=read_only)

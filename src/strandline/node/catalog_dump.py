@@ -73,9 +73,10 @@ def _write_lines(lines: Iterator[str], write: Write) -> None:
 
 def _of_object(name: str, stored: Any) -> str:
     kind = COLLECTIONS[name]
-    key, value = json.dumps(key_of(kind, stored.value)), write_json(stored.value, kind.of).decode()
+    value = decode(stored.data, kind.of)  # not `stored.value`, which is kept
+    key, text = json.dumps(key_of(kind, value)), write_json(value, kind.of).decode()
     changed = format_timestamp(stored.updated)
-    return f'{{"key": {key}, "value": {value}, "changed": "{changed}"}}'
+    return f'{{"key": {key}, "value": {text}, "changed": "{changed}"}}'
 
 
 def _scanned(state: ReadOnlyState, name: str, last: int) -> Iterator[Scanned]:

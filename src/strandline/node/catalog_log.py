@@ -10,37 +10,53 @@
 
 `LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
 
-A store remembers its log in one row, which the first node writes before there is a catalog; a store
-of an older release has no row and the log ``metastorage``. Another log would begin with an empty
-catalog beside the rows of all tables, so it is refused. Where the remembered log is still empty
-(the first start failed), another one may take its place. Nodes that start at once on a new store
-write the row one after the other, so all but the first are compared with it.
+A store remembers its log in one row of its SQL database (`Kept`), which the first node writes
+before there is a catalog; a store of an older release has no row and the log ``metastorage``.
+Another log would begin with an empty catalog beside the rows of all tables, so it is refused. Where
+the remembered log is still empty (the first start failed), another one may take its place. Nodes
+that start at once on a new store write the row one after the other, so all but the first are
+compared with it.
+
+`strandline.node.catalog_move` changes the row of a store that has a catalog. From then on the new
+log is the one that counts, and what is left to do there is done by whoever opens it: it gets the
+seal of the former log (`strandline.durable.sealing`), and is opened behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Column, Integer, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table
 
 from strandline.clock import HybridClock
 from strandline.durable import VERSION as CATALOG_VERSION
 from strandline.durable import (
     MetastorageLog,
+    Replaced,
     ShadowLog,
     StashLog,
     UpdateLog,
     stash_log,
     upper_within,
 )
-from strandline.errors import CorruptData, InvalidInput
-from strandline.metastorage import Metastorage, SqlMetastorage, open_metastorage
+from strandline.durable.log_copy import LogCopy
+from strandline.durable.sealing import FILLING, unseal
+from strandline.errors import CorruptData, InvalidInput, NotFound
+from strandline.metastorage import (
+    DeleteRange,
+    Metastorage,
+    Put,
+    SqlMetastorage,
+    open_metastorage,
+    prefix_end,
+)
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.transaction_order import UpperWithin
-from strandline.node.address import StoreAddress
-from strandline.sql import Database, change, ground, value
+from strandline.node.address import StoreAddress, shown_address
+from strandline.node.membership import new_member_id, raises_fence_of
+from strandline.sql import Database, change, first_row, ground
 from strandline.sql.ground import whole_row
 
 PART = "catalog_log"
@@ -51,16 +67,42 @@ KEPT = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("name", String, nullable=False),
+    Column("address", String, nullable=False),
+    Column("former", String, nullable=False),
+    Column("sealed_epoch", BigInteger, nullable=False),
 )
 whole_row(KEPT)
 DEFAULT, _SHADOW = "metastorage", "shadow"
 BLOBS_FOLDER = "_catalog"
 """Below the warehouse of a store on servers; Spark does not read what begins so."""
-_READ = "SELECT name FROM strandline_catalog_log WHERE id = 1"
+_PERSIST, _SHARD, _BLOBS = "persist", "persist.", "persist.blobs"
+"""A log, its keys, and one of them, as in `strandline.durable.persist.opening`."""
+_READ = "SELECT name, address, former, sealed_epoch FROM strandline_catalog_log WHERE id = 1"
 _PUT = (
-    "INSERT INTO strandline_catalog_log (id, name) VALUES (1, ?)"
-    " ON CONFLICT (id) DO UPDATE SET name = excluded.name"
+    "INSERT INTO strandline_catalog_log (id, name, address, former, sealed_epoch)"
+    " VALUES (1, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET name = excluded.name, address = excluded.address,"
+    " former = excluded.former, sealed_epoch = excluded.sealed_epoch"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a store remembers: the log that keeps its catalog.
+
+    ``address`` is that of etcd, as it is shown, where the catalog lies there; empty where it lies
+    in the SQL database of the store. ``former`` is not empty while the log is not opened yet behind
+    the seal of the log that the catalog has left, which is of ``sealed_epoch``. It is the name of
+    that log in the SQL database, or its address, where the seal was brought over already.
+    """
+
+    name: str
+    address: str = ""
+    former: str = ""
+    sealed_epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.address}" if self.address else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +110,8 @@ class LogPlace:
     """What a log is opened with: the store's SQL database, and its address.
 
     ``blobs`` is where the catalog keeps blobs, as the user says; empty if it is not said. Those of
-    a new catalog then go below ``warehouse``, or the folder of the store.
+    a new catalog then go below ``warehouse``, or the folder of the store. ``environment`` is the id
+    that a catalog has which comes from another log.
     """
 
     database: Database
@@ -76,6 +119,12 @@ class LogPlace:
     clock: HybridClock
     blobs: str = ""
     warehouse: str = ""
+    environment: str = ""
+
+    @property
+    def catalog_address(self) -> str:
+        """The `Kept.address` of a log that lies here."""
+        return "" if self.address.is_one_database else shown_address(self.address.catalog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +175,7 @@ def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
         folder=place.address.folder,
         blobs=place.blobs,
         otherwise=place.warehouse and f"{place.warehouse.rstrip('/')}/{BLOBS_FOLDER}",
+        environment=place.environment,
     )
     return OpenedLog(log, within)
 
@@ -148,9 +198,9 @@ def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenL
     """Two logs, of which the first decides."""
 
     def open_shadow(place: LogPlace, opened: ExitStack) -> OpenedLog:
-        one, other = first(place, opened), second(place, opened)
-        log = ShadowLog(one.log, other.log, names=names)
-        return OpenedLog(log, one.upper_within)
+        deciding, following = first(place, opened), second(place, opened)
+        log = ShadowLog(deciding.log, following.log, names=names)
+        return OpenedLog(log, deciding.upper_within)
 
     return open_shadow
 
@@ -158,7 +208,7 @@ def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenL
 LOGS: dict[str, OpenLog] = {
     DEFAULT: _open_metastorage_log,
     "stash": _alone(_open_stash),
-    "persist": _open_persist,
+    _PERSIST: _open_persist,
     _SHADOW: _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
 """Every log that a store may have, by the name in the setting."""
@@ -172,57 +222,181 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
 
     Raises `InvalidInput` for another log than the store has.
     """
-    if wanted and _opening(wanted) is None:
-        raise InvalidInput(f"catalog_log is {wanted!r}; it is one of {', '.join(LOGS)}, {_PAIR}")
-    name = remembered(place)
-    if name is None or (wanted not in ("", name) and _is_empty(place, name)):
+    refuse_unknown(wanted, option="catalog_log")
+    kept = remembered(place)
+    if kept is None or (wanted not in ("", kept.name) and _is_empty(place, kept.name)):
         chosen = wanted or DEFAULT
-        new_log = _known(chosen, place)(place, opened)  # it may refuse the store: then none is kept
-        name = _remember(place, chosen, instead_of=name)
-        if name == chosen:
+        new_log = opening_of(chosen, place)(place, opened)  # it may refuse: then none is kept
+        kept = remember(place, Kept(chosen, place.catalog_address), instead_of=kept)
+        if kept.name == chosen:
             return new_log
-    if wanted not in ("", name):
+    if wanted not in ("", kept.name):
         raise InvalidInput(
             f"catalog_log is {wanted}, and the catalog of the store {place.address.name} is kept in"
-            f" the log {name}; leave catalog_log out, or set it to {name}"
+            f" the log {kept.name}; leave catalog_log out, or set it to {kept.name}. `strandline"
+            " durable migrate` moves a catalog to another log"
         )
-    return _known(name, place)(place, opened)
+    finish_move(place, kept)
+    return opening_of(kept.name, place)(place, opened)
+
+
+def refuse_unknown(name: str, *, option: str) -> None:
+    """Raise `InvalidInput` for a log that there is not; an empty ``name`` is none."""
+    if name and _opening(name) is None:
+        raise InvalidInput(f"{option} is {name!r}; it is one of {', '.join(LOGS)}, {_PAIR}")
+
+
+def keep_blobs_at(place: LogPlace, blobs: str) -> None:
+    """Say that the blobs of the catalog, which have been copied, are at ``blobs`` from now on.
+
+    That is a folder, or empty for the one in the folder of the store. A shard that the catalog has
+    left is forgotten, for its blobs were not copied: where the catalog comes back, it begins anew.
+    """
+    with place.database.read() as connection:
+        if ground.version_of(connection, METASTORAGE_PART) is None:
+            return
+    with closing(SqlMetastorage(place.database, place.clock)) as store:
+        if store.get(_BLOBS) is None:
+            return
+        kept = remembered(place)
+        if kept is not None and _PERSIST in parts_of(kept.name):
+            store.invoke([], [Put(_BLOBS, blobs.encode())])
+        else:
+            store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
+
+
+def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
+    """Copy the catalog in ``log``, which lies elsewhere, to the SQL database of ``place``.
+
+    It lies there from then on. Raises `CorruptData` where the copy does not say the same.
+    """
+    with closing(SqlMetastorage(place.database, place.clock)) as store:
+        copy = LogCopy(log, MetastorageLog(store), names=(place.address.name, place.database.name))
+        while True:
+            since = log.frontier().since
+            try:
+                frontier, _ = copy.level()
+                copy.prove(frontier)
+                break
+            except (CorruptData, NotFound):
+                if log.frontier().since == since:
+                    raise
+                # A node has trimmed the log meanwhile.
+    place.database.ensure_schema(PART, VERSION, METADATA)
+    with place.database.write() as connection:
+        put_kept(connection, Kept(DEFAULT))
 
 
 @contextmanager
 def reading_catalog_log(place: LogPlace) -> Iterator[UpdateLog]:
     """The log of a store that is there, as it is."""
+    kept = remembered(place)
     with ExitStack() as opened:
-        yield _known(remembered(place) or DEFAULT, place)(place, opened).log
+        yield opening_of(DEFAULT if kept is None else kept.name, place)(place, opened).log
 
 
-def remembered(place: LogPlace) -> str | None:
-    """The name of the log that the store has; None for a store without a catalog."""
+def remembered(place: LogPlace) -> Kept | None:
+    """The log that the store has; None for a store without a catalog.
+
+    Raises `InvalidInput` where the catalog lies elsewhere than the address of the store says.
+    """
     with place.database.read() as connection:
         if ground.version_of(connection, PART) is not None:
-            name: str | None = value(connection, _READ)
-            return name
+            kept = kept_on(connection)
+            if kept is not None:
+                _compare_address(place, kept)
+            return kept
         has_tables = ground.version_of(connection, METASTORAGE_PART) is not None
     # Of an older release, or new.
     if place.address.is_one_database and not has_tables:
         return None
-    return None if _is_empty(place, DEFAULT) else DEFAULT
+    return None if _is_empty(place, DEFAULT) else Kept(DEFAULT, place.catalog_address)
+
+
+def kept_on(connection: Connection) -> Kept | None:
+    """The row; None where there is none yet."""
+    row = first_row(connection, _READ)
+    return None if row is None else Kept(*row)
+
+
+def _compare_address(place: LogPlace, kept: Kept) -> None:
+    """Of etcd only that it is etcd: several addresses may name one. A sealed log is found later."""
+    if kept.address and place.address.is_one_database:
+        raise InvalidInput(
+            f"the catalog of {place.address.name} is kept in {kept.address}; name the store by that"
+            " address, and this database by the setting objects"
+        )
+    if not kept.address and not place.address.is_one_database:
+        raise InvalidInput(
+            f"the catalog of {place.address.name} is kept in {place.database.name}; name the store"
+            " by the address of that database"
+        )
 
 
 def _is_empty(place: LogPlace, name: str) -> bool:
     with ExitStack() as opened:
-        return _known(name, place)(place, opened).log.token() is None
+        return opening_of(name, place)(place, opened).log.token() is None
 
 
-def _remember(place: LogPlace, name: str, *, instead_of: str | None) -> str:
-    """Write the row, unless another node was first; what it says then."""
+def remember(place: LogPlace, new: Kept, *, instead_of: Kept | None) -> Kept:
+    """Write the row, unless another process was first; what it says then."""
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
-        kept: str | None = value(connection, _READ)
-        if kept == instead_of:
-            change(connection, _PUT, (name,))
-            return name
-    return kept or name
+        kept = kept_on(connection)
+        if kept == instead_of or kept is None:
+            put_kept(connection, new)
+            return new
+    return kept
+
+
+def put_kept(connection: Connection, kept: Kept) -> None:
+    """Write the row."""
+    change(connection, _PUT, (kept.name, kept.address, kept.former, kept.sealed_epoch))
+
+
+def finish_move(place: LogPlace, kept: Kept) -> None:
+    """Do what is left of a move to the log ``kept``; several processes may do it at once.
+
+    A crash between two of the steps leaves the rest to the next who comes. A process that comes so
+    late that the catalog has moved on changes nothing: it finds another seal than that of ``kept``.
+    """
+    if not kept.former:
+        return
+    name = deciding_part(kept.name)
+    with ExitStack() as opened:
+        log = opening_of(name, place)(place, opened).log
+        if kept.former in LOGS:
+            original = opening_of(kept.former, place)(_in_database(place), opened).log
+            with suppress(Replaced):  # another process has done it, and the log is open behind it
+                LogCopy(original, log, names=(kept.former, name), token=FILLING).level()
+        unseal(
+            log,
+            kept.sealed_epoch,
+            member=new_member_id(),
+            raise_fence=raises_fence_of(place.database),
+        )
+    remember(place, replace(kept, former="", sealed_epoch=0), instead_of=kept)
+
+
+def _in_database(place: LogPlace) -> LogPlace:
+    """The place of a log of the same store that lies in its SQL database."""
+    address = place.address
+    if address.is_one_database:
+        return place
+    return replace(place, address=StoreAddress(None, address.objects, address.objects))
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The logs that the log ``name`` is made of; the first decides."""
+    kind, _, pair = name.partition(":")
+    if kind != _SHADOW:
+        return (name,)
+    return tuple(pair.split("+")) if pair else (DEFAULT, "stash")
+
+
+def deciding_part(name: str) -> str:
+    """The log that decides of those that the log ``name`` is made of."""
+    return parts_of(name)[0]
 
 
 def _opening(name: str) -> OpenLog | None:
@@ -234,7 +408,8 @@ def _opening(name: str) -> OpenLog | None:
     return LOGS.get(name)
 
 
-def _known(name: str, place: LogPlace) -> OpenLog:
+def opening_of(name: str, place: LogPlace) -> OpenLog:
+    """What opens the log ``name``, which a store remembers. Raises `CorruptData`."""
     opening = _opening(name)
     if opening is None:
         raise CorruptData(

@@ -22,6 +22,7 @@ from strandline.durable import (
     CatalogTransaction,
     DurableCatalogState,
     OpenableState,
+    Replaced,
     UpdateLog,
     durable_state,
     joined_anew,
@@ -30,7 +31,7 @@ from strandline.durable.migrations import NeedsMigration
 from strandline.durable.opening import RaiseFence
 from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import FENCE_ROW, Database, FenceRow
+from strandline.sql import Database, FenceRow
 
 ATTEMPTS = 20
 
@@ -68,7 +69,7 @@ def join_or_create(
                 raise_fence=raise_fence,
                 deploy_generation=openable.deploy_generation() or 0,
             )
-        except WrongEnvironment:
+        except (WrongEnvironment, Replaced):
             raise
         except Fenced as error:
             refused = error  # a newer epoch came between our look at the token and at the log
@@ -200,11 +201,3 @@ class Guard:
     def __call__(self, connection: Connection) -> None:
         """Raises `Fenced` or `WrongEnvironment`; the transaction is then rolled back."""
         FenceRow.check(connection, environment=self._environment, token=self._token())
-
-    def passes(self, database: Database) -> bool:
-        """Whether a write would pass now, where a look costs no round trip; False elsewhere."""
-        if not database.mark_is_proof:
-            return False
-        token = self._token()
-        held = (self._environment, token.deploy_generation, token.epoch)
-        return [row[:3] for row in database.rows(FENCE_ROW)] == [held]

@@ -132,12 +132,14 @@ class Node:
         member: str,
         announce: Announce | None = None,
     ) -> None:
-        self.name = store.name
+        self.address = store.address
+        self.name = store.address.name
         self.member = member
         self.settings = settings
         self.database = database = store.database
         self._opened_store = store
-        clock, folders, warehouse = store.clock, store.folders, store.warehouse
+        clock, warehouse = store.clock, store.warehouse
+        self.folders = folders = store.folders
         state = join_or_create(
             store.log,
             database,
@@ -163,7 +165,6 @@ class Node:
             catalog=self.catalogs.catalog,
             guard=guard,
             folders=folders,
-            passes_guard=lambda: guard.passes(database),
         )
         self.transactions = Transactions(
             database,
@@ -236,7 +237,7 @@ class Node:
     @property
     def folder(self) -> Path:
         """The folder of the store. Raises `UnsupportedOperation` where it is kept on servers."""
-        folder = self._opened_store.folder
+        folder = self.address.folder
         if folder is None:
             raise UnsupportedOperation(
                 f"the store {self.name} is kept on servers and not in a folder"
@@ -317,7 +318,7 @@ class Node:
         self._opened_store.examine()
 
     def _load_cache(self) -> None:
-        folder, settings = self._opened_store.folder, self.settings
+        folder, settings = self.address.folder, self.settings
         environment = self.catalogs.state.environment or ""
         if settings.cache_folder:
             path = Path(settings.cache_folder) / f"{environment}.cache"

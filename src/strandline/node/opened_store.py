@@ -50,7 +50,7 @@ Check = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedStore:
-    """See the module. ``name`` is how messages name the store.
+    """See the module.
 
     ``upper_within`` reads the log's upper inside a transaction on ``database``; None where the log
     lies elsewhere.
@@ -62,8 +62,7 @@ class OpenedStore:
     ``checks`` are what `NodeHealth` asks about the store, by name.
     """
 
-    name: str
-    folder: Path | None
+    address: StoreAddress
     database: Database
     log: UpdateLog
     upper_within: UpperWithin | None
@@ -129,8 +128,7 @@ def _open_folder(
     opened.callback(database.close)
     kept = _log_of(address, database, settings, clock, opened)
     return OpenedStore(
-        name=str(folder),
-        folder=folder,
+        address=address,
         database=database,
         log=kept.log,
         upper_within=kept.upper_within,
@@ -171,8 +169,7 @@ def _open_servers(
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: kept.log.token() is None)
     return OpenedStore(
-        name=address.name,
-        folder=None,
+        address=address,
         database=database,
         log=kept.log,
         upper_within=kept.upper_within,
@@ -181,6 +178,7 @@ def _open_servers(
             place.folder,
             warehouse=place.folder,
             roots=settings.location_roots,
+            names=place.names,
             mode=settings.folder_mode,
         ),
         warehouse=_uri(place.folder),

@@ -40,9 +40,6 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    delete,
-    insert,
-    select,
 )
 
 from strandline.catalog import Catalog
@@ -53,7 +50,7 @@ from strandline.errors import CorruptData, StoreMoved
 from strandline.metastorage import SqlMetastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
-from strandline.sql import SqliteDatabase, ground
+from strandline.sql import SqliteDatabase, change, first_row, ground
 from strandline.sql.ground import whole_row
 
 DATABASE_FILE = "strandline.db"
@@ -169,22 +166,23 @@ def _moved(folder: Path, old: str) -> StoreMoved:
 
 def read(connection: Connection) -> Place | None:
     """The place that the store has on record."""
-    row = connection.execute(
-        select(PLACE.c.path, PLACE.c.inode, PLACE.c.names).where(PLACE.c.id == _ROW)
-    ).first()
+    row = first_row(connection, f"SELECT path, inode, names FROM {PLACE.name} WHERE id = {_ROW}")
     if row is None:
         return None
+    path, inode, names_text = row
     try:
-        names = tuple(str(name) for name in json.loads(row.names))
+        names = tuple(str(name) for name in json.loads(names_text))
     except (ValueError, TypeError) as error:
         raise CorruptData(f"the names of the store's folder are damaged: {error}") from error
-    return Place(row.path, row.inode, names)
+    return Place(path, inode, names)
 
 
 def put(connection: Connection, place: Place) -> None:
     """Record the place of the store."""
-    connection.execute(delete(PLACE).where(PLACE.c.id == _ROW))
+    change(connection, f"DELETE FROM {PLACE.name}")
     names = json.dumps(list(place.names))
-    connection.execute(
-        insert(PLACE).values(id=_ROW, path=place.path, inode=place.inode, names=names)
+    change(
+        connection,
+        f"INSERT INTO {PLACE.name} (id, path, inode, names) VALUES ({_ROW}, ?, ?, ?)",
+        (place.path, place.inode, names),
     )

@@ -7,6 +7,7 @@ original lives on, cannot be seen: the caller says so.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ from strandline.node.place import (
     united,
 )
 from strandline.node.store_database import open_store_database
-from strandline.sql import FenceRow, SqliteDatabase
+from strandline.sql import Database, FenceRow, SqliteDatabase
 from strandline.sql.ground import FENCE
 
 
@@ -78,28 +79,60 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
 
 def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:
     database.ensure_schema(PART, VERSION, METADATA)
-    present = here(folder)
     with database.read() as connection:
-        kept = read(connection)
-    old = kept.path if kept else made_at(database)
-    with reading_catalog_log(LogPlace(database, StoreAddress(folder), HybridClock())) as log:
+        recorded = read(connection)
+    old = recorded.path if recorded else made_at(database)
+    place = LogPlace(database, StoreAddress(folder), HybridClock())
+
+    def refuse_living(environment: str) -> None:
+        if old is not None:
+            refuse_living_folder(Path(old), folder, environment)
+
+    return take_place(
+        place,
+        lambda names: StoreFolders(folder, names=names),
+        here(folder),
+        old=old,
+        copy=copy,
+        refuse_living=refuse_living,
+    )
+
+
+def take_place(
+    log_place: LogPlace,
+    folders_of: Callable[[tuple[str, ...]], StoreFolders],
+    present: Place,
+    *,
+    old: str | None,
+    copy: bool,
+    refuse_living: Callable[[str], None] = lambda environment: None,
+) -> Relocated:
+    """Make ``present`` the place of the store, which was at ``old``; see `relocate`.
+
+    ``folders_of`` are its folders there, given all names that they had.
+    ``refuse_living`` is called with the environment id where the store was moved, and raises
+    `Conflict` where it is still at its old place.
+    """
+    database = log_place.database
+    with database.read() as connection:
+        recorded = read(connection)
+    with reading_catalog_log(log_place) as log:
         environment = ReadOnlyState(log).environment or ""
-        if old is not None and not copy:
-            _refuse_living(Path(old), folder, environment)
         if copy:
             environment = _new_environment(database, log)
-    names = united(kept.names if kept else (), [old] if old else (), present.names)
-    folders = StoreFolders(folder, names=names)
+        else:
+            refuse_living(environment)
+    names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
-        put_places(connection, foreign_places(connection, folders))
+        put_places(connection, foreign_places(connection, folders_of(names)))
         put(connection, Place(present.path, present.inode, names))
     return Relocated(old, present.path, environment, copy)
 
 
-def _refuse_living(old: Path, folder: Path, environment: str) -> None:
+def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
     """Raise `Conflict` where the store that is said to be moved is still at its old place."""
     there, here = old / DATABASE_FILE, folder / DATABASE_FILE
-    if not there.exists() or there.samefile(here):
+    if not there.exists() or (here.exists() and there.samefile(here)):
         return
     try:
         with closing(sqlite3.connect(f"{there.as_uri()}?mode=ro", uri=True)) as connection:
@@ -117,7 +150,7 @@ def _refuse_living(old: Path, folder: Path, environment: str) -> None:
         )
 
 
-def _new_environment(database: SqliteDatabase, log: UpdateLog) -> str:
+def _new_environment(database: Database, log: UpdateLog) -> str:
     """Give the store an environment id of its own, in the catalog first and then in the rows."""
     with database.read() as connection:
         fence = FenceRow.read(connection)

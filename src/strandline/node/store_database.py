@@ -102,19 +102,20 @@ def open_store_database(
 def refuse_foreign_parts(database: Database) -> None:
     """Raise `IncompatibleFormat` for a part of a newer release, `CorruptData` for a lost table."""
     with database.read() as connection:
-        if ground.version_of(connection, ground.GROUND_PART) is None:
+        versions = ground.versions_of(connection)
+        if not versions:
             return  # opened for reading before there is a store
-        ground.refuse_unknown_parts(connection, PARTS, name=database.name)
-        for part, (version, metadata) in PARTS.items():
-            if ground.version_of(connection, part) == version:
-                database.refuse_incomplete(connection, part, metadata)
+        ground.refuse_unknown_parts(versions, PARTS, name=database.name)
+        current = {part: known for part, known in PARTS.items() if versions.get(part) == known[0]}
+        database.refuse_incomplete(connection, current)
 
 
 def refuse_older_parts(database: Database, *, todo: str) -> None:
     """Raise `IncompatibleFormat` where the tables are those of an older release."""
     with database.read() as connection:
+        versions = ground.versions_of(connection)
         for part, (version, _) in PARTS.items():
-            present = ground.version_of(connection, part)
+            present = versions.get(part)
             if present is not None and present < version:
                 raise IncompatibleFormat(
                     f"{database.name} was written by an older release: its part {part!r} has"

@@ -30,17 +30,21 @@ MARKER = ".strandline-store"
 
 @dataclass(frozen=True, slots=True)
 class WarehousePlace:
-    """The folder of a warehouse, absolute and as the user wrote it, and its store's database."""
+    """The folder of a warehouse, absolute and as the user wrote it, and its store's database.
+
+    ``names`` are all absolute paths that it had.
+    """
 
     folder: Path
     database: Database
+    names: tuple[str, ...] = ()
 
     def refuse_foreign(self, *, is_new: Callable[[], bool]) -> None:
         """Raise `WrongEnvironment` if the folder has a store and this database has none yet.
 
         ``is_new`` says whether the database has none.
         """
-        environment = self._marked()
+        environment = marked_environment(self.folder)
         # In this order: a node that is making this very store marks the folder after the catalog.
         if environment is not None and is_new():
             raise WrongEnvironment(
@@ -58,7 +62,7 @@ class WarehousePlace:
         recorded = recorded_warehouse(self.database)
         real = os.path.realpath(self.folder)
         if recorded is not None:
-            self._require_same(recorded, real)
+            self._require_same(recorded.path, real)
         else:
             try:
                 make_folders(self.folder, mode=mode)
@@ -66,7 +70,7 @@ class WarehousePlace:
                 raise InvalidInput(
                     f"the warehouse {self.folder} cannot be made: {error.strerror}"
                 ) from error
-            self._mark(environment, mode=mode & 0o666)
+            self.mark(environment, mode=mode & 0o666)
         self.check(environment)
         if recorded is None:
             with self.database.write() as connection:
@@ -86,7 +90,7 @@ class WarehousePlace:
 
     def check(self, environment: str) -> None:
         """Raise unless the folder is there and is this store's."""
-        marked = self._marked()
+        marked = marked_environment(self.folder)
         if marked is None:
             raise CorruptData(
                 f"the warehouse {self.folder} is not the one of the store in {self.database.name}:"
@@ -99,7 +103,7 @@ class WarehousePlace:
                 f" {self.database.name} is the store {environment!r}; name the folder of this store"
             )
 
-    def _mark(self, environment: str, *, mode: int) -> None:
+    def mark(self, environment: str, *, mode: int) -> None:
         """Write the marker, if there is none. It is whole when it is there: it gets its name last.
 
         Of two nodes that write it at once, both write the same. Their process ids may be equal: on
@@ -127,30 +131,31 @@ class WarehousePlace:
         finally:
             os.close(folder)
 
-    def _marked(self) -> str | None:
-        """The environment that the marker names; None without one."""
-        path = self.folder / MARKER
-        try:
-            return str(json.loads(path.read_bytes())["environment"])
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptData(f"{path} is damaged: {error}; restore it from a backup") from error
+
+def marked_environment(warehouse: Path) -> str | None:
+    """The environment that the marker in ``warehouse`` names; None without one."""
+    path = warehouse / MARKER
+    try:
+        return str(json.loads(path.read_bytes())["environment"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(f"{path} is damaged: {error}; restore it from a backup") from error
 
 
-def recorded_warehouse(database: Database) -> str | None:
-    """The real path of the warehouse of the store in ``database``; None before it has one."""
+def recorded_warehouse(database: Database) -> Place | None:
+    """The warehouse of the store in ``database``; None before it has one."""
     database.ensure_schema(place.PART, place.VERSION, place.METADATA)
     with database.read() as connection:
-        recorded = place.read(connection)
-    return None if recorded is None else recorded.path
+        return place.read(connection)
 
 
 def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:
     """The warehouse that the setting names, or without one the recorded one. `InvalidInput`."""
-    folder = warehouse or recorded_warehouse(database)
+    recorded = recorded_warehouse(database)
+    folder = warehouse or (recorded and recorded.path)
     if not folder:
         raise InvalidInput(
             f"the store in {database.name} is new, and the folder of its tables is not named;"
@@ -158,4 +163,4 @@ def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:
         )
     if not os.path.isabs(folder):
         raise InvalidInput(f"warehouse is {folder!r}; name an absolute path")
-    return WarehousePlace(Path(folder), database)
+    return WarehousePlace(Path(folder), database, recorded.names if recorded else ())

@@ -1,0 +1,7 @@
+"""Backup of a store into one file while nodes run on it, and its restore."""
+
+from strandline.node.backup.manifest import Manifest
+from strandline.node.backup.restoring import restore
+from strandline.node.backup.taking import back_up
+
+__all__ = ["Manifest", "back_up", "restore"]

@@ -1,0 +1,279 @@
+"""The file of a backup: a tar file whose last member is the manifest.
+
+A file is copied once to the archive, with its size and SHA-256. A tar file cannot give a member
+back: where a file was moved meanwhile, it is copied again under its name, and the last member of a
+name counts; a member that the manifest does not name counts for nothing. The manifest is last, so
+an archive without it was cut off. Its own SHA-256 is in its header.
+
+A reader walks over the headers first, reads the manifest, and then each file that it names, where
+it lies. So a member is never written where the manifest does not say, and a name is checked before
+it is a path. Links, devices and other members that no backup has are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Protocol
+
+from strandline.errors import CorruptData, NotFound, Unavailable
+from strandline.node.backup.manifest import MANIFEST, Manifest, is_below, parsed
+
+_CHUNK = 1 << 20
+_TRIES = 5
+_DIGEST = "STRANDLINE.sha256"
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+
+
+class _Hashed:
+    """Exactly ``size`` bytes of a file and their SHA-256; zeros where the file was shortened."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._left = file, size
+        self.digest = hashlib.sha256()
+        self.is_whole = True
+
+    def read(self, size: int) -> bytes:
+        wanted = min(size, self._left)
+        data = self._file.read(wanted)
+        if len(data) < wanted:
+            self.is_whole = False
+            data += bytes(wanted - len(data))
+        self._left -= wanted
+        self.digest.update(data)
+        return data
+
+
+class ArchiveWriter:
+    """Writes an archive, of which ``manifest`` names the files and folders."""
+
+    def __init__(self, file: BinaryIO, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._folders = set(manifest.folders)
+        self._file = file
+        self._tar = tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - `finish` closes it
+        self._tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # tarfile's own, without a stub
+
+    def add_folder(self, source: Path, name: str) -> None:
+        """Name a folder, and let those use it who may use ``source``."""
+        if name in self._folders:
+            return
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, stat.S_IRWXU
+        with suppress(FileNotFoundError):  # moved or removed since it was listed
+            info.mode |= stat.S_IMODE(source.stat().st_mode)
+        self._add(info)
+        self._folders.add(name)
+        self.manifest.folders.append(name)
+
+    def add_file(self, source: Path, name: str) -> None:
+        """Copy a file under ``name``, in the place of what was copied so before.
+
+        Raises FileNotFoundError, and `Unavailable` where it is shortened each time it is copied.
+        """
+        for _ in range(_TRIES):
+            with source.open("rb") as file:
+                status = os.fstat(file.fileno())
+                info = tarfile.TarInfo(name)
+                info.size, info.mtime = status.st_size, status.st_mtime
+                info.mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR
+                hashed = _Hashed(file, info.size)
+                self._add(info, hashed)
+            if hashed.is_whole:
+                self.manifest.files[name] = info.size, hashed.digest.hexdigest()
+                return
+        raise Unavailable(f"{source} is shortened again and again; back up when that has ended")
+
+    def add_tree(self, source: Path, place: str) -> None:
+        """Copy what lies below ``source`` and is not in the archive yet, to the folder ``place``.
+
+        Symbolic links are left out, and so is what goes away meanwhile.
+        """
+        for path, folders, files in os.walk(source):
+            folders.sort()
+            folder = PurePosixPath(place) / Path(path).relative_to(source).as_posix()
+            self.add_folder(Path(path), folder.as_posix())
+            for file_name in sorted(files):
+                file, name = Path(path) / file_name, (folder / file_name).as_posix()
+                if name not in self.manifest.files and not file.is_symlink():
+                    with suppress(FileNotFoundError):
+                        self.add_file(file, name)
+
+    def remove_folder(self, place: str) -> None:
+        """From now on neither ``place`` nor what lies in it is in the backup."""
+        files, inside = self.manifest.files, f"{place}/"
+        for name in [name for name in files if name.startswith(inside)]:
+            del files[name]
+        self._folders = {n for n in self._folders if n != place and not n.startswith(inside)}
+        self.manifest.folders[:] = [n for n in self.manifest.folders if n in self._folders]
+
+    def finish(self) -> None:
+        """Write the manifest, and return when all is on disk."""
+        text = json.dumps(asdict(self.manifest), indent=1).encode()
+        info = tarfile.TarInfo(MANIFEST)
+        info.size = len(text)
+        info.pax_headers = {_DIGEST: hashlib.sha256(text).hexdigest()}
+        self._add(info, BytesIO(text))
+        self._tar.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _add(self, info: tarfile.TarInfo, content: _Readable | None = None) -> None:
+        self._tar.addfile(info, content)  # type: ignore[arg-type]  # it only reads
+        self._tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    offset: int
+    size: int
+    mode: int
+    mtime: float
+
+
+class Backup(ABC):
+    """A backup that is there. ``path`` is how messages name it."""
+
+    path: Path
+    manifest: Manifest
+
+    @abstractmethod
+    def _open(self, name: str) -> tuple[IO[bytes], _Member]:
+        """A file, at its start. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def folder_mode(self, name: str) -> int:
+        """The permission bits of a folder."""
+
+    def copy_file(self, name: str, target: Path) -> None:
+        """Copy a file to ``target``, which is not there.
+
+        Raises `CorruptData` where it is not there, or is not as it was written.
+        """
+        size, digest = self.manifest.files[name]
+        try:
+            read, member = self._open(name)
+        except FileNotFoundError:
+            raise CorruptData(
+                f"the backup {self.path} lacks the file {name}; use another one"
+            ) from None
+        hashed, left, mode = hashlib.sha256(), member.size, member.mode & 0o777
+        with read:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(target, flags, mode), "wb") as written:
+                os.fchmod(written.fileno(), mode)  # whatever the umask
+                while left and (chunk := read.read(min(left, _CHUNK))):
+                    hashed.update(chunk)
+                    left -= len(chunk)
+                    written.write(chunk)
+        if (member.size - left, hashed.hexdigest()) != (size, digest):
+            raise CorruptData(
+                f"the file {name} of the backup {self.path} is not as it was written"
+                f" ({member.size - left} bytes of {size}, or other content); use another backup"
+            )
+        os.utime(target, (member.mtime, member.mtime))
+
+
+class _Archive(Backup):
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self._file = file
+        self._members: dict[str, _Member] = {}
+        last = self._walk()
+        if last is None or last.name != MANIFEST:
+            raise CorruptData(
+                f"{path} does not end with {MANIFEST}: it was cut off, or is damaged; use another"
+                " backup"
+            )
+        read, member = self._open(MANIFEST)
+        with read:
+            text = read.read(member.size)
+        if hashlib.sha256(text).hexdigest() != last.pax_headers.get(_DIGEST):
+            raise CorruptData(f"{MANIFEST} of {path} is not as it was written; use another backup")
+        self.manifest = parsed(text, name=path)
+
+    def _walk(self) -> tarfile.TarInfo | None:
+        """Note where each member lies; the last one."""
+        last = None
+        try:
+            with tarfile.open(fileobj=self._file, mode="r:") as tar:
+                while (info := tar.next()) is not None:
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+                    if info.type not in _PLAIN or info.issparse() or not is_below(info.name):
+                        raise CorruptData(f"{self.path} is damaged: {info.name!r} is no file")
+                    if info.size < 0 or (last is not None and info.offset <= last.offset):
+                        raise CorruptData(f"{self.path} is damaged behind {info.name!r}")
+                    mode = stat.S_IMODE(info.mode)
+                    member = _Member(info.offset_data, info.size, mode, float(info.mtime))
+                    self._members[info.name] = member
+                    last = info
+        except tarfile.TarError as error:
+            if last is None:
+                raise NotFound(f"{self.path} is no backup: {error}") from None
+            raise CorruptData(f"{self.path} is damaged behind {last.name!r}: {error}") from error
+        return last
+
+    def _open(self, name: str) -> tuple[IO[bytes], _Member]:
+        member = self._members.get(name)
+        if member is None:
+            raise FileNotFoundError(name)
+        read = self.path.open("rb")
+        read.seek(member.offset)
+        return read, member
+
+    def folder_mode(self, name: str) -> int:
+        member = self._members.get(name)
+        return stat.S_IRWXU if member is None else member.mode | stat.S_IRWXU
+
+
+class _Unpacked(Backup):
+    """A backup of release 0.2.1, or a tar file that was unpacked: a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            text = (path / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(
+                f"{path} is no backup, or one that was not finished: it has no {MANIFEST}"
+            ) from None
+        self.manifest = parsed(text, name=path, mode=stat.S_IMODE(path.stat().st_mode))
+
+    def _open(self, name: str) -> tuple[IO[bytes], _Member]:
+        read = (self.path / name).open("rb")
+        status = os.fstat(read.fileno())
+        mode = stat.S_IMODE(status.st_mode)
+        return read, _Member(0, status.st_size, mode, status.st_mtime)
+
+    def folder_mode(self, name: str) -> int:
+        with suppress(FileNotFoundError):
+            return stat.S_IMODE((self.path / name).stat().st_mode) | stat.S_IRWXU
+        return stat.S_IRWXU
+
+
+@contextmanager
+def open_backup(path: Path) -> Iterator[Backup]:
+    """The backup at ``path``. `NotFound`, `CorruptData`, `IncompatibleFormat`."""
+    if path.is_dir():
+        yield _Unpacked(path)
+        return
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise NotFound(f"{path} is no backup: there is no such file") from None
+    with file:
+        yield _Archive(path, file)

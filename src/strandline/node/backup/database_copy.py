@@ -1,0 +1,148 @@
+"""The rows of a store, from one SQL database to another.
+
+The tables are those of `PARTS`, the same on every dialect. They are read in the order of their
+primary keys, a few hundred rows at a time, all in one snapshot, so memory stays bounded and no
+writer waits. A backup of a store on a server therefore has what a backup of a folder has: a SQLite
+database. Numbers that the database gives (ids of transactions, holds and locks) go on where they
+were: none is given again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, Table, delete, insert, select, text, tuple_
+
+from strandline.errors import AlreadyExists
+from strandline.metastorage import sql_tables
+from strandline.node.catalog_log import KEPT
+from strandline.node.store_database import PARTS, refuse_older_parts
+from strandline.sql import Database, SqliteDatabase, ground, open_sqlite
+from strandline.sql.ground import SCHEMA
+
+_ROWS = 256
+_IN_EMPTY_STORES = {SCHEMA.name, ground.CLOCK.name, KEPT.name, sql_tables.HEAD.name}
+_SEQUENCES = text("SELECT name, seq FROM sqlite_sequence")
+_SET_SEQUENCE = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
+_ADD_SEQUENCE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)")
+_SERVER_SEQUENCE = text("SELECT pg_get_serial_sequence(:name, :column)")
+_SET_SERVER_SEQUENCE = text(
+    "SELECT setval(CAST(pg_get_serial_sequence(:name, :column) AS regclass), :seq)"
+)
+
+
+def copy_database(store: Database, file: Path) -> None:
+    """Copy the database of a store, as of one moment, to ``file``, which is empty."""
+    if isinstance(store, SqliteDatabase):
+        with (
+            closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(file)) as copied,
+        ):
+            source.backup(copied)  # all pages in one step: one read transaction
+        return
+    refuse_older_parts(store, todo="start a node of this release on it before it is backed up")
+    with closing(open_sqlite(file)) as copied_database:
+        copy_rows(store, copied_database)
+
+
+def copy_rows(source: Database, target: Database) -> None:
+    """Copy the rows of ``source`` to ``target``, in one transaction of each.
+
+    Raises `AlreadyExists` where the target has a store, which another process may just have made.
+    """
+    with source.read() as connection:
+        parts = ground.versions_of(connection)
+    for part, (version, metadata) in PARTS.items():
+        if part in parts and part != ground.GROUND_PART:
+            target.ensure_schema(part, version, metadata)
+    tables = [t for part in sorted(parts) for t in PARTS[part][1].sorted_tables]
+    with target.write() as into, source.read() as connection:
+        _refuse_rows(into, name=target.name)
+        for table in tables:
+            target.allow_more_time(into)
+            into.execute(delete(table))
+            _copy_table(table, source, connection, target, into)
+        _copy_sequences(tables, connection, into)
+
+
+def _copy_table(
+    table: Table, source: Database, connection: Connection, target: Database, into: Connection
+) -> None:
+    key = tuple_(*table.primary_key)
+    names = [column.name for column in table.primary_key]
+    query = select(table).order_by(*table.primary_key).limit(_ROWS)
+    page = query
+    while True:
+        source.allow_more_time(connection)
+        rows = connection.execute(page).mappings().all()
+        target.allow_more_time(into)
+        if rows:
+            into.execute(insert(table), [dict(row) for row in rows])
+        if len(rows) < _ROWS:
+            return
+        last = tuple(rows[-1][name] for name in names)
+        page = query.where(key > tuple_(*last))
+
+
+def _copy_sequences(tables: list[Table], connection: Connection, into: Connection) -> None:
+    numbered = [t for t in tables if t.dialect_options["sqlite"]["autoincrement"]]
+    if not numbered:
+        return
+    if connection.dialect.name == "sqlite":
+        last_numbers = {row.name: row.seq for row in connection.execute(_SEQUENCES)}
+    else:
+        last_numbers = {table.name: _last_number(table, connection) for table in numbered}
+    for table in numbered:
+        given = {"name": table.name, "seq": last_numbers.get(table.name, 0)}
+        if not given["seq"]:
+            continue
+        if into.dialect.name != "sqlite":
+            column = next(iter(table.primary_key)).name
+            into.execute(_SET_SERVER_SEQUENCE, {**given, "column": column})
+        elif not into.execute(_SET_SEQUENCE, given).rowcount:
+            into.execute(_ADD_SEQUENCE, given)
+
+
+def _last_number(table: Table, connection: Connection) -> int:
+    """The last id that a server has given for ``table``; 0 for none. Not part of the snapshot."""
+    column = next(iter(table.primary_key)).name
+    sequence = connection.scalar(_SERVER_SEQUENCE, {"name": table.name, "column": column})
+    row = connection.execute(text(f"SELECT last_value, is_called FROM {sequence}")).one()
+    return int(row.last_value) if row.is_called else 0
+
+
+def refuse_used(database: Database) -> None:
+    """Raise `AlreadyExists` unless the database is new, or has no store in its tables.
+
+    The latter is what a restore leaves that was killed, and a node that was refused then.
+    """
+    with database.read() as connection:
+        _refuse_rows(connection, name=database.name)
+
+
+def _refuse_rows(connection: Connection, *, name: str) -> None:
+    # Before there is a part, `open_engine` refuses the tables of another program.
+    parts = ground.versions_of(connection)
+    tables = [t for part in parts if part in PARTS for t in PARTS[part][1].sorted_tables]
+    rows = [table for table in tables if table.name not in _IN_EMPTY_STORES]
+    if parts.keys() - PARTS.keys() or any(
+        connection.execute(select(table).limit(1)).first() for table in rows
+    ):
+        raise AlreadyExists(
+            f"{name} is not empty: it has a store, or what is left of one; restore to a new"
+            " database"
+        )
+
+
+def clear(database: Database) -> None:
+    """Remove all rows of a store whose restore failed."""
+    with database.read() as connection:
+        parts = ground.versions_of(connection)
+    with database.write() as connection:
+        for part in parts:
+            for table in PARTS[part][1].sorted_tables:
+                if table.name not in (SCHEMA.name, ground.CLOCK.name):
+                    database.allow_more_time(connection)
+                    connection.execute(delete(table))

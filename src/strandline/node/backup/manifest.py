@@ -1,0 +1,105 @@
+"""What a backup says of itself: ``backup.json``, the last of its files.
+
+Format 1, of release 0.2.1, is a folder of files. Format 2 is a tar file, or what ``tar -x`` makes
+of it; it may be of a store on servers, which has a ``warehouse``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, InvalidInput
+from strandline.metastore.session.wire_json import parse_json, read_json
+from strandline.node.place import DATABASE_FILE
+
+MANIFEST = "backup.json"
+FORMAT = 2
+UNFINISHED = ".unfinished"
+"""Behind the name of a file that gets its name when all is on disk."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """``files`` are sizes and SHA-256 by path; paths have slashes.
+
+    ``folders`` are all that there were, each after the one that it is in: empty tables have one.
+    ``store`` is the folder of the store, or its address without user and password. ``warehouse`` is
+    the real path of that of a store on servers, else empty. ``mode`` are the permission bits of
+    the store's folder.
+    """
+
+    format: int
+    release: str
+    store: str
+    environment: str
+    catalog_version: int
+    time: str
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    warehouse: str = ""
+    mode: int = 0o700
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
+
+def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
+    """The manifest of the backup ``name``. `CorruptData`, `IncompatibleFormat`.
+
+    ``mode`` is what holds for format 1, which has none.
+    """
+    try:
+        manifest: Manifest = read_json(text, Manifest)
+    except InvalidInput as error:
+        with suppress(InvalidInput):
+            _refuse_newer(parse_json(text), name=name)
+        raise CorruptData(f"{MANIFEST} of {name} is damaged: {error.message}") from error
+    _refuse_newer({"format": manifest.format, "release": manifest.release}, name=name)
+    if manifest.format == 1 and mode is not None:
+        manifest.mode = mode
+    if manifest.mode != stat.S_IMODE(manifest.mode):
+        raise CorruptData(f"{MANIFEST} of {name} is damaged: {manifest.mode} are no permissions")
+    for path in (*manifest.files, *manifest.folders):
+        if not is_below(path):
+            raise CorruptData(f"{MANIFEST} of {name} is damaged: {path!r} is no file of a backup")
+    if DATABASE_FILE not in manifest.files:
+        raise CorruptData(f"{MANIFEST} of {name} is damaged: it does not name {DATABASE_FILE}")
+    return manifest
+
+
+def _refuse_newer(given: object, *, name: Path) -> None:
+    """Raise `IncompatibleFormat` where the manifest ``given`` says that its format is newer."""
+    number = given.get("format") if isinstance(given, dict) else None
+    if isinstance(given, dict) and isinstance(number, int) and number > FORMAT:
+        raise IncompatibleFormat(
+            f"{name} has the format {number}, this release reads up to {FORMAT}; "
+            f"restore it with release {given.get('release')} or newer"
+        )
+
+
+def is_below(path: str) -> bool:
+    """Whether a path of a backup lies below the folder that it is restored to."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
+
+
+def refuse_target(target: Path) -> None:
+    """Raise unless ``target`` is a folder that is empty, or not there."""
+    if target.exists() and not target.is_dir():
+        raise InvalidInput(f"{target} is not a folder; name a folder that is empty or not there")
+    if target.is_dir() and any(target.iterdir()):
+        raise AlreadyExists(f"{target} is not empty; name a folder that is empty or not there")
+
+
+def refuse_inside(first: Path, second: Path) -> None:
+    """Raise `InvalidInput` where one of the two paths lies in the other."""
+    real, real_second = Path(os.path.realpath(first)), Path(os.path.realpath(second))
+    if real.is_relative_to(real_second) or real_second.is_relative_to(real):
+        raise InvalidInput(f"{first} and {second} lie in one another; name a place elsewhere")

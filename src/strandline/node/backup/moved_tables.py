@@ -1,0 +1,166 @@
+"""Tables and partitions whose folders are moved while a backup copies them.
+
+A backup names each file by where the copied database says that it lies. A table or partition whose
+folder was moved since (renamed, dropped, brought back) is fetched from where it lies now, and put
+there; again, if it moves again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, select
+
+from strandline.metastore.store import partition_moves
+from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
+from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.table_places import all_places
+from strandline.metastore.store.tables import STORE_ROW
+from strandline.model.places import Place
+from strandline.node.backup.archive import ArchiveWriter
+from strandline.node.backup.store_files import StoreFiles
+from strandline.sql import Database
+from strandline.transactions.tables import TXN_WRITE_ID
+
+
+@dataclass(frozen=True, slots=True)
+class _Whereabouts:
+    """Where a table and its partitions lie."""
+
+    place: Place
+    moves: frozenset[PartitionMove]
+
+
+def _whereabouts(connection: Connection) -> dict[int, _Whereabouts]:
+    places, moves = all_places(connection), partition_moves.of_all_tables(connection)
+    return {i: _Whereabouts(place, frozenset(moves.get(i, ()))) for i, place in places.items()}
+
+
+def fetch_moved(
+    store: Database, files: StoreFiles, copied: Database, archive: ArchiveWriter
+) -> None:
+    """Put tables whose folders moved meanwhile where the copied database says; find what misses."""
+    manifest = archive.manifest
+    sources: defaultdict[int, dict[str, Path | None]] = defaultdict(dict)
+    with copied.read() as connection:
+        then = seen = _whereabouts(connection)
+        places_then = {where.place for where in then.values()}
+        while True:
+            now, occupied = _read_whereabouts(store, then)
+            for place_now in occupied - places_then:
+                # A table that is made there in the restored store would show these files.
+                if (later := files.name(place_now)) is not None:
+                    archive.remove_folder(later)
+            if now == seen:  # nothing was moved while the last ones were fetched
+                break
+            for table_id, table_then in then.items():
+                place = files.name(table_then.place)
+                table_seen = seen.get(table_id, table_then)
+                table_now = now.get(table_id, table_seen)
+                if place is None or table_now == table_seen:
+                    continue
+                if table_now.place != table_seen.place:
+                    if table_then.place != table_now.place and table_then.place in occupied:
+                        archive.remove_folder(place)  # of another table
+                        sources[table_id].clear()
+                    archive.add_tree(files.folders.path(table_now.place), place)
+                moved = _MovedPartitions(
+                    files,
+                    table_now=files.folders.path(table_now.place),
+                    table_then=place,
+                    moves_now=table_now.moves,
+                    moves_then=table_then.moves,
+                    sources=sources[table_id],
+                )
+                moved.fetch(archive)
+            seen = now
+        for table_id, table_then in then.items():
+            partitions = sources[table_id].items()
+            manifest.missing += (place for place, source in partitions if source is None)
+            place = files.name(table_then.place)
+            if place is not None:
+                names = (f"{place}/{path}" for path in _committed_files(connection, table_id))
+                manifest.missing += (name for name in names if name not in manifest.files)
+
+
+def _read_whereabouts(
+    store: Database, table_ids: Container[int]
+) -> tuple[dict[int, _Whereabouts], set[Place]]:
+    """Where these tables lie now, and the places of all tables."""
+    # A folder is moved before the transaction that says so is committed: the lock waits for it.
+    with store.write() as connection:
+        whereabouts = _whereabouts(connection)
+    asked = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
+    return asked, {where.place for where in whereabouts.values()}
+
+
+def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
+    """The files of a transactional table that its rows name, by their paths in its folder."""
+    committed = (
+        select(STORE_ROW.c.name)
+        .join(
+            TXN_WRITE_ID,
+            (TXN_WRITE_ID.c.table_id == STORE_ROW.c.table_id)
+            & (TXN_WRITE_ID.c.write_id == STORE_ROW.c.write_id),
+        )
+        .where(STORE_ROW.c.table_id == table_id)
+        .where(STORE_ROW.c.kind.in_([RowKind.DATA_FILE.value, RowKind.DELETE_FILE.value]))
+        .where(TXN_WRITE_ID.c.commit_time.is_not(None))
+    )
+    return connection.execute(committed).scalars().all()
+
+
+@dataclass(frozen=True, slots=True)
+class _MovedPartitions:
+    """The partitions of a table that were moved between the copy of the database and now.
+
+    ``sources`` are the folders that they were fetched from, by the places that they were put at;
+    None for a partition that is nowhere.
+    """
+
+    files: StoreFiles
+    table_now: Path
+    table_then: str
+    moves_now: frozenset[PartitionMove]
+    moves_then: frozenset[PartitionMove]
+    sources: dict[str, Path | None]
+
+    def fetch(self, archive: ArchiveWriter) -> None:
+        """Put them where the copied database says; what else was found there goes."""
+        for move in self.moves_now - self.moves_then:
+            aside = self._place_aside(move)
+            if aside is not None:  # it would be in the way when the partition is dropped
+                archive.remove_folder(aside)
+        first_moves: dict[str, PartitionMove] = {}  # by the place that the copied database says
+        changed = self.moves_now ^ self.moves_then
+        for move in sorted(changed, key=lambda move: move.up_to_row, reverse=True):
+            was_aside = self._place_aside(move) if move in self.moves_then else None
+            first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
+        for place, move in first_moves.items():
+            source = self._folder_now(move)
+            # Where it was not moved yet, it is copied from there.
+            if source == self.sources.get(place, self.files.path(place)):
+                continue
+            self.sources[place] = source
+            archive.remove_folder(place)
+            if source is not None:
+                archive.add_tree(source, place)
+
+    def _folder_now(self, move: PartitionMove) -> Path | None:
+        """Where the folder of a partition that was or had been moved so lies; None if nowhere."""
+        moves = PartitionMoves(self.moves_now)
+        location, last = moves.follow(move.location, move.up_to_row)
+        aside = None if last is None else self._place_aside(last)
+        candidates = [] if aside is None else [self.files.path(aside)]
+        if last is None or last.target != PURGED:
+            candidates.append(self.table_now / location)
+        return next((path for path in candidates if path.is_dir()), None)
+
+    def _place_aside(self, move: PartitionMove) -> str | None:
+        """The name of the folder where a move aside leads; else None."""
+        if not move.aside or move.target == PURGED:
+            return None
+        return self.files.name(Place(move.target))

@@ -1,0 +1,189 @@
+"""Making a store of a backup, verified before anything says that it is there.
+
+Each file is compared with its size and SHA-256 while it is copied. The database gets its name when
+all else is there and on disk, and the catalog in it is opened then. What a killed restore leaves in
+a folder is no store, or a whole one that has not taken its place yet; a node refuses both.
+
+The database of a store on servers is made in the same way, in a temporary folder, and takes its
+new place there. Its rows are loaded into the server's database in one transaction, after the
+warehouse is marked with its environment: a killed restore leaves a warehouse without a store, or
+all of it. The blobs of its catalog go below the warehouse.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from strandline.clock import HybridClock
+from strandline.durable import ReadOnlyState
+from strandline.errors import Conflict, CorruptData, InvalidInput, UnknownOutcome
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.warehouse import make_folders
+from strandline.node.address import StoreAddress
+from strandline.node.backup.archive import Backup, open_backup
+from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
+from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
+from strandline.node.backup.store_files import CATALOG_FOLDER
+from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
+from strandline.node.place import DATABASE_FILE, Place
+from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
+from strandline.node.store_database import open_store_database
+from strandline.node.warehouse_place import WarehousePlace, marked_environment
+from strandline.sql import open_engine
+
+
+def restore(
+    backup: Path, address: StoreAddress, *, copy: bool, warehouse: str = ""
+) -> tuple[Manifest, Relocated]:
+    """Make the store in ``backup`` live at ``address``, where nothing is.
+
+    ``copy`` says that the store that was backed up lives on; see `relocate`. ``warehouse`` is that
+    of a store on servers, by default the one that it had. Where it fails, nothing is there again.
+
+    Raises `NotFound`, `AlreadyExists`, `CorruptData`, `IncompatibleFormat`, `Conflict`, and
+    `InvalidInput` for a place of another kind than the store had.
+    """
+    with open_backup(backup.absolute()) as opened:
+        manifest = opened.manifest
+        if bool(manifest.warehouse) != (address.folder is None) or not address.is_one_database:
+            kind, place = ("a store in a folder", "a folder")
+            if manifest.warehouse:
+                kind, place = ("a store on servers", "postgresql://USER@HOST/DATABASE")
+            raise InvalidInput(
+                f"{backup} is the backup of {kind}, and {address.name} is no place for one; restore"
+                f" it to {place}"
+            )
+        if address.folder is not None:
+            return manifest, _restore_folder(opened, address.folder, copy=copy)
+        return manifest, _restore_servers(opened, address, warehouse, copy=copy)
+
+
+def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
+    manifest = backup.manifest
+    refuse_target(folder)
+    refuse_inside(folder, backup.path)
+    try:
+        if not copy:
+            refuse_living_folder(Path(manifest.store), folder, manifest.environment)
+    except Conflict as error:
+        raise Conflict(
+            f"the store that was backed up is still in {manifest.store}. To restore it beside that "
+            "one, as a store of its own, add --copy; else move that folder away first"
+        ) from error
+    make_folders(folder, mode=manifest.mode)
+    try:
+        _copy_files(backup, folder)
+        return relocate(folder, copy=copy)
+    except BaseException:
+        _empty(folder)
+        raise
+
+
+def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) -> None:
+    """Copy all of a backup to ``folder``, the database last, under its name when all is on disk.
+
+    What is below the warehouse goes to ``warehouse`` where that is not in the folder.
+    """
+
+    def path(name: str) -> Path:
+        if warehouse is None or PurePosixPath(name).parts[0] != WAREHOUSE_FOLDER:
+            return folder / name
+        return warehouse / PurePosixPath(name).relative_to(WAREHOUSE_FOLDER)
+
+    manifest = backup.manifest
+    for name in manifest.folders:
+        path(name).mkdir(parents=True, exist_ok=True)
+        path(name).chmod(backup.folder_mode(name))
+    for name in manifest.files:
+        if name != DATABASE_FILE:
+            backup.copy_file(name, path(name))
+    unfinished = folder / f"{DATABASE_FILE}{UNFINISHED}"
+    backup.copy_file(DATABASE_FILE, unfinished)
+    os.sync()
+    os.rename(unfinished, folder / DATABASE_FILE)
+
+
+def _restore_servers(
+    backup: Backup, address: StoreAddress, warehouse: str, *, copy: bool
+) -> Relocated:
+    manifest = backup.manifest
+    folder = Path(warehouse or manifest.warehouse)
+    if not folder.is_absolute():
+        raise InvalidInput(f"warehouse is {str(folder)!r}; name an absolute path")
+    with closing(open_engine(address.objects, read_only=True)) as database:
+        refuse_used(database)
+    refuse_target(folder)
+    refuse_inside(folder, backup.path)
+    old = Path(manifest.warehouse)
+    # At its old place the warehouse is empty, so the store there is gone.
+    is_elsewhere = os.path.realpath(folder) != manifest.warehouse
+    if not copy and is_elsewhere and marked_environment(old) == manifest.environment:
+        raise Conflict(
+            f"the tables of the store that was backed up are still in {old}. To restore it beside"
+            " that one, as a store of its own, add --copy; else move that folder away first"
+        )
+    make_folders(folder, mode=manifest.mode)
+    try:
+        with TemporaryDirectory(prefix="strandline-restore-") as staging:
+            return _load(backup, address, folder, Path(staging), copy=copy)
+    except UnknownOutcome:
+        raise  # the store may be there
+    except BaseException:
+        _empty(folder)
+        raise
+
+
+def _load(
+    backup: Backup, address: StoreAddress, warehouse: Path, staging: Path, *, copy: bool
+) -> Relocated:
+    """Make the store in ``staging``, at its new place, and then load it into the server."""
+    staging.chmod(backup.manifest.mode)
+    _copy_files(backup, staging, warehouse=warehouse)
+    clock = HybridClock()
+    real = os.path.realpath(warehouse)
+    names = tuple(dict.fromkeys((str(warehouse), real)))
+    with closing(open_store_database(staging)) as restored:
+        place = LogPlace(restored, StoreAddress(staging), clock)
+        relocated = take_place(
+            place,
+            lambda names: StoreFolders(warehouse, warehouse=warehouse, names=names),
+            Place(real, 0, names),
+            old=backup.manifest.warehouse,
+            copy=copy,
+        )
+        if (staging / CATALOG_FOLDER).is_dir():
+            shutil.copytree(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
+        keep_blobs_at(place, str(warehouse / BLOBS_FOLDER))
+        with closing(open_engine(address.objects)) as database:
+            WarehousePlace(warehouse, database).mark(
+                relocated.environment, mode=backup.manifest.mode & 0o666
+            )
+            os.sync()
+            copy_rows(restored, database)
+            try:
+                with reading_catalog_log(LogPlace(database, address, clock)) as log:
+                    _verify(ReadOnlyState(log), relocated, name=address.name)
+            except BaseException:
+                clear(database)
+                raise
+    return relocated
+
+
+def _verify(state: ReadOnlyState, relocated: Relocated, *, name: str) -> None:
+    if state.environment != relocated.environment:
+        raise CorruptData(
+            f"{name} has the catalog of {state.environment!r} after the restore of"
+            f" {relocated.environment!r}; restore it to another database"
+        )
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

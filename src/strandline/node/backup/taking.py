@@ -1,0 +1,199 @@
+"""Taking a backup while nodes run on the store.
+
+A backup is one tar file (`strandline.node.backup.archive`): the database as of one moment, the
+blobs that its catalog names, and the files below the folder of the store, or its warehouse. It gets
+its name when it is whole and on disk. Until then it is called ``NAME.unfinished``, under a lock: a
+killed backup leaves that file, which the next one of that name writes anew.
+
+The order makes it consistent. A hold keeps the history first. Then the database is copied, inside
+one read transaction. Then the blobs of the catalog are copied, which a sweep may remove once the
+database of the store no longer names them: where one that the copy names is missing, both are
+copied again. The copied catalog has its blobs beside it, wherever they are in the store.
+
+A catalog in etcd has no snapshot in common with its rows. Its history is copied behind them, to the
+copied database, and proved. So it has each version that the rows know of. Those that it has beyond
+are projected by the first node, as after a crash between the two stores.
+
+Then the files are copied: a file of a transactional table is on disk before the database names it
+and stays afterwards, so each file that the copied database names is found, or was moved meanwhile
+(`strandline.node.backup.moved_tables`). At the end each file that the copied database names is
+looked for; what is missing was missing in the store, or deleted meanwhile, and is reported.
+
+The files of *plain* tables are Spark's: they are copied as they are found, not as of one moment.
+Files outside of the folder or warehouse (external tables) are not copied. Symbolic links are not
+followed, the warehouse aside, which may be one.
+
+Rejected: stopping the writers (a copy takes hours), and copying files first (a file that is added
+between would be named and not there).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
+
+from sqlalchemy import delete
+
+from strandline import __version__
+from strandline.clock import HybridClock, format_timestamp
+from strandline.errors import AlreadyExists, InvalidInput
+from strandline.metastore.store.warehouse import sync_folder
+from strandline.node.backup.archive import ArchiveWriter
+from strandline.node.backup.database_copy import copy_database
+from strandline.node.backup.manifest import FORMAT, UNFINISHED, Manifest, refuse_inside
+from strandline.node.backup.moved_tables import fetch_moved
+from strandline.node.backup.store_files import CATALOG_FOLDER, StoreFiles
+from strandline.node.catalog_log import LogPlace, bring_catalog, keep_blobs_at, reading_catalog_log
+from strandline.node.node import Node
+from strandline.node.place import DATABASE_FILE
+from strandline.node.store_database import CATALOG_MARK, head_of
+from strandline.sql import FenceRow, open_sqlite, sqlite_file, stored_time
+from strandline.transactions.holds import BACKUP
+from strandline.transactions.tables import HOLD
+
+HOLD_MS = 3_600_000
+FILES_A_RENEWAL = 1_000
+"""After so many files the hold is renewed; a file that takes an hour to copy outlives it."""
+
+
+def back_up(node: Node, target: Path, *, user: str) -> Manifest:
+    """Write a backup of the store of ``node`` to ``target``, a file that is not there.
+
+    Raises `AlreadyExists`, `InvalidInput`, and OSError where the disk does not do it.
+    """
+    target = target.absolute()
+    files = StoreFiles(node.folders, node.address.folder)
+    _refuse_file(target)
+    refuse_inside(target, files.root)
+    mode = node.settings.folder_mode
+    session = node.session(user=user)
+    with _unfinished(target, mode=mode & 0o666) as written, _temporary_folder(mode=mode) as work:
+        hold = session.hold(BACKUP, user, at=node.catalogs.complete_now(), ttl_ms=HOLD_MS)
+        try:
+            archive = ArchiveWriter(written, _copy_catalog(node, work))
+            with closing(open_sqlite(work / DATABASE_FILE)) as copied:
+                with copied.write() as connection:  # it would never be released there
+                    connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
+                for _ in _adding(files, archive):
+                    session.renew_hold(hold.hold_id, ttl_ms=HOLD_MS)
+                fetch_moved(node.database, files, copied, archive)
+            archive.add_tree(work / CATALOG_FOLDER, CATALOG_FOLDER)
+            archive.add_file(work / DATABASE_FILE, DATABASE_FILE)
+            archive.finish()
+        finally:
+            session.release_hold(hold.hold_id)
+    return archive.manifest
+
+
+def _adding(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
+    """Copy all files; yields now and then."""
+    copied = 0
+    for path, folder, names in files.walk():
+        inside = "" if folder == "." else f"{folder}/"
+        if inside:
+            archive.add_folder(path, folder)
+        for name in names:
+            with suppress(FileNotFoundError):  # moved or removed since it was listed
+                archive.add_file(path / name, f"{inside}{name}")
+            copied += 1
+            if copied % FILES_A_RENEWAL == 0:
+                yield
+
+
+def _refuse_file(target: Path) -> None:
+    if os.path.lexists(target):
+        raise AlreadyExists(f"{target} is there already; name a file that is not there")
+
+
+@contextmanager
+def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
+    """A file that no other backup writes; it becomes ``target`` at the end."""
+    path = target.with_name(f"{target.name}{UNFINISHED}")
+    if not target.parent.is_dir():
+        raise InvalidInput(f"there is no folder {target.parent}; make it, or name another file")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb") as written:
+        # Another backup may have finished since, and its file be what was opened here.
+        if not _locks(written) or not os.path.samestat(os.fstat(written.fileno()), path.stat()):
+            raise AlreadyExists(
+                f"another backup to {target} is running; wait for it, or name another file"
+            )
+        try:
+            os.fchmod(written.fileno(), mode)  # whatever the umask, and whoever was killed
+            os.ftruncate(written.fileno(), 0)
+            yield written
+            _refuse_file(target)
+            os.rename(path, target)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    sync_folder(target.parent)
+
+
+def _locks(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _temporary_folder(*, mode: int) -> Iterator[Path]:
+    """Where the database is copied to. Not beside the archive: that may be a network's folder."""
+    with TemporaryDirectory(prefix="strandline-backup-") as work:
+        os.chmod(work, mode)
+        yield Path(work)
+
+
+def _copy_catalog(node: Node, work: Path) -> Manifest:
+    """Copy the database and the blobs of its catalog, so that each blob that it names is there.
+
+    A blob that is missing twice is missing in the store; it is reported.
+    """
+    missing: frozenset[str] = frozenset()
+    while True:
+        file = work / DATABASE_FILE
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _mode_of(node)))
+        copy_database(node.database, file)
+        with closing(open_sqlite(file)) as copied:
+            place = LogPlace(copied, node.address, HybridClock())
+            with reading_catalog_log(place) as log:
+                if node.address.is_one_database:
+                    missing_before, missing = missing, log.copy_blobs(work / CATALOG_FOLDER)
+                    keep_blobs_at(place, "")
+                else:
+                    bring_catalog(place, log)
+            with copied.read() as connection:
+                fence = FenceRow.read(connection)
+                time = stored_time(connection)
+                marks = head_of(work).marks_of(sqlite_file.driver_of(connection))
+        if not missing or missing == missing_before:
+            return Manifest(
+                format=FORMAT,
+                release=__version__,
+                store=node.name,
+                environment="" if fence is None else fence.environment,
+                catalog_version=marks[CATALOG_MARK],
+                time=format_timestamp(time),
+                missing=sorted(missing),
+                warehouse="" if node.address.folder else os.path.realpath(node.folders.warehouse),
+                mode=stat.S_IMODE((node.address.folder or node.folders.warehouse).stat().st_mode),
+            )
+        # Swept between the two steps; the database of now names others.
+        for left in work.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _mode_of(node: Node) -> int:
+    folder = node.address.folder
+    if folder is None:
+        return node.settings.folder_mode & 0o666
+    return stat.S_IMODE((folder / DATABASE_FILE).stat().st_mode)

@@ -1,0 +1,317 @@
+"""Moving the catalog of a store to another log.
+
+The catalog moves alone: transactions, rows and folders stay in the SQL database of the store, which
+also remembers the log (`strandline.node.catalog_log`). So both logs belong to one such database.
+
+1. **Copy** the history to the new log, while nodes go on writing to the old one. Nobody can write
+   to the new log meanwhile (`FILLING`).
+2. **Prove** that both logs say the same, version by version. Both again, as long as nodes commit.
+3. **Seal** the old log behind exactly the version that was proved, switch the row that remembers
+   the log, and raise the fence of the rows: one SQL transaction, which decides. Its conditions are
+   the last version and the fence token, so no commit is left behind, and the row as it was.
+4. **Finish** (`finish_move`): the new log gets the seal, and a new epoch behind it.
+
+What a crash leaves: before 3, the old log as it was, and a copy that the next call goes on with.
+Behind 3, a store whose next opener does 4. Nodes that ran on the old log stop, as for a newer
+deploy generation, and are started again.
+
+etcd takes part in no SQL transaction. Where the catalog leaves etcd, or nodes commit faster than a
+copy is proved, the seal comes first, then the rest of the copy and the proof, and then the row. A
+crash between leaves a sealed log, which nodes refuse; the same command goes on, and one that names
+the old log as the new one takes the seal back.
+
+A log that the catalog has left is the beginning of the history, its seal included. So a catalog may
+move back, and the log then gets what it does not have.
+
+Of a shadow the first log decides: it is what the catalog leaves, and what gets the seal. The second
+gets its copy too, so that the shadow begins level.
+
+*Rejected*: a mark in each of the two logs (two marks can say that both are the truth, or none), and
+a new epoch in place of the seal (nodes would join it, and go on with the old log).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from strandline.catalog.applier import DELAY
+from strandline.durable import ReadOnlyState, Update, UpdateLog, config_in
+from strandline.durable.log import Frontier
+from strandline.durable.log_copy import LogCopy
+from strandline.durable.migrations import refuse_other
+from strandline.durable.sealing import FILLING, seal, token_behind
+from strandline.durable.state import AppliedUpdate, TrimmedAway
+from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
+from strandline.fencing import FenceToken
+from strandline.node.catalog_log import (
+    DEFAULT,
+    Kept,
+    LogPlace,
+    OpenedLog,
+    deciding_part,
+    finish_move,
+    kept_on,
+    opening_of,
+    parts_of,
+    put_kept,
+    remember,
+    remembered,
+)
+from strandline.node.membership import new_member_id
+from strandline.sql import FenceRow, Query
+
+ROUNDS = 10
+"""How often what nodes have committed meanwhile is copied and proved, before the log is sealed."""
+ATTEMPTS = 1000
+"""To seal a log to which nodes go on appending."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedCatalog:
+    """``frontier`` is that of the history that was copied and proved."""
+
+    source: Kept
+    target: Kept
+    frontier: Frontier
+
+
+def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -> MovedCatalog:
+    """Move the catalog to the log ``to`` at ``target``; it leaves ``leaving``, or what it is in.
+
+    An empty ``to`` is the log that it has; where it changes its address, the default one. Both
+    places have one SQL database. See the module. Raises `NotFound` without a catalog,
+    `InvalidInput` where it lies elsewhere or there already, `Conflict` where nodes commit too much
+    or another command moves it, and `CorruptData` where the new log is no copy: nothing has changed
+    then.
+    """
+    kept = remembered(source)
+    if kept is None:
+        raise NotFound(
+            f"there is no catalog in {source.address.name} yet; `strandline serve` creates one"
+        )
+    if kept.former:
+        finish_move(source, kept)
+    kept = remember(source, Kept(DEFAULT, source.catalog_address), instead_of=None)
+    if leaving not in ("", kept.name):
+        raise InvalidInput(f"the catalog of {source.address.name} is kept in the log {kept}")
+    address = target.catalog_address
+    new = Kept(to or (kept.name if address == kept.address else DEFAULT), address)
+    with ExitStack() as opened:
+        move = _Move(source, target, kept, new, opened)
+        frontier = move.make()
+    finish_move(target, move.switched)
+    return MovedCatalog(kept, replace(move.switched, former="", sealed_epoch=0), frontier)
+
+
+class _Move:
+    """One move, whose logs are open."""
+
+    def __init__(
+        self, source: LogPlace, target: LogPlace, kept: Kept, new: Kept, opened: ExitStack
+    ) -> None:
+        self._database = source.database
+        self._kept = kept
+        original = _open(deciding_part(kept.name), source, opened)
+        log = self._log = original.log
+        self._takes_part = original.upper_within is not None
+        self._state = ReadOnlyState(log)
+        self._position = self._state.take_recovered()[-1]
+        environment = self._state.environment
+        refuse_other(self._position.contents)
+        _refuse_delay(self._position, target)
+        self._token = self._first_token()
+        former = kept.address or deciding_part(kept.name)
+        self.switched = replace(new, former=former, sealed_epoch=self._token.epoch)
+        self._is_return = new == kept
+        if self._is_return and not self._is_sealed():
+            raise InvalidInput(f"the catalog is kept in the log {kept} already; nothing was moved")
+        target = replace(target, environment=environment or "")
+        original_parts = {_place_of(part, source) for part in parts_of(kept.name)}
+        self._copies = []
+        for number, part in enumerate(parts_of(new.name)):
+            if _place_of(part, target) == _place_of(deciding_part(kept.name), source):
+                continue
+            copy = _open(part, target, opened).log
+            names = str(replace(kept, name=deciding_part(kept.name))), str(replace(new, name=part))
+            if names[0] == names[1]:
+                names = names[0], f"the new {names[1]}"
+            self._refuse_other_catalog(copy, names[1], environment)
+            is_alone = number == 0 and _place_of(part, target) not in original_parts
+            token = FILLING if is_alone else None
+            self._copies.append(LogCopy(log, copy, names=names, token=token))
+
+    def make(self) -> Frontier:
+        """Copy, prove, seal and switch; the frontier that was proved."""
+        if self._is_return:
+            with self._database.write() as connection:
+                self._switch().switch(connection)
+            return self._log.frontier()
+        proved = Frontier(0, 0)
+        for _ in range(ROUNDS):
+            proved = self._copy_and_prove(proved)
+            if self._is_sealed():
+                return self._copy_and_switch()
+            if self._seal(proved, switching=self._takes_part):
+                return proved if self._takes_part else self._copy_and_switch()
+        for _ in range(ATTEMPTS):
+            if self._seal(None, switching=False):
+                return self._copy_and_switch()
+        raise Conflict(
+            f"nodes have committed between {ATTEMPTS} looks at the log and the appends behind them;"
+            " nothing was moved: stop the nodes, and call it again"
+        )
+
+    def _copy_and_prove(self, proved: Frontier) -> Frontier:
+        """Bring the copies level, and prove them; ``proved`` was proved before."""
+        while True:
+            before = self._log.frontier()
+            try:
+                levels = [copy.level(upper=before.upper)[0] for copy in self._copies] or [before]
+                frontier = min(levels, key=lambda level: level.upper)
+                above = proved.upper - 1 if proved.since == frontier.since else 0
+                for copy in self._copies:
+                    copy.prove(frontier, above=max(above, 0))
+            except (CorruptData, NotFound) as error:
+                if self._log.frontier().since != before.since:
+                    continue  # trimmed by a node meanwhile
+                raise CorruptData(
+                    f"the catalog was not moved, nodes go on with the log {self._kept}:"
+                    f" {error.message}"
+                ) from error
+            if self._log.frontier().since == frontier.since:
+                return frontier
+
+    def _seal(self, proved: Frontier | None, *, switching: bool) -> bool:
+        """Seal the log behind what was proved, or its present end; False where nodes were first.
+
+        With ``switching``, in the transaction that makes the new log the catalog's.
+        """
+        token = self._log.token()
+        if token is None or token.is_sealed:
+            return False
+        self._token = token
+        self.switched = replace(self.switched, sealed_epoch=token.epoch)
+        companion = self._switch()
+        if not switching:
+            with self._database.write() as connection:
+                companion.raise_fence(connection)
+        last = None if proved is None else proved.upper - 1
+        try:
+            while applied := self._state.updates_after(self._position, up_to=last):
+                self._position = applied[-1]
+        except TrimmedAway:
+            self._position = self._state.start()
+        if last not in (None, self._position.version):
+            return False
+        try:
+            seal(
+                self._log,
+                self._position,
+                token,
+                member=new_member_id(),
+                companion=companion if switching else None,
+            )
+        except (OutOfSync, Fenced):
+            return False
+        return True
+
+    def _copy_and_switch(self) -> Frontier:
+        """What a seal leaves to do that could not switch the row: bring it over, and do it now."""
+        with self._database.read() as connection:
+            self._switch().refuse_other(connection)
+        proved = self._copy_and_prove(Frontier(0, 0))
+        with self._database.write() as connection:
+            self._switch().switch(connection)
+        return proved
+
+    def _switch(self) -> _Switch:
+        return _Switch(self._kept, self.switched, token_behind(self._token))
+
+    def _is_sealed(self) -> bool:
+        token = self._log.token()
+        return token is not None and token.is_sealed
+
+    def _first_token(self) -> FenceToken:
+        """The present token; in a sealed log that before the seal."""
+        token = self._log.token()
+        if token is None:
+            raise CorruptData("the log has versions and no fence token; restore it from a backup")
+        if not token.is_sealed:
+            return token
+        with self._database.read() as connection:
+            fence = FenceRow.read(connection)
+        generation = 0 if fence is None else fence.token.deploy_generation
+        return FenceToken(generation, token.epoch)
+
+    def _refuse_other_catalog(self, log: UpdateLog, name: str, environment: str | None) -> None:
+        """Raise `Conflict` where ``log`` is not empty, and no beginning of this history."""
+        if log.token() is None:
+            return
+        state = ReadOnlyState(log)
+        last = state.recovered[-1]
+        frontier, own = log.frontier(), self._log.frontier()
+        if frontier.upper > own.upper:
+            is_same = False
+        elif max(frontier.since, own.since) < last.version:
+            is_same = self._log.updates(last.version, last.version + 1) == (last.update,)
+        else:
+            is_same = state.environment in (None, environment)
+        if not is_same:
+            raise Conflict(
+                f"the log {name} is not empty, and has another history: environment"
+                f" {state.environment}, up to version {last.version}; nothing was moved"
+            )
+
+
+class _Switch:
+    """What decides: the row that remembers the log, and the fence of the rows. A `Companion`."""
+
+    asks: tuple[Query, ...] = ()
+
+    def __init__(self, kept: Kept, new: Kept, token: FenceToken) -> None:
+        self._kept, self._new, self._token = kept, new, token
+
+    def begin(self, updates: Sequence[Update]) -> None:
+        """Nothing is done before."""
+
+    def write(self, connection: Any, updates: Sequence[Update]) -> None:
+        self.switch(connection)
+
+    def committed(self) -> None:
+        """Nothing is kept in memory."""
+
+    def switch(self, connection: Connection) -> None:
+        self.refuse_other(connection)
+        put_kept(connection, self._new)
+        self.raise_fence(connection)
+
+    def refuse_other(self, connection: Connection) -> None:
+        if kept_on(connection) != self._kept:
+            raise Conflict("another command has moved the catalog meanwhile; look where it is now")
+
+    def raise_fence(self, connection: Connection) -> None:
+        if FenceRow.read(connection) is not None:
+            FenceRow.raise_to(connection, self._token)
+
+
+def _open(part: str, place: LogPlace, opened: ExitStack) -> OpenedLog:
+    return opening_of(part, place)(place, opened)
+
+
+def _place_of(part: str, place: LogPlace) -> tuple[str, str]:
+    """Equal for two parts that are the same log of one store."""
+    return part, "" if part == "stash" else place.catalog_address
+
+
+def _refuse_delay(position: AppliedUpdate, target: LogPlace) -> None:
+    if not target.address.is_one_database and not int(config_in(position.contents, DELAY) or 0):
+        raise InvalidInput(
+            f"the catalog has no delay before its versions become active, and in"
+            f" {target.catalog_address} a transaction could never know which catalog it commits"
+            " under; only a store that was made with delay_ms above 0 can keep its catalog there"
+        )

@@ -1,0 +1,61 @@
+"""``strandline durable migrate``, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import CreateSchema
+from strandline.cli import main
+from strandline.node import Node
+from tests.servers import stores
+
+
+def run(*arguments: object, fails: bool = False) -> str:
+    result = CliRunner().invoke(main, [*map(str, arguments)])
+    assert (result.exit_code != 0) is fails, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+def test_a_store_moves_to_the_log_that_is_named_and_goes_on_there(
+    kind: str, tmp_path: Path
+) -> None:
+    made = stores.new_store(kind, tmp_path)
+    with Node.open(made.address, settings=made.settings) as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+    before = run("log", made.address)
+    said = run("durable", "migrate", "--from", made.address, "--to", f"{made.address}#persist")
+    assert "are the same in both logs" in said
+    assert "kept in the log persist now; start the nodes again" in said
+    assert run("log", made.address) == before
+    assert "0 errors" in run("verify", made.address)
+    with Node.open(made.address, settings=made.settings) as node:
+        node.session(user="ann").execute(CreateSchema(name="later"))
+    assert "later" in run("log", made.address)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "refusal"),
+    [
+        ("lake", "lake#tape", "the log of --to is 'tape'; it is one of metastorage, stash, "),
+        ("lake#stash", "lake#persist", "is kept in the log metastorage"),
+        ("lake", "lake", "is kept in the log metastorage already; nothing was moved"),
+        ("lake", "other#stash", "keep their rows in two databases"),
+        ("lake", "etcd://nowhere/lake", "name the PostgreSQL database that keeps the rest"),
+        ("nowhere", "nowhere#stash", "there is no store in"),
+        ("etcd://a/b", "etcd://c/d", "name the PostgreSQL database that keeps the rest"),
+    ],
+)
+def test_what_cannot_move_is_refused_with_the_reason(
+    source: str, target: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "lake" in source:
+        Node.open(tmp_path / "lake").close()
+    before = run("debug", "epoch", "lake") if "lake" in source else ""
+    assert refusal in run("durable", "migrate", "--from", source, "--to", target, fails=True)
+    if before:
+        assert run("debug", "epoch", "lake") == before

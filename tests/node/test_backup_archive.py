@@ -1,0 +1,168 @@
+"""The file of a backup: what is damaged, cut off or made by another program is refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import AlreadyExists, CorruptData, NotFound, StrandlineError, Unavailable
+from strandline.node.backup.archive import ArchiveWriter, open_backup
+from strandline.node.backup.manifest import MANIFEST, Manifest
+from strandline.node.backup.taking import _unfinished
+
+
+def new_manifest() -> Manifest:
+    return Manifest(2, "0.4.0", "/lake", "e", 7, "2026-11-20T10:00:00Z")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A backup with a database, two files and an empty folder."""
+    (tmp_path / "source").mkdir()
+    for name in ("strandline.db", "a", "b"):
+        (tmp_path / "source" / name).write_bytes(name.encode() * 40)
+    with (tmp_path / "archive").open("wb") as file:
+        writer = ArchiveWriter(file, new_manifest())
+        writer.add_folder(tmp_path / "source", "warehouse/empty")
+        for name in ("a", "b", "strandline.db"):
+            writer.add_file(tmp_path / "source" / name, name)
+        writer.finish()
+    return tmp_path / "archive"
+
+
+def read(archive: Path, target: Path) -> dict[str, bytes]:
+    """All files of a backup, which are copied to ``target``."""
+    with open_backup(archive) as backup:
+        for name in backup.manifest.files:
+            backup.copy_file(name, target / name)
+        return {name: (target / name).read_bytes() for name in backup.manifest.files}
+
+
+def test_no_flipped_byte_changes_what_is_restored(archive: Path, tmp_path: Path) -> None:
+    content = archive.read_bytes()
+    whole = read(archive, tmp_path / "whole")
+    end = content.rindex(b"}") + 1  # zeros follow
+    refused = 0
+    for position in range(0, end, 31):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x11
+        archive.write_bytes(damaged)
+        try:
+            assert read(archive, tmp_path / str(position)) == whole
+        except (CorruptData, NotFound):
+            refused += 1
+    assert refused > end // 31 // 10
+
+
+def test_a_file_that_was_cut_off_is_refused(archive: Path, tmp_path: Path) -> None:
+    content = archive.read_bytes()
+    end = content.rindex(b"}") + 1
+    for size in (0, 1, 511, 512, 513, 1024, 1600, 2048, end // 2, end - 600, end - 1):
+        archive.write_bytes(content[:size])
+        with pytest.raises((CorruptData, NotFound)):
+            read(archive, tmp_path / str(size))
+
+
+def linked(info: tarfile.TarInfo) -> None:
+    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+
+
+def hard_linked(info: tarfile.TarInfo) -> None:
+    info.type, info.linkname = tarfile.LNKTYPE, "a"
+
+
+def a_device(info: tarfile.TarInfo) -> None:
+    info.type = tarfile.CHRTYPE
+
+
+def named(name: str) -> Callable[[tarfile.TarInfo], None]:
+    return lambda info: setattr(info, "name", name)
+
+
+@pytest.mark.parametrize(
+    "change", [linked, hard_linked, a_device, named("../x"), named("/x"), named("a/../../x")]
+)
+def test_a_member_that_no_backup_has_is_refused(
+    archive: Path, tmp_path: Path, change: Callable[[tarfile.TarInfo], None]
+) -> None:
+    made = tmp_path / "made"
+    with tarfile.open(archive) as tar, tarfile.open(made, "w") as other:
+        for info in tar:
+            content = tar.extractfile(info)
+            if info.name == MANIFEST:
+                foreign = tarfile.TarInfo("foreign")
+                change(foreign)
+                other.addfile(foreign)
+            other.addfile(info, content)
+    with pytest.raises(CorruptData, match="is no file"):
+        read(made, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_last_copy_of_a_file_counts_and_what_was_taken_out_does_not(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "in").mkdir(parents=True)
+    with (tmp_path / "archive").open("wb") as file:
+        writer = ArchiveWriter(file, new_manifest())
+        for text in ("first", "second and longer"):
+            for name in ("strandline.db", "in/a"):
+                (source / name).write_text(text)
+                writer.add_file(source / name, f"t/{name}" if "/" in name else name)
+        writer.add_folder(source, "t/in")
+        writer.remove_folder("t")
+        writer.add_tree(source / "in", "u")
+        writer.finish()
+    expected = {"strandline.db": b"second and longer", "u/a": b"second and longer"}
+    assert read(tmp_path / "archive", tmp_path / "new") == expected
+    with open_backup(tmp_path / "archive") as backup:
+        assert backup.manifest.folders == ["u"]
+
+
+def test_a_file_that_is_shortened_while_it_is_copied_is_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 1000)
+    add = ArchiveWriter._add
+    sizes = [500, 200]
+
+    def shortening(writer: ArchiveWriter, info: tarfile.TarInfo, content: io.IOBase) -> None:
+        if sizes and info.name == "strandline.db":
+            os.truncate(source, sizes.pop(0))
+        add(writer, info, content)
+
+    monkeypatch.setattr(ArchiveWriter, "_add", shortening)
+    with (tmp_path / "archive").open("wb") as file:
+        writer = ArchiveWriter(file, new_manifest())
+        writer.add_file(source, "strandline.db")
+        writer.finish()
+    assert read(tmp_path / "archive", tmp_path / "new") == {"strandline.db": b"x" * 200}
+    sizes[:] = range(190, 100, -10)
+    with (tmp_path / "other").open("wb") as file, pytest.raises(Unavailable, match="shortened"):
+        ArchiveWriter(file, new_manifest()).add_file(source, "strandline.db")
+
+
+def test_a_backup_gets_its_name_at_the_end_and_two_do_not_write_one_file(tmp_path: Path) -> None:
+    target = tmp_path / "b"
+    (tmp_path / "b.unfinished").write_bytes(b"left by a killed backup")
+    with _unfinished(target, mode=0o600) as file:
+        with pytest.raises(AlreadyExists, match="is running"), _unfinished(target, mode=0o600):
+            pass
+        file.write(b"whole")
+        file.flush()
+        assert not target.exists()
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("b", b"whole")]
+
+
+def test_a_full_disk_leaves_nothing(archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"), _unfinished(archive, mode=0o600):
+        raise OSError(28, "No space left on device")
+    assert not archive.with_name("archive.unfinished").exists()
+    with pytest.raises(StrandlineError), _unfinished(archive, mode=0o600):
+        pass
+    assert archive.stat().st_size

@@ -1,0 +1,252 @@
+"""Backup and restore of a store on PostgreSQL, with each catalog log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import DropTable, RenameTable
+from strandline.cli import main
+from strandline.config import Settings
+from strandline.durable.log_copy import LogCopy
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    WrongEnvironment,
+)
+from strandline.metastore.session import LocalSession
+from strandline.node import Node
+from strandline.node.address import store_address
+from strandline.node.backup import back_up, restore, restoring, taking
+from strandline.node.backup.database_copy import copy_database, copy_rows
+from strandline.node.relocation import Relocated
+from strandline.sql import Database
+from tests.metastore.snapshots import paths_of
+from tests.node.test_backup import append, place
+from tests.node.test_catalog_log import fill, tables
+from tests.servers import postgresql, stores
+from tests.servers.stores import EmptyStore
+
+
+def new_store(tmp_path: Path, *, log: str = "metastorage", kind: str = "postgresql") -> EmptyStore:
+    settings = Settings(catalog_log=log)
+    if kind != "folder":
+        settings = replace(settings, delay_ms=100, clock_skew_ms=20)
+    return stores.new_store(kind, tmp_path / "old", settings=settings)
+
+
+def restored_to(
+    backup: Path, folder: Path, *, copy: bool = True, address: str = ""
+) -> tuple[EmptyStore, Relocated]:
+    address = address or postgresql.running().new_database()
+    settings = Settings(warehouse=str(folder))
+    target = store_address(address, settings)
+    _, relocated = restore(backup, target, copy=copy, warehouse=settings.warehouse)
+    return EmptyStore(address, settings), relocated
+
+
+def present_files(session: LocalSession, name: str) -> list[str]:
+    """The data files of a table that are on disk where the store says."""
+    return [path for path in paths_of(session, name) if (place(session, name) / path).is_file()]
+
+
+@pytest.fixture(
+    params=["stash", pytest.param("shadow:metastorage+persist", marks=pytest.mark.teeth)]
+)
+def log_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_store_on_a_server_is_restored_with_its_history_rows_and_files(
+    log_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was when its rows were copied; then a table is renamed, and one is dropped."""
+    store = new_store(tmp_path, log=log_name)
+    with Node.open(store.address, settings=store.settings) as node:
+        fill(node, "t", "u")
+        session = node.session(user="ann")
+        assert session.compact(node.catalogs.latest_catalog().version - 1)
+        before = session.history()
+        environment = node.catalogs.state.environment
+        last_txn = session.begin().txn_id
+        version = node.catalogs.latest_catalog().version
+
+        def then_others_move(*arguments: Any) -> None:
+            copy_database(*arguments)
+            session.execute(RenameTable(schema="default", table="t", new_name="moved"))
+            session.execute(DropTable(schema="default", table="u"))
+
+        monkeypatch.setattr(taking, "copy_database", then_others_move)
+        manifest = back_up(node, tmp_path / "b", user="ann")
+        assert manifest.missing == []
+        assert manifest.catalog_version == version
+    copy, relocated = restored_to(tmp_path / "b", tmp_path / "new")
+    assert relocated.environment != environment
+    with Node.open(copy.address, settings=copy.settings) as node:
+        session = node.session(user="bob")
+        assert tables(node) == ["t", "u"]
+        assert session.history()[: len(before)] == before
+        assert place(session, "default.t").is_relative_to(tmp_path / "new")
+        for name in ("default.t", "default.u"):
+            assert present_files(session, name) == ["data.parquet"]
+        assert node.transactions.holds.list() == ()
+        assert session.begin().txn_id > last_txn
+        append(session, "default.t", "b.parquet")
+        fill(node, "v")
+    with Node.open(store.address, settings=store.settings) as node:
+        assert node.catalogs.state.environment == environment
+        assert tables(node) == ["moved"]
+        assert present_files(node.session(user="ann"), "default.moved") == ["data.parquet"]
+    verified = CliRunner().invoke(main, ["verify", copy.address])
+    assert " is missing" not in verified.output
+    assert " 0 leftovers in " in verified.output
+
+
+@pytest.fixture
+def backed_up(tmp_path: Path) -> EmptyStore:
+    """A store with one table and no blob of its catalog, and a backup of it, ``b``."""
+    store = new_store(tmp_path, log="persist")
+    with Node.open(store.address, settings=store.settings) as node:
+        fill(node, "t")
+    made = CliRunner().invoke(main, ["backup", store.address, str(tmp_path / "b")])
+    assert made.exit_code == 0, made.output
+    return store
+
+
+def test_what_is_there_already_is_left_alone(backed_up: EmptyStore, tmp_path: Path) -> None:
+    with pytest.raises(AlreadyExists, match="it has a store"):
+        restored_to(tmp_path / "b", tmp_path / "new", address=backed_up.address)
+    with pytest.raises(AlreadyExists, match="old/warehouse is not empty"):
+        restored_to(tmp_path / "b", Path(backed_up.settings.warehouse))
+    with pytest.raises(Conflict, match=r"still in .*/old/warehouse.*--copy"):
+        restored_to(tmp_path / "b", tmp_path / "new", copy=False)
+    with pytest.raises(InvalidInput, match="is the backup of a store on servers"):
+        restore(tmp_path / "b", store_address(tmp_path / "new", Settings()), copy=True)
+    assert not (tmp_path / "new").exists()
+    with Node.open(backed_up.address, settings=backed_up.settings) as node:
+        assert tables(node) == ["t"]
+
+
+def test_a_lost_store_is_restored_to_its_place_as_itself(
+    backed_up: EmptyStore, tmp_path: Path
+) -> None:
+    warehouse = Path(backed_up.settings.warehouse)
+    warehouse.rename(tmp_path / "broken")
+    address = postgresql.running().new_database()
+    result = CliRunner().invoke(main, ["restore", str(tmp_path / "b"), address])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("restored to postgresql://")
+    with Node.open(address, settings=backed_up.settings) as node:
+        assert present_files(node.session(user="ann"), "default.t") == ["data.parquet"]
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_a_restore_that_fails_leaves_a_database_that_the_next_one_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgresql.running().new_database()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise CorruptData("another catalog")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(restoring, "_verify", refuse)
+        with pytest.raises(CorruptData, match="another catalog"):
+            restored_to(tmp_path / "b", tmp_path / "new", address=address)
+    assert list((tmp_path / "new").iterdir()) == []
+    restored, _ = restored_to(tmp_path / "b", tmp_path / "new", address=address)
+    with Node.open(restored.address, settings=restored.settings) as node:
+        assert tables(node) == ["t"]
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_a_store_that_is_made_while_one_is_restored_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgresql.running().new_database()
+    settings = Settings(warehouse=str(tmp_path / "another"))
+
+    def copy_late(*databases: Database) -> None:
+        with Node.open(address, settings=settings) as node:
+            fill(node, "u")
+        copy_rows(*databases)
+
+    monkeypatch.setattr(restoring, "copy_rows", copy_late)
+    with pytest.raises(AlreadyExists, match="is not empty"):
+        restored_to(tmp_path / "b", tmp_path / "new", address=address)
+    assert list((tmp_path / "new").iterdir()) == []
+    with Node.open(address, settings=settings) as node:
+        assert tables(node) == ["u"]
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_a_restore_that_is_killed_before_its_rows_are_loaded_leaves_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgresql.running().new_database()
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(restoring, "copy_rows", kill)
+    monkeypatch.setattr(restoring, "_empty", kill)
+    with pytest.raises(Killed):
+        restored_to(tmp_path / "b", tmp_path / "new", address=address)
+    monkeypatch.setattr(restoring, "copy_rows", copy_rows)
+    with pytest.raises(WrongEnvironment, match="holds no store yet"):
+        Node.open(address, settings=Settings(warehouse=str(tmp_path / "new")))
+    restored, _ = restored_to(tmp_path / "b", tmp_path / "another", address=address)
+    with Node.open(restored.address, settings=restored.settings) as node:
+        assert tables(node) == ["t"]
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("log", ["metastorage", pytest.param("persist", marks=pytest.mark.soak)])
+def test_a_catalog_in_etcd_is_restored_beside_its_rows(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was made after the rows were copied is there too; and the history is trimmed then."""
+    store = new_store(tmp_path, log=log, kind="etcd")
+    with Node.open(store.address, settings=store.settings) as node:
+        fill(node, "t")
+        session = node.session(user="ann")
+        assert session.compact(node.catalogs.latest_catalog().version)
+        fill(node, "u")
+
+        def then_one_is_created(*arguments: Any) -> None:
+            copy_database(*arguments)
+            fill(node, "later", rows=0)
+
+        prove, to_trim = LogCopy.prove, [node.catalogs.latest_catalog().version]
+
+        def behind_a_trim(*arguments: Any) -> None:
+            if to_trim:
+                assert session.compact(to_trim.pop())
+            prove(*arguments)
+
+        monkeypatch.setattr(taking, "copy_database", then_one_is_created)
+        monkeypatch.setattr(LogCopy, "prove", behind_a_trim)
+        manifest = back_up(node, tmp_path / "b", user="ann")
+        assert not to_trim
+        assert manifest.catalog_version == node.catalogs.latest_catalog().version
+        before = session.history()
+    with pytest.raises(InvalidInput, match="restore it to postgresql://"):
+        address = store_address(store.address, store.settings)
+        restore(tmp_path / "b", address, copy=True, warehouse=str(tmp_path / "new"))
+    restored, _ = restored_to(tmp_path / "b", tmp_path / "new")
+    with Node.open(restored.address, settings=restored.settings) as node:
+        session = node.session(user="bob")
+        assert tables(node) == ["later", "t", "u"]
+        assert session.history()[: len(before)] == before
+        assert present_files(session, "default.u") == ["data.parquet"]
+        assert place(session, "default.later").is_dir()
+        append(session, "default.later", "a.parquet")

@@ -1,0 +1,379 @@
+"""A store's catalog moves to another log: what goes with it, who stops, what a crash leaves."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.config import Settings
+from strandline.durable import DurableCatalogState, Replaced
+from strandline.durable.log_copy import LogCopy
+from strandline.errors import (
+    Conflict,
+    CorruptData,
+    Fenced,
+    InvalidInput,
+    OutOfSync,
+    StrandlineError,
+)
+from strandline.metastore.store.rows import DataFile
+from strandline.model.descriptors import Setting
+from strandline.node import Node, catalog_move
+from strandline.node.address import StoreAddress
+from strandline.node.backup import back_up, restore
+from strandline.node.catalog_log import LogPlace, open_catalog_log, remembered
+from strandline.node.catalog_move import MovedCatalog, move_catalog
+from strandline.node.membership import join_or_create
+from strandline.node.store_database import open_store_database
+from strandline.sql import SqliteDatabase, open_engine
+from tests.node.test_catalog_log import fill, tables
+from tests.servers import stores
+
+WAYS = ["metastorage", "stash", "persist", "shadow", "stash", "shadow:persist+stash", "metastorage"]
+
+
+def move(folder: Path, to: str, *, leaving: str = "") -> MovedCatalog:
+    with place_of(folder) as place:
+        return move_catalog(place, place, leaving=leaving, to=to)
+
+
+@contextmanager
+def place_of(folder: Path) -> Iterator[LogPlace]:
+    with closing(open_store_database(folder)) as database:
+        yield LogPlace(database, StoreAddress(folder), HybridClock())
+
+
+@contextmanager
+def joined(folder: Path) -> Iterator[DurableCatalogState]:
+    with place_of(folder) as place, joined_at(place) as state:
+        yield state
+
+
+@contextmanager
+def joined_at(place: LogPlace, *, delay_ms: int = 0) -> Iterator[DurableCatalogState]:
+    """The catalog as a node joins or makes it, without the rest of a node."""
+    with ExitStack() as opened:
+        log = open_catalog_log(place, opened, wanted="").log
+        yield join_or_create(
+            log,
+            place.database,
+            member="m",
+            delay_ms=delay_ms,
+            skew_ms=0,
+            default_location="file:/warehouse/default",
+        )
+
+
+def commit(state: DurableCatalogState, name: str) -> None:
+    transaction = state.transaction(state.recovered[-1], author="ann")
+    with transaction.entry("configure", {"name": name}):
+        transaction.put(Setting(name, "here"))
+    state.recovered.append(state.commit_transaction(transaction))
+
+
+def notes(state: DurableCatalogState) -> set[str]:
+    settings = state.recovered[-1].contents.objects("setting")
+    return {note.name for note in settings if note.value.value == "here"}
+
+
+def history(state: DurableCatalogState) -> list[object]:
+    return [(one.version, one.time, one.contents.dump()) for one in state.recovered]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "s"
+    folder.mkdir()
+    with joined(folder):
+        return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A store of its own, as if it had been made there."""
+    copied = tmp_path / "s"
+    shutil.copytree(made, copied)
+    return copied
+
+
+def test_a_catalog_moves_through_all_logs_with_its_history(folder: Path) -> None:
+    for number, to in enumerate(WAYS[1:], start=1):
+        with joined(folder) as state:
+            before = history(state)
+        moved = move(folder, to, leaving=WAYS[number - 1])
+        assert (moved.source.name, moved.target.name) == (WAYS[number - 1], to)
+        with joined(folder) as state:
+            assert history(state)[: len(before)] == before
+            commit(state, f"note {number}")
+            assert notes(state) == {f"note {n}" for n in range(1, number + 1)}
+            if number % 2 == 0:
+                assert state.compact(state.recovered[-1].version)
+
+
+def test_a_node_that_runs_stops_and_can_write_nothing_more(tmp_path: Path) -> None:
+    with Node.open(tmp_path / "s") as node:
+        fill(node, "t")
+        session = node.session(user="ann")
+        txn_id = session.begin().txn_id
+        table = session.table("default.t")
+        move(tmp_path / "s", "stash")
+        with pytest.raises(StrandlineError):
+            session.stage(
+                txn_id, table.descriptor.id, add=[DataFile(file_id=2, path="x", rows=1, bytes=1)]
+            )
+        with pytest.raises(Fenced, match="is moved from this log to another one"):
+            fill(node, "u")
+        with pytest.raises(StrandlineError):
+            node.catalogs.present()
+        assert "start the node again" in node.replaced.result(timeout=30)
+        assert tables(node) == ["t"]
+    with Node.open(tmp_path / "s") as node:
+        fill(node, "u")
+        assert tables(node) == ["t", "u"]
+    with pytest.raises(InvalidInput, match="set it to stash"):
+        Node.open(tmp_path / "s", settings=Settings(catalog_log="metastorage"))
+
+
+def committing(folder: Path, times: int) -> Callable[[Callable[..., None]], Any]:
+    """Lets another process commit behind each of the first proofs."""
+    left = list(range(times))
+
+    def wrap(prove: Callable[..., None]) -> Any:
+        def proved(*arguments: Any, **named: Any) -> None:
+            prove(*arguments, **named)
+            if left:
+                with joined(folder) as state:
+                    commit(state, f"late {left.pop()}")
+
+        return proved
+
+    return wrap
+
+
+def test_what_nodes_commit_meanwhile_moves_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogCopy, "prove", committing(folder, 3)(LogCopy.prove))
+    move(folder, "stash")
+    with joined(folder) as state:
+        assert notes(state) == {"late 0", "late 1", "late 2"}
+
+
+def test_a_catalog_to_which_nodes_commit_all_the_time_moves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_move, "ROUNDS", 2)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(LogCopy, "prove", committing(folder, 2)(LogCopy.prove))
+        patch.setattr(catalog_move._Switch, "switch", killed)
+        move(folder, "stash")
+    with pytest.raises(Replaced, match="run `strandline durable migrate` again"), joined(folder):
+        pass
+    move(folder, "stash")
+    with joined(folder) as state:
+        assert notes(state) == {"late 0", "late 1"}
+
+
+def test_a_log_that_cannot_be_sealed_stays_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_move, "ROUNDS", 1)
+    monkeypatch.setattr(catalog_move, "ATTEMPTS", 1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OutOfSync("a node was first")
+
+    with monkeypatch.context() as patch, pytest.raises(Conflict, match="stop the nodes"):
+        patch.setattr(catalog_move, "seal", refuse)
+        move(folder, "stash")
+    with joined(folder) as state:
+        commit(state, "on")
+        assert log_of(folder) == "metastorage"
+
+
+def test_a_copy_with_an_altered_update_is_found_and_nothing_moves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LogCopy._append
+
+    def altering(self: LogCopy, updates: Any) -> None:
+        append(self, [*updates[:-1], replace(updates[-1], author="eve")])
+
+    monkeypatch.setattr(LogCopy, "_append", altering)
+    with pytest.raises(CorruptData, match=r"nodes go on with the log metastorage.*eve"):
+        move(folder, "stash")
+    with joined(folder) as state:
+        commit(state, "on")
+    monkeypatch.undo()
+    # The half of it that is there is no beginning of this history.
+    with pytest.raises(Conflict, match="has another history"):
+        move(folder, "stash")
+
+
+def test_a_log_that_the_catalog_has_left_gets_what_was_trimmed_since(folder: Path) -> None:
+    move(folder, "stash")
+    with joined(folder) as state:
+        commit(state, "on")
+    move(folder, "metastorage")
+    with joined(folder) as state:
+        assert state.compact(state.recovered[-1].version)
+        commit(state, "off")
+    assert move(folder, "stash").frontier.since > 0
+
+
+@pytest.mark.parametrize(
+    ("to", "refusal"),
+    [("metastorage", "is kept in the log metastorage already"), ("", "already")],
+)
+def test_a_move_to_where_the_catalog_is_changes_nothing(
+    folder: Path, to: str, refusal: str
+) -> None:
+    with pytest.raises(InvalidInput, match=refusal):
+        move(folder, to)
+    with pytest.raises(InvalidInput, match="is kept in the log metastorage"):
+        move(folder, "stash", leaving="persist")
+
+
+class Killed(BaseException):
+    """The process ends here: no statement behind it has an effect."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
+    """Ends the process behind its write transaction number ``at``; the count of them."""
+    write, count = SqliteDatabase._write, [0]
+
+    @contextmanager
+    def counted(*arguments: Any, **named: Any) -> Iterator[Any]:
+        count[0] += 1
+        if at and count[0] > at:
+            raise Killed
+        with write(*arguments, **named) as connection:
+            yield connection
+        if count[0] == at:
+            raise Killed
+
+    monkeypatch.setattr(SqliteDatabase, "_write", counted)
+    return count
+
+
+def trimmed(folder: Path) -> Path:
+    with joined(folder) as state:
+        commit(state, "one")
+        state.compact(state.recovered[-1].version - 1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("leaving", "to"),
+    [("metastorage", "stash"), pytest.param("stash", "shadow", marks=pytest.mark.soak)],
+)
+def test_a_crash_at_each_write_leaves_one_log_that_works(
+    folder: Path, tmp_path: Path, leaving: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if leaving != "metastorage":
+        move(folder, leaving)
+    trimmed(folder)
+    whole = tmp_path / "whole"
+    shutil.copytree(folder, whole)
+    with monkeypatch.context() as patch:
+        writes = killing(patch, 0)
+        move(whole, to)
+    assert writes[0] > 5
+    named = set()
+    for at in range(1, writes[0] + 1):
+        copied = tmp_path / f"killed {at}"
+        shutil.copytree(folder, copied)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            killing(patch, at)
+            move(copied, to)
+        with joined(copied) as state:
+            assert notes(state) == {"one"}
+            commit(state, "two")
+            named.add(log_of(copied))
+        if log_of(copied) != to:
+            move(copied, to)
+        with joined(copied) as state:
+            assert notes(state) == {"one", "two"}
+            commit(state, "three")
+    assert named == {leaving, to}
+
+
+def log_of(folder: Path) -> str:
+    with place_of(folder) as place:
+        kept = remembered(place)
+        assert kept is not None
+        return kept.name
+
+
+# -- etcd ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.teeth
+def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_etcd = stores.new_store("etcd", tmp_path)
+    objects = in_etcd.settings.objects
+    with closing(open_engine(objects)) as database:
+        at = LogPlace(database, StoreAddress(None, objects, objects), HybridClock())
+        etcd = replace(at, address=StoreAddress(None, in_etcd.address, objects))
+        with joined_at(at, delay_ms=1) as state:
+            commit(state, "one")
+        move_catalog(at, at, leaving="metastorage", to="stash")
+        moved = move_catalog(at, etcd, leaving="stash", to="")
+        assert str(moved.target).startswith("metastorage in etcd://")
+        with pytest.raises(InvalidInput, match="name the store by that address"):
+            remembered(at)
+        with joined_at(etcd) as state:
+            commit(state, "two")
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(catalog_move._Switch, "switch", killed)
+            move_catalog(etcd, at, leaving="", to="metastorage")
+        with pytest.raises(Fenced, match="run `strandline durable migrate` again"), joined_at(etcd):
+            pass
+        move_catalog(etcd, etcd, leaving="", to="")  # takes the seal back
+        with joined_at(etcd) as state:
+            commit(state, "three")
+        for _ in range(2):
+            with monkeypatch.context() as patch, pytest.raises(Killed):
+                patch.setattr(catalog_move._Switch, "switch", killed)
+                move_catalog(etcd, at, leaving="", to="metastorage")
+        move_catalog(etcd, at, leaving="", to="metastorage")
+        with pytest.raises(InvalidInput, match="name the store by the address of that database"):
+            remembered(etcd)
+        with joined_at(at) as state:
+            commit(state, "four")
+            assert notes(state) == {"one", "two", "three", "four"}
+
+
+def test_a_catalog_without_a_delay_does_not_move_to_etcd(folder: Path) -> None:
+    with place_of(folder) as place:
+        etcd = replace(place, address=StoreAddress(None, "etcd://nowhere/x", "postgresql://db"))
+        with pytest.raises(InvalidInput, match="delay_ms above 0"):
+            move_catalog(place, etcd, leaving="", to="")
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+def test_a_catalog_that_has_left_persist_comes_back_to_it_after_a_restore(tmp_path: Path) -> None:
+    folder, again = tmp_path / "s", tmp_path / "r"
+    with Node.open(folder, settings=Settings(catalog_log="persist")) as node:
+        fill(node, "t", rows=0)
+        assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
+    move(folder, "stash")
+    with Node.open(folder) as node:
+        back_up(node, tmp_path / "b", user="ann")
+    restore(tmp_path / "b", StoreAddress(again), copy=True)
+    move(again, "persist")
+    with Node.open(again) as node:
+        fill(node, "u", rows=0)
+        assert tables(node) == ["t", "u"]
