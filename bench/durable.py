@@ -1,16 +1,23 @@
 """The logs of a catalog: a commit, the same in a large catalog, and the start on a large catalog.
 
 Each log is measured through the durable state, as a node uses it, and without the catalog's own
-commands. Objects have some 120 bytes.
+commands. Objects are tables of twenty columns, in a log that begins with a snapshot of them.
 """
 
 from __future__ import annotations
 
+import gc
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import psycopg
@@ -21,66 +28,117 @@ from strandline.durable import (
     AppliedUpdate,
     CatalogTransaction,
     DurableCatalogState,
+    Position,
     StashLog,
+    Update,
     UpdateLog,
     durable_state,
 )
+from strandline.durable.chunks import CHUNK_BYTES
+from strandline.durable.contents import EMPTY
+from strandline.durable.migrations import present_format
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY
 from strandline.durable.persist.persist_log import PersistLog
 from strandline.durable.state import ENVIRONMENT
-from strandline.model.descriptors import ConfigEntry
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    ConfigEntry,
+    SchemaVersion,
+    TableDescriptor,
+    TableKind,
+)
+from strandline.model.types import BIGINT, STRING
+from strandline.node.catalog_dump import write_dump
 from strandline.sql import open_engine
-from tests.durable.logs import LOGS, SHARD, LogKind, Persist
+from strandline.work import keeping_garbage
+from tests.durable.logs import LOGS, SHARD, LogKind, OnMetastorage, Persist
 from tests.durable.updates import TOKEN, begin, update
 from tests.metastorage.stores import STORES
 from tests.servers.postgresql import PostgresServer
 
-MEASURED = (
-    "metastorage on sqlite",
-    "stash on sqlite",
-    "stash on postgresql",
-    "persist on sqlite",
-    "persist on postgresql",
-)
-PERSIST = {
-    f"persist on {name}": Persist(STORES[name], tidied_every=EVERY)
-    for name in ("sqlite", "postgresql")
+KINDS: dict[str, LogKind] = {
+    "metastorage on sqlite": OnMetastorage(STORES["sqlite"], chunk_bytes=CHUNK_BYTES),
+    "stash on sqlite": LOGS["stash on sqlite"],
+    "stash on postgresql": LOGS["stash on postgresql"],
+    "persist on sqlite": Persist(STORES["sqlite"], tidied_every=EVERY),
+    "persist on postgresql": Persist(STORES["postgresql"], tidied_every=EVERY),
 }
-KINDS: dict[str, LogKind] = LOGS | PERSIST
+"""As a node has them: the tests cut snapshots and roll up far more often."""
 FEW, MANY = 100, 100_000
 BATCH = 10_000
 CALLS, WARM_UP = 300, 30
 SECONDS = 3.0
+INSERT_MS = 1.5
+CONSTANT_MIB = 32.0
+"""What a dump may need for itself, however large the catalog is."""
+IN_A_FOLDER = "metastorage on sqlite"
+
+COLUMNS = tuple(
+    ColumnDescriptor(n + 1, f"column_{n}", STRING if n % 2 else BIGINT) for n in range(20)
+)
+TABLE = TableDescriptor(
+    0, 1, "", "bench", TableKind.MANAGED, False, "parquet", (SchemaVersion(1, COLUMNS),), 21, 2
+)
 
 
 class Writer:
     """A state and the version that it has come to."""
 
     def __init__(self, log: UpdateLog) -> None:
-        self.state: DurableCatalogState = durable_state(log).open(
-            member="bench", initialize=_initialize, raise_fence=lambda _token, _environment: None
+        openable = durable_state(log)
+        self.state: DurableCatalogState = (
+            openable.join(member="bench")
+            if openable.is_initialized()
+            else openable.open(
+                member="bench",
+                initialize=_initialize,
+                raise_fence=lambda _token, _environment: None,
+            )
         )
         self.latest: AppliedUpdate = self.state.take_recovered()[-1]
 
-    def insert(self, *names: str) -> None:
-        """One transaction that inserts an object of each name."""
+    def insert(self, name: str) -> None:
+        """One transaction that inserts a table."""
         transaction = self.state.transaction(self.latest, author="bench")
-        with transaction.entry("set_configuration", {"names": len(names)}):
-            for name in names:
-                transaction.put(ConfigEntry(name, "x" * 100))
+        insert(transaction, name)
         self.latest = self.state.commit_transaction(transaction)
 
-    def fill(self, count: int) -> None:
-        """Insert so many objects, and let the log begin with a snapshot of them."""
-        for start in range(0, count, BATCH):
-            self.insert(*(f"object_{n}" for n in range(start, min(start + BATCH, count))))
-        self.state.compact(self.latest.version)
+
+def insert(transaction: CatalogTransaction, *names: str) -> None:
+    with transaction.entry("create_table", {"tables": len(names)}):
+        for object_id, name in zip(transaction.allocate_id(amount=len(names)), names, strict=True):
+            transaction.put(replace(TABLE, id=object_id, name=name))
 
 
 def _initialize(transaction: CatalogTransaction) -> None:
     with transaction.entry("configure", {}):
         transaction.put(ConfigEntry(ENVIRONMENT, "bench"))
+        transaction.put(present_format())
+
+
+@cache
+def filling(count: int) -> list[Update]:
+    """The updates that make so many tables behind the first two, the same for each log."""
+    updates: list[Update] = []
+    base: Position = AppliedUpdate(Update(2, b"", "", "", ()), EMPTY)
+    with keeping_garbage:
+        for start in range(0, count, BATCH):
+            transaction = CatalogTransaction(base, author="bench")
+            insert(transaction, *(f"table_{n}" for n in range(start, min(start + BATCH, count))))
+            updates.append(transaction.update(member="bench"))
+            base = transaction
+    return updates
+
+
+def fill(log: UpdateLog, count: int) -> None:
+    """Open a catalog, append the tables, and let the log begin with a snapshot of them."""
+    state = Writer(log).state
+    updates = filling(count)
+    with keeping_garbage:
+        for made in updates:
+            log.append(made.version, state.token, [made])
+        state.compact(log.frontier().upper - 1)
 
 
 @contextmanager
@@ -91,54 +149,156 @@ def a_log(kind: LogKind) -> Iterator[UpdateLog]:
             yield log
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a process of its own measured on a log of many tables.
+
+    Seconds are those of the wall and of the processor, sizes are in MiB.
+    """
+
+    open_seconds: tuple[float, float]
+    open_memory: float
+    dump_seconds: tuple[float, float] | None = None
+    dump_memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfLog:
+    """What was measured on one log. The medians of an insert are in milliseconds."""
+
+    few: float
+    many: float
+    opened: Opened
+
+
+@cache
+def measured(name: str) -> OfLog:
+    """All that is measured on the log ``name``: one log of many tables serves it."""
+    kind = KINDS[name]
+    with ExitStack() as stack:
+        logs = []
+        for count in (FEW, MANY):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            address = kind.create(Path(folder))
+            with kind.open(address, HybridClock()) as log:
+                fill(log, count)
+            if count == MANY:
+                opened = opened_by_another(name, address)
+            logs.append(stack.enter_context(kind.open(address, HybridClock())))
+        few, many = insert_medians(logs)
+    return OfLog(few, many, opened)
+
+
+def insert_medians(logs: list[UpdateLog]) -> list[float]:
+    """In milliseconds, for each log; asked in turns."""
+    writers = [Writer(log) for log in logs]
+    spent: list[list[float]] = [[] for _ in writers]
+    for n in range(CALLS + WARM_UP):
+        for writer, times in zip(writers, spent, strict=True):
+            began = time.perf_counter()
+            writer.insert(f"one_{n}")
+            times.append(time.perf_counter() - began)
+    return [statistics.median(times[WARM_UP:]) * 1000 for times in spent]
+
+
+def opened_by_another(name: str, address: str) -> Opened:
+    """Open the log, and dump it, in a process that has done nothing else."""
+    answer = subprocess.run(
+        [sys.executable, "-c", "from bench import durable; durable.open_and_dump()", name, address],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return Opened(**json.loads(answer.stdout))
+
+
+def open_and_dump() -> None:
+    """The other process of `opened_by_another`."""
+    name, address = sys.argv[1:]
+    with KINDS[name].open(address, HybridClock()) as log, tempfile.TemporaryFile("w+") as file:
+        before, spent = resident_now(), stopwatch()
+        state = durable_state(log).join(member="other")
+        opened = Opened(spent(), largest_resident() - before)
+        if name == IN_A_FOLDER:  # a dump is made of what is in memory: one log shows it
+            before, spent = resident_now(), stopwatch()
+            write_dump(state, file.write)
+            opened = replace(opened, dump_seconds=spent(), dump_memory=largest_resident() - before)
+            file.flush()
+            assert file.seek(0, os.SEEK_END) > MANY * len(COLUMNS) * 10
+    print(json.dumps(asdict(opened)))
+
+
+def stopwatch() -> Callable[[], tuple[float, float]]:
+    """Gives the seconds since now, of the wall and of the processor."""
+    wall, processor = time.perf_counter(), time.process_time()
+    return lambda: (time.perf_counter() - wall, time.process_time() - processor)
+
+
+def resident_now() -> float:
+    """The resident MiB of this process, from which `largest_resident` begins anew."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return largest_resident()
+
+
+def largest_resident() -> float:
+    """The most MiB that were resident since `resident_now`."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
 @benchmark(group="durable", name="transaction with one insert, p50", unit="ms", better="lower")
 def insert_latency() -> list[Measured]:
-    """At 100 and at 100,000 objects, asked in turns."""
+    """At 100 and at 100,000 tables, asked in turns."""
     rows = []
-    for name in MEASURED:
-        few, many = medians(name)
+    for name in KINDS:
+        of_log, target = measured(name), INSERT_MS if name == IN_A_FOLDER else None
+        few, many = of_log.few, of_log.many
         rows += [
-            Measured(few, label=f"{name}, {FEW} objects"),
-            Measured(many, label=f"{name}, {MANY:,} objects"),
+            Measured(few, label=f"{name}, {FEW} tables", target=target),
+            Measured(many, label=f"{name}, {MANY:,} tables", target=target),
             Measured(many / few, label=f"{name}, one against the other", target=1.3, unit="x"),
         ]
     return rows
 
 
-def medians(name: str) -> list[float]:
-    """In milliseconds, at few and at many objects."""
-    with ExitStack() as stack:
-        writers = []
-        for count in (FEW, MANY):
-            writer = Writer(stack.enter_context(a_log(KINDS[name])))
-            writer.fill(count)
-            writers.append(writer)
-        spent: list[list[float]] = [[] for _ in writers]
-        for n in range(CALLS + WARM_UP):
-            for writer, times in zip(writers, spent, strict=True):
-                began = time.perf_counter()
-                writer.insert(f"one_{n}")
-                times.append(time.perf_counter() - began)
-    return [statistics.median(times[WARM_UP:]) * 1000 for times in spent]
-
-
-@benchmark(group="durable", name=f"open of {MANY:,} objects", unit="s", better="lower", target=6.0)
+@benchmark(group="durable", name=f"open of {MANY:,} tables", unit="s", better="lower", target=6.0)
 def open_many() -> list[Measured]:
-    """From the snapshot, by another handle than the one that wrote it."""
+    """From the snapshot, by another process than wrote it. The reference is its processor time."""
     rows = []
-    for name in MEASURED:
-        kind = KINDS[name]
-        with tempfile.TemporaryDirectory() as folder:
-            address = kind.create(Path(folder))
-            with kind.open(address, HybridClock()) as log:
-                Writer(log).fill(MANY)
-            with kind.open(address, HybridClock()) as log:
-                began = time.perf_counter()
-                durable_state(log).join(member="other")
-                spent = time.perf_counter() - began
-        target = 3.0 if name.startswith("metastorage") else 6.0
-        rows.append(Measured(spent, label=name, target=target))
+    for name in KINDS:
+        wall, processor = measured(name).opened.open_seconds
+        target = 3.0 if name.startswith("metastorage") else None
+        rows.append(Measured(wall, reference=processor, label=name, target=target))
     return rows
+
+
+@benchmark(
+    group="durable",
+    name=f"memory of the opened state of {MANY:,} tables",
+    unit="MiB",
+    better="lower",
+    target=400.0,
+)
+def memory_of_many() -> list[Measured]:
+    """The most that was resident while it was opened, above what was before."""
+    return [Measured(measured(name).opened.open_memory, label=name) for name in KINDS]
+
+
+@benchmark(group="durable", name=f"dump of {MANY:,} tables", unit="s", better="lower", target=15.0)
+def dump_many() -> list[Measured]:
+    """Of an opened state, into a file; the memory is above that of the opened state.
+
+    The reference is the processor time.
+    """
+    opened = measured(IN_A_FOLDER).opened
+    assert opened.dump_seconds is not None
+    assert opened.dump_memory is not None
+    wall, processor = opened.dump_seconds
+    return [
+        Measured(wall, reference=processor),
+        Measured(opened.dump_memory, label="memory", target=CONSTANT_MIB, unit="MiB"),
+    ]
 
 
 @contextmanager
@@ -161,8 +321,9 @@ def synced_server() -> Iterator[PostgresServer]:
 def stash_commits() -> list[Measured]:
     """One writer, each commit synced; the INSERT is of one row, by the same driver."""
     with synced_server() as server, closing(open_engine(server.new_schema())) as database:
-        writer = Writer(StashLog(database, HybridClock()))
-        writer.fill(FEW)
+        log = StashLog(database, HybridClock())
+        fill(log, FEW)
+        writer = Writer(log)
         ratios, commits, inserts = [], [], []
         for turn in range(3):  # in turns, so that both meet the same other load
             inserts.append(raw_inserts(server.url(), SECONDS / 3))
@@ -221,7 +382,7 @@ def persist_latency() -> Measured:
 )
 def persist_rate() -> float:
     """One writer, maintenance included, each commit synced."""
-    kind = PERSIST["persist on postgresql"]
+    kind = KINDS["persist on postgresql"]
     with synced_server() as server, tempfile.TemporaryDirectory() as folder:
         address = f"{server.new_schema()}|{folder}/blobs"
         with kind.open(address, HybridClock()) as log:

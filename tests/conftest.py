@@ -22,7 +22,14 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from strandline.catalog import Catalog, CatalogManager, initial_catalog
 from strandline.clock import HybridClock
-from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, durable_state
+from strandline.durable import (
+    DurableCatalogState,
+    Frontier,
+    MetastorageLog,
+    OpenableState,
+    UpdateLog,
+    durable_state,
+)
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.sql import SqliteDatabase, open_sqlite
@@ -106,18 +113,24 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @cache  # it is asked three times for each test
-def scope_of(file: str) -> str:
-    """The folder of a file whose tests share a Spark with those of others, else the file."""
+def scope_of(test: str) -> str:
+    """What is run in one process with a test: see `FilesTogether`."""
+    file, _, name = test.partition("::")
+    if name.startswith("test_many_rounds["):
+        return test
     path = Path(file)
     shares = path.parent == Path("tests/spark") or path.match("hive/test_spark_*.py")
     return str(path.parent) if shares else file
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """The tests of a file run in one process, and files that can share a Spark are in one too."""
+    """The tests of a file run in one process, and files that can share a Spark are in one too.
+
+    Races of many rounds take a minute each, mostly in waiting: each is by itself.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return scope_of(nodeid.partition("::")[0])
+        return scope_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -146,13 +159,10 @@ class ManualWall:
 
 
 @dataclass
-class Member:
-    """One process's view of a store: everything up to the log, opened on the shared file."""
+class LogMember:
+    """One process's view of a catalog, on whatever log it is kept in."""
 
-    database: SqliteDatabase
-    store: SqlMetastorage
-    clock: HybridClock
-    log: MetastorageLog
+    log: UpdateLog
     fences: list[FenceToken]
 
     def openable(self) -> OpenableState:
@@ -173,6 +183,24 @@ class Member:
     def join(self, name: str = "joiner") -> DurableCatalogState:
         return self.openable().join(member=name)
 
+    def head(self) -> tuple[object, ...]:
+        """What every append and every compaction changes, and nothing else."""
+        return self.log.token(), self.log.frontier()
+
+
+NOTHING = (None, Frontier(0, 1))
+"""The head of an empty log."""
+
+
+@dataclass
+class Member(LogMember):
+    """One process's view of a store in a folder, opened on the shared file."""
+
+    log: MetastorageLog
+    database: SqliteDatabase
+    store: SqlMetastorage
+    clock: HybridClock
+
     def close(self) -> None:
         self.store.close()
         self.database.close()
@@ -187,11 +215,11 @@ def new_member_of(file: Path, wall: ManualWall) -> Member:
     database = open_sqlite(file)
     clock = HybridClock(wall)
     store = SqlMetastorage(database, clock)
-    return Member(database, store, clock, MetastorageLog(store), [])
+    return Member(MetastorageLog(store), [], database, store, clock)
 
 
 @pytest.fixture
-def new_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member]]:
+def new_store_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member]]:
     """Makes members of one store; each has connections and a clock of its own."""
     opened: list[Member] = []
 
@@ -202,6 +230,12 @@ def new_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member
     yield make
     for member in opened:
         member.close()
+
+
+@pytest.fixture
+def new_member(new_store_member: Callable[[], Member]) -> Callable[[], Member]:
+    """Makes members; in the tests of the durable state, on each kind of log."""
+    return new_store_member
 
 
 @pytest.fixture(scope="session", autouse=True)

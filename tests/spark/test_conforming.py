@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from strandline.catalog.commands import TableDefinition
-from strandline.catalog.commands.definition import describe
+from strandline.catalog.commands.definition import describe, first_columns
 from strandline.errors import InvalidInput
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import (
@@ -31,7 +31,8 @@ pytestmark = pytest.mark.spark
 
 def table(ddl: str) -> TableDescriptor:
     definition = TableDefinition(name="orders", columns=column_definitions(ddl), transactional=True)
-    return describe(definition, owner="ann", table_id=1, schema_id=1, zone_id=1, created=0)
+    first = first_columns(definition)
+    return describe(definition, first, owner="ann", table_id=1, schema_id=1, zone_id=1, created=0)
 
 
 @pytest.mark.parametrize(
