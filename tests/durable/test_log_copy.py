@@ -46,13 +46,14 @@ NAMES = ("old", "new")
 
 @pytest.fixture
 def new_log(tmp_path: Path) -> Iterator[Callable[[str], UpdateLog]]:
+    clock = HybridClock()  # of both logs, as in a store that moves its catalog
     with ExitStack() as opened:
 
         def make(kind: str) -> UpdateLog:
             folder = tmp_path / f"log {len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             log_kind = KINDS[kind]
-            return opened.enter_context(log_kind.open(log_kind.create(folder), HybridClock()))
+            return opened.enter_context(log_kind.open(log_kind.create(folder), clock))
 
         yield make
 

@@ -53,6 +53,17 @@ def test_a_time_is_one_more_than_the_last_where_the_wall_is_behind(database: Dat
     assert slow.now() > timestamp(5_000, 1)
 
 
+@pytest.mark.parametrize("behind", range(5))
+def test_times_taken_together_are_all_above_the_last(database: Database, behind: int) -> None:
+    last = take(database, HybridClock(lambda: 5_000))
+    # Another write took the last time after this clock was asked, and before the lock was there.
+    clock = HybridClock(lambda: 1)
+    clock.update(Timestamp(last - behind - 2))
+    with database.write() as connection:
+        taken = take_time(connection, clock, count=3)
+    assert taken - 3 >= last
+
+
 DAY = MAX_AHEAD_MS
 
 

@@ -43,7 +43,7 @@ _MADE_UP = "configure"
 
 
 class LogCopy:
-    """See the module. ``names`` are those of the two logs in messages.
+    """See the module. ``names`` are those of the two logs in messages; both use one clock.
 
     The copy gets the original's fence token with its updates; or ``token``, which no writer holds,
     so that nobody can write to the copy by itself.

@@ -24,7 +24,7 @@ from strandline.sql.statements import Query, run, value
 _LAST, _ACCEPTED = 1, 2
 _TAKE = (
     "INSERT INTO strandline_clock (id, time) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time ="
-    " CASE WHEN strandline_clock.time < excluded.time THEN excluded.time"
+    " CASE WHEN strandline_clock.time + ? <= excluded.time THEN excluded.time"
     " ELSE strandline_clock.time + ? END RETURNING time"
 )
 
@@ -34,7 +34,8 @@ def take_time(
 ) -> Timestamp:
     """The next time of this database: max(the clock's, the last time + 1).
 
-    With ``count``, so many times are taken, one after the other, and this is the last of them.
+    With ``count``, so many times are taken, one after the other, all above the last time; this is
+    the last of them.
 
     Called inside a write transaction; the time counts from its commit on. The clock is moved past
     the time. Not ``bounded`` is what leaves nothing in the history, a look or a lease: that the
@@ -55,7 +56,7 @@ def taking_time(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> 
     The clock is asked before the write lock is there then: the row decides all the same.
     """
     first = clock.now() if bounded else clock.current()
-    return _TAKE, (first + count - 1, count)
+    return _TAKE, (first + count - 1, count, count)
 
 
 def stored_time(connection: Connection) -> Timestamp:
