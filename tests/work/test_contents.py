@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
-from strandline.work.contents import Content
+from strandline.work import contents
+from strandline.work.contents import FREED_AT_ONCE, Content
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
@@ -29,3 +31,38 @@ def test_another_descriptor_reads_the_same_from_the_front() -> None:
     content.close()
     assert (other.size, other.read(), other.read()) == (11, b"one and two", b"one and two")
     other.close()
+
+
+@pytest.mark.parametrize(("size", "elsewhere"), [(FREED_AT_ONCE, False), (FREED_AT_ONCE + 1, True)])
+def test_much_memory_is_freed_by_another_thread(
+    monkeypatch: pytest.MonkeyPatch, size: int, elsewhere: bool
+) -> None:
+    content, descriptor = Content.of(bytes(size)), -1
+    threads: list[threading.Thread] = []
+    closed, close = threading.Event(), os.close
+
+    def note(number: int) -> None:
+        if number == descriptor:
+            threads.append(threading.current_thread())
+            closed.set()
+        close(number)
+
+    descriptor = content.fileno()
+    monkeypatch.setattr(os, "close", note)
+    content.close()
+    assert closed.wait(30)
+    assert (threads != [threading.current_thread()]) is elsewhere
+
+
+def test_memory_is_freed_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = Content.of(bytes(FREED_AT_ONCE + 1))
+    descriptor = content.fileno()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(contents, "_freeing", contents._Freeing())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    content.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -39,6 +39,7 @@ from strandline.node.node import Node
 from strandline.node.users import Users
 from strandline.work.child_pool import ChildPool
 from strandline.work.children import ForkServer
+from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger("strandline.node")
 
@@ -291,6 +292,7 @@ def serve(
     _allow_connections()
     _load_late_parts()
     work.settle_interpreter()
+    shorten_time_slices()
     with ExitStack() as open_resources:
         # Before anything is opened, and while there is one thread: it forks.
         forks = open_resources.enter_context(

@@ -8,11 +8,17 @@ client reads slowly keeps no process busy, and the memory is free when the last 
 from __future__ import annotations
 
 import os
+import queue
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 PIECE = 128 * 1024
 """Bytes that are copied at once: some twenty microseconds."""
+FREED_AT_ONCE = 1 << 20
+"""Bytes that the system frees in the thread that closes them: some hundred microseconds."""
+_NICENESS = 19
 
 
 class Content:
@@ -58,10 +64,41 @@ class Content:
         return b"".join(self.pieces(1 << 30))
 
     def close(self) -> None:
-        """Let go of the bytes. Idempotent."""
+        """Let go of the bytes. Idempotent, and no longer than the event loop may wait."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if descriptor < 0:
+            return
+        if self.size <= FREED_AT_ONCE or not _freeing.take(descriptor):
             os.close(descriptor)
+
+
+class _Freeing:
+    """Closes large files one by one, in a thread that gives way to all others."""
+
+    def __init__(self) -> None:
+        self._descriptors: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._runs = False
+
+    def take(self, descriptor: int) -> bool:
+        """Have it closed soon; False where no thread can be started for it."""
+        with self._lock:
+            if not self._runs:
+                with suppress(RuntimeError):
+                    threading.Thread(target=self._run, name="freeing", daemon=True).start()
+                    self._runs = True
+            if self._runs:
+                self._descriptors.put(descriptor)
+            return self._runs
+
+    def _run(self) -> None:
+        with suppress(OSError):  # not each system has niceness by thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            os.close(self._descriptors.get())
+
+
+_freeing = _Freeing()
 
 
 def _new_file() -> int:
