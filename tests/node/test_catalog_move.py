@@ -108,7 +108,7 @@ def test_a_catalog_moves_through_all_logs_with_its_history(folder: Path) -> None
         with joined(folder) as state:
             before = history(state)
         moved = move(folder, to, leaving=WAYS[number - 1])
-        assert (moved.source.name, moved.target.name) == (WAYS[number - 1], to)
+        assert moved.target.name == to
         with joined(folder) as state:
             assert history(state)[: len(before)] == before
             commit(state, f"note {number}")
@@ -225,7 +225,9 @@ def test_a_log_that_the_catalog_has_left_gets_what_was_trimmed_since(folder: Pat
     with joined(folder) as state:
         assert state.compact(state.recovered[-1].version)
         commit(state, "off")
-    assert move(folder, "stash").frontier.since > 0
+    frontier = move(folder, "stash").frontier
+    assert frontier is not None
+    assert frontier.since > 0
 
 
 @pytest.mark.parametrize(
@@ -327,6 +329,9 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
         with joined_at(at, delay_ms=1) as state:
             commit(state, "one")
         move_catalog(at, at, leaving="metastorage", to="stash")
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(catalog_move, "finish_move", killed)
+            move_catalog(at, etcd, leaving="stash", to="")
         moved = move_catalog(at, etcd, leaving="stash", to="")
         assert str(moved.target).startswith("metastorage in etcd://")
         with pytest.raises(InvalidInput, match="name the store by that address"):

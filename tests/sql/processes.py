@@ -31,6 +31,7 @@ _fork_server.set_forkserver_preload(
         "strandline.metastorage.etcd.store",
         "strandline.sql.postgres_database",
         "strandline.metastore.session.http_session",
+        "strandline.cli.durable",
         "strandline.node.node",
         "strandline.node.server",
         "tests.catalog.catalog_process",

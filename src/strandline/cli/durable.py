@@ -66,8 +66,9 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
             leaving=leaving,
             to=log,
         )
-    first, last = moved.frontier.since, moved.frontier.upper - 1
-    click.echo(f"versions {first} to {last} are the same in both logs")
+    if moved.frontier is not None:
+        first, last = moved.frontier.since, moved.frontier.upper - 1
+        click.echo(f"versions {first} to {last} are the same in both logs")
     click.echo(f"the catalog is kept in the log {moved.target} now; start the nodes again")
 
 

@@ -33,7 +33,7 @@ a new epoch in place of the seal (nodes would join it, and go on with the old lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,11 +73,13 @@ ATTEMPTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class MovedCatalog:
-    """``frontier`` is that of the history that was copied and proved."""
+    """``frontier`` is that of the history that was copied and proved.
 
-    source: Kept
+    It is None where an earlier call did so, and was interrupted behind the switch.
+    """
+
     target: Kept
-    frontier: Frontier
+    frontier: Frontier | None
 
 
 def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -> MovedCatalog:
@@ -89,6 +91,10 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
     or another command moves it, and `CorruptData` where the new log is no copy: nothing has changed
     then.
     """
+    interrupted = _interrupted(target, to)
+    if interrupted is not None:
+        finish_move(target, interrupted)
+        return MovedCatalog(_finished(interrupted), None)
     kept = remembered(source)
     if kept is None:
         raise NotFound(
@@ -105,7 +111,20 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
         move = _Move(source, target, kept, new, opened)
         frontier = move.make()
     finish_move(target, move.switched)
-    return MovedCatalog(kept, replace(move.switched, former="", sealed_epoch=0), frontier)
+    return MovedCatalog(_finished(move.switched), frontier)
+
+
+def _interrupted(target: LogPlace, to: str) -> Kept | None:
+    """What remembers an earlier call for the same target, which ended behind the switch."""
+    with suppress(InvalidInput):  # the catalog lies elsewhere
+        kept = remembered(target)
+        if kept is not None and kept.former and to in ("", kept.name):
+            return kept
+    return None
+
+
+def _finished(kept: Kept) -> Kept:
+    return replace(kept, former="", sealed_epoch=0)
 
 
 class _Move:

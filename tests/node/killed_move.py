@@ -1,0 +1,66 @@
+"""The command ``strandline durable migrate`` in a process that is killed at a counted point.
+
+Points are before each statement that the process sends to a database, and before and behind each
+sync and rename of a file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strandline.cli import main
+from strandline.sql import statements
+
+
+def run(
+    say: Callable[[object], None],
+    hear: Callable[[], Any],
+    at: int,
+    output: str,
+    source: str,
+    target: str,
+) -> None:
+    """Kill this process at point number ``at``; without one, say the exit status and how many.
+
+    What the command writes goes to the file ``output``.
+    """
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    passed = 0
+
+    def reached() -> None:
+        nonlocal passed
+        passed += 1
+        if passed == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(
+        call: Callable[..., Any],  # Any: passed on as it came
+        *,
+        is_behind: bool,
+    ) -> Callable[..., Any]:
+        def counting(*arguments: Any, **named: Any) -> Any:
+            reached()
+            answer = call(*arguments, **named)
+            if is_behind:
+                reached()
+            return answer
+
+        return counting
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(statements, "_sent", counted(statements._sent, is_behind=False))
+    for name in ("fsync", "rename"):
+        patch.setattr(os, name, counted(getattr(os, name), is_behind=True))
+    status: object = 0
+    try:
+        main(["durable", "migrate", "--from", source, "--to", target], standalone_mode=False)
+    except SystemExit as ended:
+        status = ended.code
+    say([status, passed])

@@ -1,0 +1,140 @@
+"""``strandline durable migrate`` is killed at each point: the catalog is whole, in one log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from strandline.config import Settings
+from strandline.durable import ReadOnlyState
+from strandline.durable.collections import AUDIT_EVENT
+from strandline.node import Node
+from strandline.node.catalog_log import Kept, reading_catalog_log, remembered
+from tests.node.test_catalog_log import fill, tables
+from tests.node.test_catalog_move import place_of
+from tests.sql.processes import Process
+
+WAYS = [("metastorage", "stash"), ("stash", "persist")]
+FEW = 3
+"""Points in `make test`."""
+
+
+def new_store(folder: Path, log: str) -> None:
+    """A store whose catalog begins with a snapshot."""
+    with Node.open(folder, settings=Settings(catalog_log=log)) as node:
+        fill(node, "t")
+        assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
+        fill(node, "u")
+
+
+def history(folder: Path, *, upper: int | None = None) -> tuple[int, list[object]]:
+    """All that the catalog's log says below ``upper``, which is its end by default; and the end."""
+    with place_of(folder) as place, reading_catalog_log(place) as log:
+        frontier = log.frontier()
+        end = upper or frontier.upper
+        recovered = ReadOnlyState(log).take_recovered()
+        assert [one.version for one in recovered] == [*range(frontier.since, frontier.upper)]
+        told: list[object] = [
+            (one.version, one.time, one.contents.dump(), one.contents.times())
+            for one in recovered
+            if one.version < end
+        ]
+        return end, [
+            *told,
+            *log.updates(frontier.since + 1, end),
+            *log.scan(AUDIT_EVENT, 1, end),
+        ]
+
+
+def kept_of(folder: Path) -> Kept | None:
+    with place_of(folder) as place:
+        return remembered(place)
+
+
+class Move:
+    """One store, and the command that moves its catalog to the log ``to``."""
+
+    def __init__(self, folder: Path, leaving: str, to: str) -> None:
+        self._folder, self._to = folder, to
+        self._output = folder.with_name("output")
+        new_store(folder, leaving)
+
+    def run(self, *, at: int = 0) -> tuple[int, int]:
+        """Its exit status, and the number of points; kills it ``at`` that one."""
+        with Process(
+            "tests.node.killed_move:run",
+            at,
+            str(self._output),
+            str(self._folder),
+            f"{self._folder}#{self._to}",
+        ) as process:
+            if at:
+                assert [*process.everything()] == []
+                status = process.finish()
+                assert status is not None
+                return status, at
+            status, points = process.hear()
+            return status, points
+
+    def survives(self, at: int, *, opens_between: bool) -> str:
+        """Kill it, maybe open a node, and run it again; the log that it was killed in."""
+        folder = self._folder
+        upper, before = history(folder)
+        assert self.run(at=at)[0] == -9
+        killed_in = kept_of(folder)
+        assert killed_in is not None
+        assert history(folder, upper=upper)[1] == before
+        expected = ["t", "u"]
+        if opens_between:
+            with Node.open(folder) as node:
+                fill(node, "between", rows=0)
+                expected.insert(0, "between")
+            upper, before = history(folder)
+        was_finished = kept_of(folder) == Kept(self._to)
+        self._output.write_text("")
+        status = self.run()[0]
+        if was_finished:
+            assert f"is kept in the log {self._to} already" in self._output.read_text()
+        else:
+            assert status == 0, self._output.read_text()
+        assert kept_of(folder) == Kept(self._to)
+        assert history(folder, upper=upper)[1] == before
+        with Node.open(folder) as node:
+            fill(node, "v")
+            assert tables(node) == [*expected, "v"]
+        return killed_in.name
+
+
+def points_of(folder: Path, leaving: str, to: str) -> int:
+    status, points = Move(folder, leaving, to).run()
+    assert status == 0
+    shutil.rmtree(folder)
+    return points
+
+
+@pytest.mark.parametrize(("leaving", "to"), WAYS)
+def test_a_move_that_is_killed_is_finished_by_the_same_command(
+    leaving: str, to: str, tmp_path: Path
+) -> None:
+    points = points_of(tmp_path / "counted", leaving, to)
+    for number in range(FEW):
+        move = Move(tmp_path / f"store {number}", leaving, to)
+        at = points - (FEW - 1 - number) * points // FEW - 1
+        move.survives(at, opens_between=number % 2 == 0)
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("opens_between", [False, True], ids=["at once", "a node opens between"])
+@pytest.mark.parametrize(("leaving", "to"), WAYS)
+def test_a_move_survives_a_kill_at_each_point(
+    leaving: str, to: str, opens_between: bool, tmp_path: Path
+) -> None:
+    points = points_of(tmp_path / "counted", leaving, to)
+    logs = set()
+    for at in range(1, points + 1):
+        folder = tmp_path / f"store {at}"
+        logs.add(Move(folder, leaving, to).survives(at, opens_between=opens_between))
+        shutil.rmtree(folder)
+    assert logs == {leaving, to}
