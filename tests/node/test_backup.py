@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -506,6 +507,78 @@ def test_a_warehouse_that_is_a_link_is_copied_and_other_links_are_not(
         copied = tar.getnames()
     assert "warehouse/shop.db/rows/a.parquet" in copied
     assert "link" not in copied
+
+
+def test_a_backup_in_a_warehouse_that_is_a_link_is_refused(store: Path, tmp_path: Path) -> None:
+    (store / "warehouse").rename(tmp_path / "disk")
+    (store / "warehouse").symlink_to(tmp_path / "disk")
+    result = strandline("backup", store, tmp_path / "disk" / "b")
+    assert result.exit_code == 64
+    assert "lie in one another" in result.stderr
+    assert not (tmp_path / "disk" / "b").exists()
+
+
+def test_names_that_are_not_utf_8_are_restored(store: Path, tmp_path: Path) -> None:
+    folder = os.fsencode(store / "warehouse" / "shop.db" / "plain") + b"/\xff\xfe"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder + b"/\xfd")).write_text("x")
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert result.exit_code == 0, result.output
+    copied = os.fsencode(tmp_path / "new" / "warehouse" / "shop.db" / "plain") + b"/\xff\xfe/\xfd"
+    assert Path(os.fsdecode(copied)).read_text() == "x"
+
+
+def test_a_full_temporary_folder_is_told(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(node_database: Any, file: Path) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        try:
+            copy_database(node_database, file)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr(module, "copy_database", limited)
+    result = strandline("backup", store, tmp_path / "b")
+    assert result.exit_code == 69, result.exception
+    assert "strandline-backup-" in result.stderr
+    assert not (tmp_path / "b.unfinished").exists()
+
+
+def test_what_a_backup_says_of_itself_does_not_reach_the_terminal_as_it_is(
+    store: Path, tmp_path: Path
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    manifest = unpack(tmp_path / "b", tmp_path / "unpacked") / MANIFEST
+    stated = {**json.loads(manifest.read_text()), "time": "\x1b[2Jnow"}
+    manifest.write_text(json.dumps(stated))
+    result = CliRunner().invoke(
+        main,
+        ["restore", str(manifest.parent), str(tmp_path / "new"), "--copy"],
+        color=True,  # else click takes the codes of a terminal out
+    )
+    assert result.exit_code == 0
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link"])
+def test_an_unpacked_backup_with_what_is_no_file_is_refused(
+    store: Path, tmp_path: Path, kind: str
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    folder = unpack(tmp_path / "b", tmp_path / "unpacked")
+    file = folder / "warehouse" / "shop.db" / "plain" / "part-0"
+    file.rename(tmp_path / "moved")
+    if kind == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(tmp_path / "moved")
+    result = strandline("restore", folder, tmp_path / "new", "--copy")
+    assert result.exit_code == 65
+    assert "plain/part-0 is no file" in result.stderr
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_restored_store_is_whole_down_to_the_folders_of_empty_tables(

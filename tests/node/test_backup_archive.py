@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from strandline.errors import AlreadyExists, CorruptData, NotFound, StrandlineError, Unavailable
+from strandline.errors import (
+    AlreadyExists,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    StrandlineError,
+    Unavailable,
+)
 from strandline.node.backup.archive import ArchiveWriter, open_backup
 from strandline.node.backup.manifest import MANIFEST, Manifest
 from strandline.node.backup.taking import _unfinished
@@ -102,6 +109,81 @@ def test_a_member_that_no_backup_has_is_refused(
     with pytest.raises(CorruptData, match="is no file"):
         read(made, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("mtime", "nan"),
+        ("mtime", "inf"),
+        ("mtime", "1e300"),
+        ("size", "99999999999999999999"),
+        ("size", "-5"),
+        ("GNU.sparse.map", "a,b"),
+        ("GNU.sparse.size", "q"),
+    ],
+)
+def test_a_header_with_a_number_that_is_none_is_refused(
+    archive: Path, tmp_path: Path, field: str, text: str
+) -> None:
+    made = tmp_path / "made"
+    with (
+        tarfile.open(archive) as tar,
+        tarfile.open(made, "w", format=tarfile.PAX_FORMAT) as other,
+    ):
+        for info in tar:
+            content = tar.extractfile(info)
+            if info.name == "b":
+                info.pax_headers = {field: text}
+            other.addfile(info, content)
+    with pytest.raises(CorruptData, match=r"is damaged (behind|at)"):
+        read(made, tmp_path / "new")
+
+
+def test_headers_without_an_end_are_refused(archive: Path, tmp_path: Path) -> None:
+    header = tarfile.TarInfo._create_pax_generic_header(  # type: ignore[attr-defined]
+        {"comment": "x"}, tarfile.XHDTYPE, "utf-8"
+    )
+    archive.write_bytes(header * 2000 + archive.read_bytes())
+    with pytest.raises((CorruptData, NotFound)):
+        read(archive, tmp_path / "new")
+
+
+def test_a_member_of_another_size_is_refused_before_it_is_written(
+    archive: Path, tmp_path: Path
+) -> None:
+    with open_backup(archive) as backup:
+        _, digest = backup.manifest.files["a"]
+        backup.manifest.files["a"] = 7, digest
+        with pytest.raises(CorruptData, match="40 bytes of 7"):
+            backup.copy_file("a", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_pipe_in_a_folder_that_is_fetched_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    os.mkfifo(tmp_path / "source" / "pipe")
+    with (tmp_path / "archive").open("wb") as file:
+        writer = ArchiveWriter(file, new_manifest())
+        writer.add_tree(tmp_path / "source", "t")
+    assert writer.manifest.files == {}
+
+
+def test_a_backup_writes_no_file_that_another_user_could_have_put_there(tmp_path: Path) -> None:
+    other, unfinished = tmp_path / "other", tmp_path / "b.unfinished"
+    other.write_text("x")
+    unfinished.hardlink_to(other)
+    with (
+        pytest.raises(InvalidInput, match=r"b\.unfinished"),
+        _unfinished(tmp_path / "b", mode=0o600),
+    ):
+        pass
+    assert other.read_text() == "x"
+    unfinished.unlink()
+    os.mkfifo(unfinished)
+    with pytest.raises((InvalidInput, OSError)), _unfinished(tmp_path / "b", mode=0o600):
+        pass
+    assert unfinished.exists()
 
 
 def test_the_last_copy_of_a_file_counts_and_what_was_taken_out_does_not(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]
         click.echo(json.dumps(summary))  # in ASCII: names of files need not be valid Unicode
     else:
         click.echo(
-            f"{what}: version {manifest.catalog_version} as of {manifest.time}, "
+            f"{what}: version {manifest.catalog_version} as of {in_one_line(manifest.time)}, "
             f"{len(manifest.files):,} files, {manifest.total_bytes:,} bytes"
         )
     if missing:

@@ -31,7 +31,16 @@ from strandline.node.backup.manifest import MANIFEST, Manifest, is_below, parsed
 _CHUNK = 1 << 20
 _TRIES = 5
 _DIGEST = "STRANDLINE.sha256"
+_LATEST = float(1 << 40)
+"""A time of a file, in seconds, that every file system takes."""
+_UNREADABLE = (tarfile.TarError, ValueError, OverflowError, RecursionError)
+"""What tarfile raises on a header that it cannot read."""
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+
+
+def is_plain(file: Path) -> bool:
+    """Whether it is a file, and no link to one."""
+    return file.is_file() and not file.is_symlink()
 
 
 class _Hashed:
@@ -96,7 +105,7 @@ class ArchiveWriter:
     def add_tree(self, source: Path, place: str) -> None:
         """Copy what lies below ``source`` and is not in the archive yet, to the folder ``place``.
 
-        Symbolic links are left out, and so is what goes away meanwhile.
+        What is no file (symbolic links, pipes) is left out, and so is what goes away meanwhile.
         """
         for path, folders, files in os.walk(source):
             folders.sort()
@@ -104,7 +113,7 @@ class ArchiveWriter:
             self.add_folder(Path(path), folder.as_posix())
             for file_name in sorted(files):
                 file, name = Path(path) / file_name, (folder / file_name).as_posix()
-                if name not in self.manifest.files and not file.is_symlink():
+                if name not in self.manifest.files and is_plain(file):
                     with suppress(FileNotFoundError):
                         self.add_file(file, name)
 
@@ -172,6 +181,8 @@ class Backup(ABC):
             ) from None
         hashed, left, mode = hashlib.sha256(), member.size, member.mode & 0o777
         with read:
+            if member.size != size:  # it may be as large as the disk
+                raise self._differs(name, member.size)
             target.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(target, flags, mode), "wb") as written:
@@ -180,12 +191,15 @@ class Backup(ABC):
                     hashed.update(chunk)
                     left -= len(chunk)
                     written.write(chunk)
-        if (member.size - left, hashed.hexdigest()) != (size, digest):
-            raise CorruptData(
-                f"the file {name} of the backup {self.path} is not as it was written"
-                f" ({member.size - left} bytes of {size}, or other content); use another backup"
-            )
+        if left or hashed.hexdigest() != digest:
+            raise self._differs(name, member.size - left)
         os.utime(target, (member.mtime, member.mtime))
+
+    def _differs(self, name: str, size: int) -> CorruptData:
+        return CorruptData(
+            f"the file {name} of the backup {self.path} is not as it was written ({size} bytes of"
+            f" {self.manifest.files[name][0]}, or other content); use another backup"
+        )
 
 
 class _Archive(Backup):
@@ -215,13 +229,14 @@ class _Archive(Backup):
                     tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
                     if info.type not in _PLAIN or info.issparse() or not is_below(info.name):
                         raise CorruptData(f"{self.path} is damaged: {info.name!r} is no file")
-                    if info.size < 0 or (last is not None and info.offset <= last.offset):
+                    is_sound = info.size >= 0 and abs(info.mtime) < _LATEST  # NaN is not below
+                    if not is_sound or (last is not None and info.offset <= last.offset):
                         raise CorruptData(f"{self.path} is damaged behind {info.name!r}")
                     mode = stat.S_IMODE(info.mode)
                     member = _Member(info.offset_data, info.size, mode, float(info.mtime))
                     self._members[info.name] = member
                     last = info
-        except tarfile.TarError as error:
+        except _UNREADABLE as error:
             if last is None:
                 raise NotFound(f"{self.path} is no backup: {error}") from None
             raise CorruptData(f"{self.path} is damaged behind {last.name!r}: {error}") from error
@@ -254,7 +269,10 @@ class _Unpacked(Backup):
         self.manifest = parsed(text, name=path, mode=stat.S_IMODE(path.stat().st_mode))
 
     def _open(self, name: str) -> tuple[IO[bytes], _Member]:
-        read = (self.path / name).open("rb")
+        path = self.path / name
+        if not is_plain(path) and os.path.lexists(path):
+            raise CorruptData(f"{path} is no file; use another backup")
+        read = path.open("rb")
         status = os.fstat(read.fileno())
         mode = stat.S_IMODE(status.st_mode)
         return read, _Member(0, status.st_size, mode, status.st_mtime)

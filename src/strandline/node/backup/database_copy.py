@@ -15,11 +15,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Table, delete, insert, select, text, tuple_
 
-from strandline.errors import AlreadyExists
+from strandline.errors import AlreadyExists, CorruptData
 from strandline.metastorage import sql_tables
 from strandline.node.catalog_log import KEPT
 from strandline.node.store_database import PARTS, refuse_older_parts
-from strandline.sql import Database, SqliteDatabase, ground, open_sqlite
+from strandline.sql import Database, SqliteDatabase, ground, open_sqlite, sqlite_file
 from strandline.sql.ground import SCHEMA
 
 _ROWS = 256
@@ -36,11 +36,17 @@ _SET_SERVER_SEQUENCE = text(
 def copy_database(store: Database, file: Path) -> None:
     """Copy the database of a store, as of one moment, to ``file``, which is empty."""
     if isinstance(store, SqliteDatabase):
-        with (
-            closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(file)) as copied,
-        ):
-            source.backup(copied)  # all pages in one step: one read transaction
+        try:
+            with (
+                closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(file)) as copied,
+            ):
+                source.backup(copied)  # all pages in one step: one read transaction
+        except sqlite3.Error as error:
+            refused = sqlite_file.translate(error, file)
+            if isinstance(refused, CorruptData):  # the copy is new
+                refused = sqlite_file.translate(error, store.path)
+            raise refused or error from error
         return
     refuse_older_parts(store, todo="start a node of this release on it before it is backed up")
     with closing(open_sqlite(file)) as copied_database:

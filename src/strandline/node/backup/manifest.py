@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, InvalidInput
-from strandline.metastore.session.wire_json import parse_json, read_json
+from strandline.metastore.session.json_forms import form_of
+from strandline.metastore.session.json_values import Misfit
+from strandline.metastore.session.wire_json import parse_json
 from strandline.node.place import DATABASE_FILE
 
 MANIFEST = "backup.json"
 FORMAT = 2
+_PATHS = ("folders", "missing")
+"""The lists of paths of a manifest."""
 UNFINISHED = ".unfinished"
 """Behind the name of a file that gets its name when all is on disk."""
 
@@ -56,12 +59,17 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
     ``mode`` is what holds for format 1, which has none.
     """
     try:
-        manifest: Manifest = read_json(text, Manifest)
+        stated = parse_json(text)
+        _refuse_newer(stated, name=name)
+        paths = _taken_out(stated)
+        manifest: Manifest = form_of(Manifest).read(stated)
     except InvalidInput as error:
-        with suppress(InvalidInput):
-            _refuse_newer(parse_json(text), name=name)
         raise CorruptData(f"{MANIFEST} of {name} is damaged: {error.message}") from error
-    _refuse_newer({"format": manifest.format, "release": manifest.release}, name=name)
+    except Misfit as misfit:
+        message = misfit.error().message
+        raise CorruptData(f"{MANIFEST} of {name} is damaged: {message}") from misfit
+    for field_name, listed in paths.items():
+        setattr(manifest, field_name, listed)
     if manifest.format == 1 and mode is not None:
         manifest.mode = mode
     if manifest.mode != stat.S_IMODE(manifest.mode):
@@ -84,8 +92,24 @@ def _refuse_newer(given: object, *, name: Path) -> None:
         )
 
 
+def _taken_out(stated: object) -> dict[str, list[str]]:
+    """Lists of paths, taken out of the manifest: of a path not all bytes need be UTF-8."""
+    taken: dict[str, list[str]] = {}
+    if not isinstance(stated, dict):
+        return taken
+    for name in _PATHS:
+        listed = stated.get(name)
+        if isinstance(listed, list) and all(isinstance(path, str) for path in listed):
+            taken[name] = stated.pop(name)
+    return taken
+
+
 def is_below(path: str) -> bool:
     """Whether a path of a backup lies below the folder that it is restored to."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
     parts = PurePosixPath(path).parts
     return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
 

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.model.places import Place
+from strandline.node.backup.archive import is_plain
 from strandline.node.catalog_log import BLOBS_FOLDER
 from strandline.node.node import CACHE_FILE
 from strandline.node.place import DATABASE_FILE, HEAD_FILE
@@ -64,7 +65,7 @@ class StoreFiles:
                 inside = "" if name == "." else f"{name}/"
                 folders[:] = sorted(f for f in folders if not self._is_left_out(f"{inside}{f}"))
                 kept = (f for f in files if not self._is_left_out(f"{inside}{f}"))
-                yield Path(path), name, sorted(f for f in kept if _is_plain(Path(path) / f))
+                yield Path(path), name, sorted(f for f in kept if is_plain(Path(path) / f))
 
     def _roots(self) -> list[tuple[Path, str]]:
         """What is walked, and the name that it stands for."""
@@ -81,7 +82,3 @@ class StoreFiles:
             return inside == BLOBS_FOLDER or inside.startswith(MARKER)
         database = (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", HEAD_FILE)
         return name in (*database, CATALOG_FOLDER) or name.startswith(CACHE_FILE)
-
-
-def _is_plain(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()

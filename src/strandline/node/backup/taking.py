@@ -72,6 +72,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     files = StoreFiles(node.folders, node.address.folder)
     _refuse_file(target)
     refuse_inside(target, files.root)
+    refuse_inside(target, files.folders.warehouse)
     mode = node.settings.folder_mode
     session = node.session(user=user)
     with _unfinished(target, mode=mode & 0o666) as written, _temporary_folder(mode=mode) as work:
@@ -118,8 +119,17 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
     path = target.with_name(f"{target.name}{UNFINISHED}")
     if not target.parent.is_dir():
         raise InvalidInput(f"there is no folder {target.parent}; make it, or name another file")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as written:
+        status = os.fstat(written.fileno())
+        if not stat.S_ISREG(status.st_mode) or (status.st_uid, status.st_nlink) != (
+            os.geteuid(),
+            1,
+        ):
+            raise InvalidInput(
+                f"{path} is there, and is no file that only this user has made; remove it, or name"
+                " another file"
+            )
         # Another backup may have finished since, and its file be what was opened here.
         if not _locks(written) or not os.path.samestat(os.fstat(written.fileno()), path.stat()):
             raise AlreadyExists(
