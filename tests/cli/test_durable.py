@@ -38,6 +38,34 @@ def test_a_store_moves_to_the_log_that_is_named_and_goes_on_there(
 
 
 @pytest.mark.parametrize(
+    ("log", "blobs", "refusal"),
+    [
+        ("persist", "file/blobs", "cannot be written"),
+        ("persist", "s3://nowhere", "did not answer"),
+        ("stash", "blobs", "and stash has none"),
+        ("shadow", "blobs", "and shadow has none"),
+    ],
+)
+def test_a_place_that_takes_no_blobs_is_refused_before_anything_moves(
+    log: str, blobs: str, refusal: str, tmp_path: Path
+) -> None:
+    Node.open(tmp_path / "lake").close()
+    (tmp_path / "file").write_text("in the way")
+    # Nothing listens at port 1.
+    place = f"{blobs}?endpoint=http://127.0.0.1:1" if "://" in blobs else tmp_path / blobs
+    move = ("durable", "migrate", "--from", tmp_path / "lake", "--to")
+    said = run(*move, f"{tmp_path}/lake#{log}", "--catalog-blobs", place, fails=True)
+    assert refusal in said
+    assert "kept in the log persist" in run(*move, f"{tmp_path}/lake#persist")
+
+
+def test_a_store_with_the_mark_in_its_name_moves(tmp_path: Path) -> None:
+    Node.open(tmp_path / "a#b").close()
+    said = run("durable", "migrate", "--from", f"{tmp_path}/a#b#", "--to", f"{tmp_path}/a#b#stash")
+    assert "kept in the log stash" in said
+
+
+@pytest.mark.parametrize(
     ("source", "target", "refusal"),
     [
         ("lake", "lake#tape", "the log of --to is 'tape'; it is one of metastorage, stash, "),

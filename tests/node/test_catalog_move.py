@@ -217,6 +217,15 @@ def test_a_copy_with_an_altered_update_is_found_and_nothing_moves(
         move(folder, "stash")
 
 
+def test_a_move_from_persist_reads_its_blobs_where_they_are(folder: Path, tmp_path: Path) -> None:
+    move(folder, "persist")
+    with place_of(folder) as place:
+        move_catalog(place, replace(place, blobs=str(tmp_path / "other")), leaving="", to="stash")
+    with joined(folder) as state:
+        commit(state, "on")
+    assert log_of(folder) == "stash"
+
+
 def test_a_log_that_the_catalog_has_left_gets_what_was_trimmed_since(folder: Path) -> None:
     move(folder, "stash")
     with joined(folder) as state:

@@ -12,7 +12,7 @@ from strandline.cli.stores import database_at
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput
 from strandline.node.address import StoreAddress, store_address
-from strandline.node.catalog_log import LogPlace, refuse_unknown
+from strandline.node.catalog_log import PERSIST, LogPlace, parts_of, refuse_unknown
 from strandline.node.catalog_move import move_catalog
 from strandline.node.store_database import refuse_older_parts
 from strandline.node.warehouse_place import recorded_warehouse
@@ -38,6 +38,8 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
         strandline durable migrate --from ./lake --to ./lake#stash
         strandline durable migrate --from postgresql://db/lake --to etcd://etcd/lake
 
+    A folder whose name has a # is written with one more at its end: ./a#b#.
+
     Nodes may run meanwhile. They stop when the catalog has moved; start them again. A command that
     was interrupted is called again. The catalog moves alone: its transactions and rows stay in the
     SQL database of the store.
@@ -45,6 +47,11 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
     (from_store, leaving), (to_store, log) = _parsed(source), _parsed(target)
     refuse_unknown(leaving, option="the log of --from")
     refuse_unknown(log, option="the log of --to")
+    if catalog_blobs and log and PERSIST not in parts_of(log):
+        raise InvalidInput(
+            f"--catalog-blobs says where the log persist keeps blobs, and {log} has none; leave it"
+            " out"
+        )
     given = objects or (str(to_store) if _scheme(to_store) == "postgresql" else "")
     address = _address(from_store, given)
     new_address = _address(to_store, address.objects)

@@ -75,7 +75,7 @@ whole_row(KEPT)
 DEFAULT, _SHADOW = "metastorage", "shadow"
 BLOBS_FOLDER = "_catalog"
 """Below the warehouse of a store on servers; Spark does not read what begins so."""
-_PERSIST, _SHARD, _BLOBS = "persist", "persist.", "persist.blobs"
+PERSIST, _SHARD, _BLOBS = "persist", "persist.", "persist.blobs"
 """A log, its keys, and one of them, as in `strandline.durable.persist.opening`."""
 _READ = "SELECT name, address, former, sealed_epoch FROM strandline_catalog_log WHERE id = 1"
 _PUT = (
@@ -208,7 +208,7 @@ def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenL
 LOGS: dict[str, OpenLog] = {
     DEFAULT: _open_metastorage_log,
     "stash": _alone(_open_stash),
-    _PERSIST: _open_persist,
+    PERSIST: _open_persist,
     _SHADOW: _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
 """Every log that a store may have, by the name in the setting."""
@@ -259,7 +259,7 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
         if store.get(_BLOBS) is None:
             return
         kept = remembered(place)
-        if kept is not None and _PERSIST in parts_of(kept.name):
+        if kept is not None and PERSIST in parts_of(kept.name):
             store.invoke([], [Put(_BLOBS, blobs.encode())])
         else:
             store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
@@ -379,11 +379,11 @@ def finish_move(place: LogPlace, kept: Kept) -> None:
 
 
 def _in_database(place: LogPlace) -> LogPlace:
-    """The place of a log of the same store that lies in its SQL database."""
+    """The place of a log of the store that lies in its SQL database, its blobs where they are."""
     address = place.address
-    if address.is_one_database:
-        return place
-    return replace(place, address=StoreAddress(None, address.objects, address.objects))
+    if not address.is_one_database:
+        address = StoreAddress(None, address.objects, address.objects)
+    return replace(place, address=address, blobs="")
 
 
 def parts_of(name: str) -> tuple[str, ...]:

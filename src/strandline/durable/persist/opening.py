@@ -15,6 +15,7 @@ The first opener writes the first two, in one step; whoever comes later reads th
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 from strandline.durable.opening import new_environment_id
@@ -45,7 +46,7 @@ def open_persist_log(
     ``blobs`` is where its blobs are; empty if it is not said. Those of a new catalog then go to
     ``otherwise``, or to ``folder``. ``environment`` is the id of a catalog that comes from another
     log; a new one gets an id here. Raises `InvalidInput` for a place that is none, or another one
-    than the catalog has.
+    than the catalog has, and `Unavailable` where ``blobs`` takes none.
     """
     if store.get(ENVIRONMENT) is None:
         place = blobs or otherwise
@@ -54,7 +55,10 @@ def open_persist_log(
                 "catalog_log is persist, and catalog_blobs does not say where its blobs go; name a"
                 " folder that every node reaches, or s3://bucket/prefix"
             )
-        _open_blobs(place, folder)  # an address that is none is refused before it is remembered
+        # A place that is none, or takes no blobs, is refused before it is remembered.
+        chosen = _open_blobs(place, folder)
+        if blobs:
+            _refuse_unwritable(chosen)
         name = environment or new_environment_id()
         made = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
         store.invoke([Absent(ENVIRONMENT)], made)
@@ -77,6 +81,13 @@ def open_persist_log(
         environment=name,
         version_key=VERSION,
     )
+
+
+def _refuse_unwritable(blobs: Blob) -> None:
+    """Raise `Unavailable` where no blob can be written."""
+    key = f"probe-{secrets.token_hex(8)}"
+    blobs.set(key, b"")
+    blobs.delete(key)
 
 
 def _open_blobs(place: str, folder: Path | None) -> Blob:
