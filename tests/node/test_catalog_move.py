@@ -15,6 +15,7 @@ from strandline.clock import HybridClock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.durable.log_copy import LogCopy
+from strandline.durable.persist.opening import BLOBS
 from strandline.errors import (
     Conflict,
     CorruptData,
@@ -23,6 +24,7 @@ from strandline.errors import (
     OutOfSync,
     StrandlineError,
 )
+from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import Setting
 from strandline.node import Node, catalog_move
@@ -31,6 +33,7 @@ from strandline.node.backup import back_up, restore
 from strandline.node.catalog_log import LogPlace, open_catalog_log, remembered
 from strandline.node.catalog_move import MovedCatalog, move_catalog
 from strandline.node.membership import join_or_create
+from strandline.node.relocation import relocate
 from strandline.node.store_database import open_store_database
 from strandline.sql import SqliteDatabase, open_engine
 from tests.node.test_catalog_log import fill, tables
@@ -215,6 +218,30 @@ def test_a_copy_with_an_altered_update_is_found_and_nothing_moves(
     # The half of it that is there is no beginning of this history.
     with pytest.raises(Conflict, match="has another history"):
         move(folder, "stash")
+
+
+def test_a_copy_does_not_share_the_blobs_of_its_original(tmp_path: Path) -> None:
+    folder, copied = tmp_path / "s", tmp_path / "copied"
+    settings = Settings(catalog_log="persist", catalog_blobs=str(tmp_path / "blobs"))
+    with Node.open(folder, settings=settings) as node:
+        fill(node, "t", rows=0)
+    shutil.copytree(folder, copied)
+    # The copy would remove the blobs that its original makes from now on.
+    with pytest.raises(InvalidInput, match=r"/blobs.*strandline restore --copy"):
+        relocate(copied, copy=True)
+    with Node.open(folder) as node:
+        assert tables(node) == ["t"]
+    move(folder, "stash")
+    left = tmp_path / "left"
+    shutil.copytree(folder, left)
+    relocate(left, copy=True)
+    move(left, "persist")
+    with place_of(left) as place, closing(SqlMetastorage(place.database, place.clock)) as store:
+        blobs = store.get(BLOBS)
+        assert blobs is not None
+        assert blobs.value == b""
+    with Node.open(left) as node:
+        assert tables(node) == ["t"]
 
 
 def test_a_move_from_persist_reads_its_blobs_where_they_are(folder: Path, tmp_path: Path) -> None:

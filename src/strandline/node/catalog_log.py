@@ -252,9 +252,8 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
     That is a folder, or empty for the one in the folder of the store. A shard that the catalog has
     left is forgotten, for its blobs were not copied: where the catalog comes back, it begins anew.
     """
-    with place.database.read() as connection:
-        if ground.version_of(connection, METASTORAGE_PART) is None:
-            return
+    if not _has_metastorage(place):
+        return
     with closing(SqlMetastorage(place.database, place.clock)) as store:
         if store.get(_BLOBS) is None:
             return
@@ -263,6 +262,33 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
             store.invoke([], [Put(_BLOBS, blobs.encode())])
         else:
             store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
+
+
+def part_from_blobs(place: LogPlace) -> None:
+    """See that a copy of a store does not share blobs with its original.
+
+    A shard that the catalog has left is forgotten: where the catalog comes back, it begins anew.
+    Raises `InvalidInput` where the catalog itself has blobs that are not in the store's folder.
+    """
+    if not _has_metastorage(place):
+        return
+    with closing(SqlMetastorage(place.database, place.clock)) as store:
+        blobs = store.get(_BLOBS)
+        if blobs is None or not blobs.value:
+            return
+        kept = remembered(place)
+        if kept is not None and PERSIST in parts_of(kept.name):
+            raise InvalidInput(
+                f"the blobs of the catalog are in {blobs.value.decode()}, and a copy would share"
+                " them with the original; make the copy with `strandline backup` and"
+                " `strandline restore --copy`"
+            )
+        store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
+
+
+def _has_metastorage(place: LogPlace) -> bool:
+    with place.database.read() as connection:
+        return ground.version_of(connection, METASTORAGE_PART) is not None
 
 
 def bring_catalog(place: LogPlace, log: UpdateLog) -> None:

@@ -24,7 +24,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.model.descriptors import ConfigEntry
 from strandline.node.address import StoreAddress
-from strandline.node.catalog_log import LogPlace, reading_catalog_log
+from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
     DATABASE_FILE,
@@ -119,6 +119,7 @@ def take_place(
     with reading_catalog_log(log_place) as log:
         environment = ReadOnlyState(log).environment or ""
         if copy:
+            part_from_blobs(log_place)
             environment = _new_environment(database, log)
         else:
             refuse_living(environment)
