@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,18 @@ def test_a_place_that_takes_no_blobs_is_refused_before_anything_moves(
     said = run(*move, f"{tmp_path}/lake#{log}", "--catalog-blobs", place, fails=True)
     assert refusal in said
     assert "kept in the log persist" in run(*move, f"{tmp_path}/lake#persist")
+
+
+def test_the_catalog_of_a_copied_folder_moves_when_the_copy_has_taken_its_place(
+    tmp_path: Path,
+) -> None:
+    lake, copied = tmp_path / "lake", tmp_path / "copied"
+    Node.open(lake).close()
+    shutil.copytree(lake, copied)
+    move = ("durable", "migrate", "--from", copied, "--to", f"{copied}#stash")
+    assert "strandline relocate" in run(*move, fails=True)
+    run("relocate", copied, "--copy")
+    assert "kept in the log stash" in run(*move)
 
 
 def test_a_store_with_the_mark_in_its_name_moves(tmp_path: Path) -> None:

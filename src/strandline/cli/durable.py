@@ -14,8 +14,10 @@ from strandline.errors import InvalidInput
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import PERSIST, LogPlace, parts_of, refuse_unknown
 from strandline.node.catalog_move import move_catalog
+from strandline.node.place import settle
 from strandline.node.store_database import refuse_older_parts
 from strandline.node.warehouse_place import recorded_warehouse
+from strandline.sql import SqliteDatabase
 
 
 @click.group()
@@ -64,6 +66,8 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
     blobs = catalog_blobs or load(to_store).settings.catalog_blobs
     with database_at(address, read_only=False) as database:
         refuse_older_parts(database, todo="start a node of this release on the store first")
+        if address.folder is not None and isinstance(database, SqliteDatabase):
+            settle(database, address.folder.absolute())
         clock = HybridClock()
         recorded = None if address.folder else recorded_warehouse(database)
         warehouse = recorded.path if recorded else ""
