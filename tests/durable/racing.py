@@ -23,6 +23,7 @@ from strandline.durable import (
     durable_state,
     joined_anew,
 )
+from strandline.durable.migrations import present_format
 from strandline.durable.state import ENVIRONMENT, TrimmedAway
 from strandline.errors import Fenced, NotFound, OutOfSync
 from strandline.model.descriptors import ConfigEntry
@@ -109,6 +110,7 @@ def _again(fenced: DurableCatalogState) -> tuple[DurableCatalogState, AppliedUpd
 def _initialize(transaction: CatalogTransaction) -> None:
     with transaction.entry("configure", {}):
         transaction.put(ConfigEntry(ENVIRONMENT, "race"))
+        transaction.put(present_format())  # as a node does: no kill leaves a catalog without it
 
 
 def _compact(state: DurableCatalogState, up_to: int) -> None:
