@@ -16,6 +16,7 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.manager import MAX_COMMANDS
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Stage
+from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound, Unavailable
 from strandline.sql import value
@@ -33,7 +34,9 @@ class NotedEffects:
         self.write_errors: list[Exception] = []
         self.project_error: Exception | None = None
 
-    def companion(self, catalogs: Sequence[Catalog]) -> NotedCompanion:
+    def companion(
+        self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
+    ) -> NotedCompanion:
         return NotedCompanion(self, [catalog.version for catalog in catalogs])
 
     def project_up_to(self, version: int) -> None:

@@ -113,7 +113,9 @@ class Applying(Protocol):
 class Effects(Protocol):
     """What versions do outside of the catalog."""
 
-    def companion(self, catalogs: Sequence[Catalog]) -> Companion:
+    def companion(
+        self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
+    ) -> Companion:
         """What writes their effects, as far as it can, in the transaction that appends them."""
 
     def project_up_to(self, version: int) -> None:
@@ -379,7 +381,9 @@ class GroupCommit:
         pause = _FIRST_PAUSE
         unknown: UnknownOutcome | None = None
         transactions = group.transactions()
-        companion = None if self.effects is None else self.effects.companion(group.catalogs())
+        companion = None
+        if self.effects is not None:
+            companion = self.effects.companion(transactions, group.catalogs())
         while True:
             try:
                 return self._follower.state.commit_transactions(transactions, companion=companion)

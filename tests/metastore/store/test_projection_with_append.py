@@ -369,3 +369,25 @@ def test_a_catalog_with_a_delay_is_projected_when_a_version_is_active(tmp_path: 
         version = execute(node, create("t"))
         assert node.projector.projected_version() == version
         assert writes(node) >= before + 2
+
+
+def test_on_a_server_a_create_does_not_wait_for_who_lies_at_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question goes with those that the SQL transaction begins with."""
+    store = new_store("postgresql", tmp_path, settings=AT_ONCE)
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        session.execute(create("first"))
+        asked: list[str] = []
+        send = statements._sent
+
+        def noting(cursor: Any, text: str, *rest: Any, **named: Any) -> Any:
+            asked.append(text)
+            return send(cursor, text, *rest, **named)
+
+        monkeypatch.setattr(statements, "_sent", noting)
+        session.execute([create("second"), create("third")])
+        about_places = [text for text in asked if "FROM table_location" in text]
+        assert len(about_places) == 1
+        assert about_places[0].startswith("BEGIN ")

@@ -39,10 +39,12 @@ from itertools import chain
 
 from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
+from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
 from strandline.metastore.store.folder_turns import (
     MOST_EFFECTS,
+    AskedPlaces,
     PathPair,
     Turn,
 )
@@ -162,6 +164,31 @@ class FolderEffects:
         """What was refused so far."""
         return RefusedFolders(**self._refused)
 
+    def places_of_new(
+        self, transactions: Iterable[CatalogTransaction], catalogs: Iterable[Catalog]
+    ) -> AskedPlaces:
+        """Where the first new tables of versions that are to be appended would lie.
+
+        For any thread, outside of the SQL transaction: nothing of `expect` is touched.
+        """
+        asked: AskedPlaces = {}
+        for transaction, catalog in zip(transactions, catalogs, strict=True):
+            for entry in transaction.entries:
+                if len(asked) == MOST_EFFECTS:
+                    return asked
+                if folder_effect(entry) is not FolderEffect.MAKE_TABLE:
+                    continue
+                argument = entry.arguments.get("table")
+                named = argument if isinstance(argument, str) else None
+                for change in entry.changes:
+                    if change.kind == "table" and change.new is not None:
+                        table = _Table.read(change.new)
+                        schema = catalog.schema_by_id(table.schema_id)
+                        place = self._place_by_name(schema, table, named)
+                        asked[transaction.version, table.id] = place
+                        break
+        return asked
+
     def expect(self, turn: Turn, asked: Sequence[Asked]) -> None:
         """Read what the effects of entries will ask for, in a few statements."""
         table_ids: list[int] = []
@@ -181,8 +208,11 @@ class FolderEffects:
         """Where a new table would lie, if it has a place."""
         _, table = task.table()
         task.turn.places.expect_none([table.id])
-        place = self._named(task) or self._default_place(task, table, argument="table")
-        task.turn.asked[task.update.version, table.id] = place
+        key = task.update.version, table.id
+        if key not in task.turn.asked:
+            place = self._named(task) or self._default_place(task, table, argument="table")
+            task.turn.asked[key] = place
+        place = task.turn.asked[key]
         return [] if place is None else [place]
 
     def _places_to_restore(self, turn: Turn, moved: Iterable[Entry]) -> Iterator[Place]:
@@ -285,7 +315,11 @@ class FolderEffects:
         ``argument`` of the entry is its whole name, and so tells what its schema was called then.
         """
         schema = self._schemas.schema(task, table.schema_id)
-        named = task.argument(argument)
+        return self._place_by_name(schema, table, task.argument(argument))
+
+    def _place_by_name(
+        self, schema: SchemaDescriptor | None, table: _Table, named: str | None
+    ) -> Place | None:
         if schema is None or named is None:
             return None
         schema_name = named[: -len(table.name) - 1]

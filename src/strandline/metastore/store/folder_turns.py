@@ -38,17 +38,26 @@ It refers to no turn, which keeps it: circles live until the interpreter looks f
 """
 
 
+AskedPlaces = dict[tuple[int, int], Place | None]
+"""Where each new table would lie by its name, by version and table id."""
+
+
 class Turn:
     """What one SQL transaction does with folders: effects that do not touch one another.
 
     ``catalogs`` are those of versions that it appends, which this node has not applied yet.
     """
 
-    def __init__(self, connection: Connection, catalogs: Sequence[Catalog] = ()) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        catalogs: Sequence[Catalog] = (),
+        *,
+        asked: AskedPlaces | None = None,
+    ) -> None:
         self.catalogs = {catalog.version: catalog for catalog in catalogs}
         self.places = TablePlaces(connection)
-        self.asked: dict[tuple[int, int], Place | None] = {}
-        """Where each new table would lie by its name, by version and table id."""
+        self.asked: AskedPlaces = {} if asked is None else asked
         self.unsynced = Unsynced()
         self.moves = False
         """Whether it moves or removes a folder."""

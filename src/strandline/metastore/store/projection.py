@@ -70,7 +70,7 @@ from sqlalchemy import Connection
 
 from strandline.catalog import Behind, Catalog
 from strandline.catalog.kinds import kind_named
-from strandline.durable import Companion
+from strandline.durable import CatalogTransaction, Companion
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
     DeadlineExceeded,
@@ -81,7 +81,7 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.metastore.store.folder_effects import Asked, FolderEffects, folder_effect
-from strandline.metastore.store.folder_turns import Turn
+from strandline.metastore.store.folder_turns import AskedPlaces, Turn
 from strandline.metastore.store.notifications import (
     POSITION,
     DdlEvent,
@@ -90,7 +90,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
 )
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import foreign_places, put_places
+from strandline.metastore.store.table_places import finding_at, foreign_places, put_places
 from strandline.sql import FENCE_ROW, Database, FenceRow
 from strandline.wire import encode
 from strandline.work import keeping_garbage
@@ -195,12 +195,19 @@ class Projector:
                     self._projecting = False
                     self._state.notify_all()
 
-    def companion(self, catalogs: Sequence[Catalog]) -> Companion:
+    def companion(
+        self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
+    ) -> Companion:
         """What projects the versions of ``catalogs`` in the transaction that appends them."""
-        return _WithAppend(self, catalogs)
+        asked = self._folders.places_of_new(transactions, catalogs)
+        return _WithAppend(self, catalogs, asked)
 
     def project_appended(
-        self, connection: Connection, updates: Sequence[Update], catalogs: Sequence[Catalog]
+        self,
+        connection: Connection,
+        updates: Sequence[Update],
+        catalogs: Sequence[Catalog],
+        asked: AskedPlaces,
     ) -> LogPosition | None:
         """Project ``updates`` in the transaction that appends them, as far as they only make.
 
@@ -216,8 +223,9 @@ class Projector:
             before = self._notifications.position_on(connection)
             if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
                 return None
+            turn = Turn(connection, catalogs, asked=asked)
             with keeping_garbage:
-                return self._advance_by(connection, before, making, Turn(connection, catalogs))
+                return self._advance_by(connection, before, making, turn)
         except WrongEnvironment:
             raise
         except (Fenced, _NotCarriedOut) as error:  # nothing was written
@@ -477,15 +485,21 @@ class Projector:
 class _WithAppend:
     """A `Companion`: projects versions in the transaction that appends them."""
 
-    asks = (FENCE_ROW, ()), (POSITION, ())
-
-    def __init__(self, projector: Projector, catalogs: Sequence[Catalog]) -> None:
+    def __init__(
+        self, projector: Projector, catalogs: Sequence[Catalog], asked: AskedPlaces
+    ) -> None:
         self._projector = projector
         self._catalogs = catalogs
+        self._asked = asked
+        # What is projected is the first of these: so many places as asked for are the same ones.
+        places = list(dict.fromkeys(place for place in asked.values() if place is not None))
+        self.asks = (FENCE_ROW, ()), (POSITION, ()), *finding_at(places)
         self._reached: LogPosition | None = None
 
     def write(self, connection: Connection, updates: Sequence[Update]) -> None:
-        self._reached = self._projector.project_appended(connection, updates, self._catalogs)
+        self._reached = self._projector.project_appended(
+            connection, updates, self._catalogs, self._asked
+        )
 
     def committed(self) -> None:
         if self._reached is not None:
