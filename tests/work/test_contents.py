@@ -48,6 +48,7 @@ def test_much_memory_is_freed_by_another_thread(
         close(number)
 
     descriptor = content.fileno()
+    monkeypatch.setattr(contents, "_freeing", contents._Freeing())
     monkeypatch.setattr(os, "close", note)
     content.close()
     assert closed.wait(30)
