@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from strandline.catalog.commands import (
     DropTable,
     TableDefinition,
 )
+from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.reader import Reader, present_catalog
@@ -23,6 +25,7 @@ from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.sql.statements import recorded
 
 T = TypeVar("T")
 
@@ -151,3 +154,20 @@ def test_a_reader_keeps_the_catalog_that_it_was_made_with(node: Node) -> None:
     with pytest.raises(ObjectNotFound):
         finish(own.table("sales.orders"))
     assert finish(reader(node).table("sales.orders")).schema == "sales"
+
+
+def test_a_snapshot_of_the_present_writes_nothing(node: Node) -> None:
+    create(node, "t")
+    session = node.session(user="ann")
+    with recorded(of_this_thread=True) as statements:
+        snapshot = session.open(["sales.t"])
+    assert [text for text, _ in statements if not text.startswith(("SELECT", "PRAGMA"))] == []
+    assert snapshot.time == node.transactions.latest_time()
+
+
+def test_a_snapshot_of_the_present_is_not_before_its_catalog(node: Node) -> None:
+    create(node, "t")
+    last = node.transactions.latest_time()
+    present = replace(finish(present_catalog(node.metastore)), time=Timestamp(last + 1))
+    _, moment = finish(Reader(node.metastore, present, user=None).dated(PRESENT))
+    assert moment > last

@@ -7,16 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.clock import MAX_TIMESTAMP, Timestamp, add_milliseconds, parse_timestamp, timestamp
+from strandline.clock import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Timestamp,
+    add_milliseconds,
+    parse_timestamp,
+    timestamp,
+)
 from strandline.errors import (
     InvalidInput,
     VersionNotFound,
 )
+from strandline.sql import take_time
 from strandline.transactions import (
     Transaction,
     TransactionState,
     ValidWriteIdList,
 )
+from strandline.transactions.transaction_reads import SETTLED_MS
 from tests.sql.statements import recorded
 from tests.transactions.stores import FLIGHTS, START_MS, Store
 
@@ -55,6 +64,49 @@ def test_a_time_before_the_first_commit_shows_nothing(store: Store) -> None:
     long_ago = add_milliseconds(timestamp(START_MS), -86_400_000)
     assert store.transactions.write_ids(FLIGHTS, at=long_ago) == ValidWriteIdList(hwm=0)
     assert store.transactions.write_ids(12345) == ValidWriteIdList(hwm=0)
+
+
+def test_a_settled_moment_has_what_was_committed_and_nothing_that_comes_later(store: Store) -> None:
+    committed = store.transactions.commit(store.begin(writing=[FLIGHTS]))
+    later = store.begin(writing=[FLIGHTS])
+    before = store.contents()
+    moment = store.transactions.settled(since=MIN_TIMESTAMP)
+    assert store.contents() == before
+    assert moment is not None
+    assert committed.commit_time is not None
+    assert moment >= committed.commit_time
+    seen = store.transactions.write_ids(FLIGHTS, at=moment)
+    assert seen == ValidWriteIdList(hwm=1)
+    store.wall_ms -= 500
+    commit_time = store.transactions.commit(later).commit_time
+    assert commit_time is not None
+    assert commit_time > moment
+    assert store.transactions.write_ids_as_of([FLIGHTS], moment) == {FLIGHTS: seen}
+
+
+def test_a_settled_moment_does_not_wait_for_the_writer(store: Store) -> None:
+    store.begin()
+    moment = store.transactions.latest_time()
+    with store.database.write() as connection, ThreadPoolExecutor(1) as threads:
+        take_time(connection, store.clock)
+        settled = threads.submit(store.transactions.settled, since=MIN_TIMESTAMP)
+        assert settled.result(60) == moment
+
+
+def test_a_moment_is_settled_only_for_a_second_and_where_its_catalog_is_applied(
+    store: Store,
+) -> None:
+    store.begin()
+    last = store.transactions.latest_time()
+    assert store.transactions.settled(since=last) == last
+    assert store.transactions.settled(since=Timestamp(last + 1)) is None
+    store.wall_ms += SETTLED_MS
+    assert store.transactions.settled(since=MIN_TIMESTAMP) == last
+    store.wall_ms += 1
+    assert store.transactions.settled(since=MIN_TIMESTAMP) is None
+    store.begin()
+    store.catalogs.publish(applied=False)
+    assert store.transactions.settled(since=MIN_TIMESTAMP) is None
 
 
 def test_times_grow_even_when_the_wall_clock_goes_back(store: Store) -> None:

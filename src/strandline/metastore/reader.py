@@ -118,9 +118,14 @@ class Reader:
         return catalog, now if end is None else min(now, end)
 
     def _dated_now(self) -> tuple[Catalog, Timestamp]:
+        """A moment that has every commit which returned before the call, and its catalog.
+
+        Most often it is the store's last time: to take one more is a write, which the other nodes
+        would have to look at, and waits for those under way.
+        """
         catalogs, transactions = self.metastore.catalogs, self.metastore.transactions
         if not transactions.has_own_times:
-            now = catalogs.complete_now()
+            now = transactions.settled(since=self.catalog.time) or catalogs.complete_now()
             return catalogs.active_catalog(now), now
         # The time of the catalog's store may be behind that of a commit which has returned.
         last_commit = transactions.latest_time()
@@ -259,9 +264,11 @@ class Reader:
         point = Point(at, catalog, moment)
         opened = [await self._table(point, name, Privilege.SELECT) for name in names]
         tables = {table_key(table.name): table for table in opened}
-        seen_at = moment if txn_id is None else None
-        write_ids = {
-            table_id: transactions.write_ids(table_id, at=seen_at, txn_id=txn_id)
-            for table_id in (table.descriptor.id for table in tables.values())
-        }
+        table_ids = [table.descriptor.id for table in tables.values()]
+        if txn_id is None:
+            write_ids = transactions.write_ids_as_of(table_ids, moment)
+        else:
+            write_ids = {
+                table_id: transactions.write_ids(table_id, txn_id=txn_id) for table_id in table_ids
+            }
         return Snapshot(catalog.version, moment, tables, write_ids)

@@ -71,8 +71,9 @@ class TransactionEnds(TransactionReads):
         locks: Locks,
         retention_ms: Callable[[], int],
     ) -> None:
-        super().__init__(database, clock, writes=writes, retention_ms=retention_ms)
-        self._catalogs = catalogs
+        super().__init__(
+            database, clock, writes=writes, catalogs=catalogs, retention_ms=retention_ms
+        )
         self._listeners = tuple(listeners)
         self._asked_by_listeners = [query for of in self._listeners for query in of.ahead]
         self._name_row = name_row

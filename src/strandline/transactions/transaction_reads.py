@@ -14,13 +14,18 @@ from strandline.clock import (
     MIN_TIMESTAMP,
     HybridClock,
     Timestamp,
+    add_milliseconds,
     format_timestamp,
     milliseconds,
 )
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
 from strandline.sql import Database, present_time, stored_time, take_time
 from strandline.transactions import records
-from strandline.transactions.catalog_view import GuardedWrites
+from strandline.transactions.catalog_view import (
+    Behind,
+    CatalogView,
+    GuardedWrites,
+)
 from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UnfinishedTxns,
@@ -35,6 +40,8 @@ from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
 PATIENCE = 30.0
 """Seconds that a call may wait for the database and the catalog unless it says otherwise."""
+SETTLED_MS = 1_000
+"""By how much a moment that stands for the present may be behind it."""
 
 
 class TransactionReads:
@@ -46,11 +53,13 @@ class TransactionReads:
         clock: HybridClock,
         *,
         writes: GuardedWrites,
+        catalogs: CatalogView,
         retention_ms: Callable[[], int],
     ) -> None:
         self._database = database
         self._clock = clock
         self._writes = writes
+        self._catalogs = catalogs
         self._retention_ms = retention_ms
 
     def get(self, txn_id: int) -> Transaction:
@@ -79,6 +88,13 @@ class TransactionReads:
             seen = write_ids_at(connection, table_id, at=reader.begin_time)
             own = records.own_write_id(connection, txn_id, table_id)
         return seen if own is None else seen.with_own_write(own)
+
+    def write_ids_as_of(
+        self, table_ids: Iterable[int], at: Timestamp
+    ) -> dict[int, ValidWriteIdList]:
+        """`write_ids` of several tables as of a time that has passed (`ensure_past`)."""
+        with self._database.read() as connection:
+            return {table_id: write_ids_at(connection, table_id, at=at) for table_id in table_ids}
 
     def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
         """The time of the last commit that wrote a table, now or as of ``at``; None without one.
@@ -109,6 +125,26 @@ class TransactionReads:
         self._writes.run(
             lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
         )
+
+    def settled(self, *, since: Timestamp) -> Timestamp | None:
+        """A moment that has passed, of this second, with every commit that returned before.
+
+        No later commit, of rows or of DDL, gets a time at or below it, and this process has applied
+        the catalog of it. Nothing is written, and no writer is waited for. None where there is no
+        such moment at or above ``since``, or the catalog is behind its log. For a store whose
+        catalog lies in this database.
+        """
+        since = max(since, add_milliseconds(self._clock.current(), -SETTLED_MS))
+        with self._database.read() as connection:
+            moment = stored_time(connection)
+            if moment < since:
+                return None
+            try:
+                self._catalogs.catalog_at(connection, moment)
+            except Behind:
+                return None
+        self._clock.update(moment)
+        return moment
 
     def latest_time(self) -> Timestamp:
         """The last time that this database gave: no commit that has returned is later."""
