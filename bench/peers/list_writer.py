@@ -1,14 +1,17 @@
 """One writer that reads each of its writes back on another node: a process of its own.
 
-Every `PERIOD` seconds it commits a file through one node, and takes the list of write ids that
-shows it. With that list it asks the other node for the files of its partition. When standard input
-ends, the milliseconds of the answers, and how many of them lacked the file, go to standard output
-as one line of JSON.
+Every `PERIOD` seconds or so, each writer in a rhythm of its own, it commits a file through one
+node, and takes the list of write ids that shows it. With that list it asks the other node for the
+files of its partition. When standard input ends, the milliseconds of the answers, and how many of
+them lacked the file, go to standard output as one line of JSON.
+
+It asks for short time slices, as `bench.peers.prober` does, and for the same reason.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
 import time
@@ -17,12 +20,15 @@ from strandline.metastore.interface import ColumnBounds
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import DataFile
 from strandline.model.partitioning import PartitionValue
+from strandline.work.time_slices import shorten_time_slices
 
 PERIOD = 0.2
 
 
 def main(writing: str, reading: str, table: str, key: int) -> None:
     """Write and read until standard input ends."""
+    shorten_time_slices()
+    rhythm = random.Random(key)
     ended = threading.Event()
 
     def wait_for_end() -> None:
@@ -36,7 +42,7 @@ def main(writing: str, reading: str, table: str, key: int) -> None:
         descriptor = here.table(table).descriptor
         (field,) = descriptor.partitioning
         bounds = [ColumnBounds(field.source_id, values=(str(key),))]
-        while not ended.wait(PERIOD):
+        while not ended.wait(PERIOD * rhythm.uniform(0.5, 1.5)):
             txn_id = here.begin().txn_id
             file = DataFile(
                 file_id=txn_id << 20,
