@@ -50,6 +50,8 @@ def test_an_answer_made_from_another_is_the_one_made_from_all_writes(seed: int) 
         reader = replica.committed
         if reader.exceptions and rng.random() < 0.3:  # any list, also one that no snapshot is
             reader = reader.open(reader.hwm).up_to(rng.randrange(reader.hwm + 1))
+        elif rng.random() < 0.4:  # that of a reader who comes late
+            reader = reader.up_to(max(reader.hwm - rng.randrange(4), 0))
         for kind in KINDS:
             answer = replica.visible(kind, reader)
             alone = replica._show(kind, reader.canonical())
@@ -69,3 +71,16 @@ def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch
     assert len(shown) == 199
     assert "f007" not in shown
     assert list(shown)[-1] is late
+
+
+def test_the_list_of_a_reader_who_comes_late_costs_the_writes_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = empty()
+    for write_id in range(1, 200):
+        file = row(write_id, RowKind.DATA_FILE, f"f{write_id:03}", write_id)
+        replica = replica.staged(write_id, write_id, [file], ()).with_commit(write_id, write_id)
+    replica.visible(RowKind.DATA_FILE, replica.committed)
+    monkeypatch.delattr(replicas.Replica, "_show")
+    shown = replica.visible(RowKind.DATA_FILE, replica.committed.up_to(190))
+    assert [file.row_id for file in shown] == list(range(1, 191))

@@ -43,7 +43,7 @@ REMOVAL_BYTES = 40
 REPLICA_BYTES = 2_000
 
 MOST_GAINED = 1_000
-"""An answer is made from an earlier one if it shows at most so many writes besides."""
+"""An answer is made from another one if they differ by at most so many writes."""
 
 AnswerKey = tuple[RowKind, int, tuple[int, ...]]
 
@@ -115,6 +115,10 @@ class VisibleRows:
             return self
         return self._changed([row for row in self._by_name.values() if row.row_id in row_ids], {})
 
+    def without_rows(self, rows: Sequence[Row]) -> VisibleRows:
+        """Without these rows, which are among them."""
+        return self._changed(rows, {})
+
     def with_rows(self, rows: Iterable[Row]) -> VisibleRows:
         """With these too; of two with one name the younger one is kept."""
         coming: dict[str, Row] = {}
@@ -180,7 +184,7 @@ class Shown:
 class Answers:
     """The last few answers of a replica and its successors. Safe for threads."""
 
-    LIMIT = 4
+    LIMIT = 6
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -314,7 +318,7 @@ class Replica:
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
         if answer is None:
-            answer = self._shown_after_another(kind, least) or self._show(kind, least)
+            answer = self._shown_by_another(kind, least) or self._show(kind, least)
             self.answers.put(key, answer)
         return answer.rows
 
@@ -326,12 +330,18 @@ class Replica:
             return self.visible(kind, least)
         return None if answer is None else answer.rows
 
-    def _shown_after_another(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown | None:
-        """`_show`, from an answer for a list that sees a little less; None if there is none."""
-        for before in self.answers.of_kind(kind):
-            gained = write_ids.gained(before.write_ids, most=MOST_GAINED)
+    def _shown_by_another(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown | None:
+        """`_show`, from an answer for a list that sees a little less or more; None without one.
+
+        Readers whose lists were taken one after the other may come in any order.
+        """
+        for other in self.answers.of_kind(kind):
+            gained = write_ids.gained(other.write_ids, most=MOST_GAINED)
             if gained is not None:
-                return self._shown_after(before, kind, write_ids, gained)
+                return self._shown_after(other, kind, write_ids, gained)
+            lost = other.write_ids.gained(write_ids, most=MOST_GAINED)
+            if lost is not None:
+                return self._shown_before(other, kind, write_ids, lost)
         return None
 
     def _shown_after(
@@ -353,6 +363,21 @@ class Replica:
         shown = rows.with_rows(added)
         hides = before.hides or len(shown) < len(rows) + len(added)
         return Shown(write_ids, shown, removed, hides)
+
+    def _shown_before(
+        self, after: Shown, kind: RowKind, write_ids: ValidWriteIdList, lost: Iterable[int]
+    ) -> Shown | None:
+        """What a list shows that does not see the writes ``lost``; None if that cannot be told."""
+        writes = [write for write in map(self.writes.get, lost) if write is not None]
+        if after.hides or any(write.removed for write in writes):
+            return None  # what they hid or removed shows again
+        gone = [
+            row
+            for write in writes
+            for row in write.rows
+            if row.kind is kind and row.row_id not in after.removed
+        ]
+        return replace(after, write_ids=write_ids, rows=after.rows.without_rows(gone))
 
     def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown:
         shown: list[Row] = []
