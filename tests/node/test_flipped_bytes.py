@@ -7,6 +7,7 @@ that are spread over all pages; then a node opens it and everything is read that
 
 from __future__ import annotations
 
+import logging
 import random
 import sqlite3
 from collections import Counter
@@ -208,6 +209,14 @@ class Store:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("flipped") / "store")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged() -> Iterator[None]:
+    """What is logged is kept until a test ends, with frames that have an open file of the store."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def test_a_flipped_byte_is_an_error_or_changes_nothing(store: Store) -> None:

@@ -161,7 +161,7 @@ class CatalogApplier:
         self._applier: threading.Thread | None = None
         self._applier_failures = 0
         self._joined_anew = 0
-        self._applier_failure: Exception | None = None  # of its last round
+        self._applier_failure: str | None = None  # of its last round, without its frames
         self._own_commit = float("-inf")  # when this node last applied what it had appended
         self._history = self._recovered(state)
         # Where the log began, and the version after the last that every listener was called for.
@@ -219,7 +219,7 @@ class CatalogApplier:
                 if self._stop.is_set():
                     return
                 self._applier_failures += 1
-                self._applier_failure = error
+                self._applier_failure = str(error)
                 if isinstance(error, Unavailable | Fenced):
                     logger.warning("%s; the catalog asks again in %.1f s", error, pause)
                 else:

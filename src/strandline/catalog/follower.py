@@ -141,14 +141,15 @@ class CatalogFollower(CatalogApplier):
         number, error = self._last_look
         if number > since:
             if error is not None:
-                raise type(error)(error.message) from error
+                raise type(error)(error.message)
             return
         self._looks += 1
         number = self._looks
         try:
             look()
         except StrandlineError as failure:
-            self._last_look = number, failure
+            # Without its frames, which would keep an open cursor, and a closed database open.
+            self._last_look = number, type(failure)(failure.message)
             raise
         self._last_look = number, None
 

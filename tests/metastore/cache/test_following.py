@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 
 import pytest
 
@@ -37,7 +39,7 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     one.stop()
     assert not one.running()
     assert one.failures == 2
-    assert isinstance(one.last_failure, KeyError)
+    assert one.last_failure == "KeyError: 'a bug'"
     # A store that is away is no defect.
     assert [(r.levelname, r.getMessage().partition(";")[0]) for r in caplog.records] == [
         ("WARNING", "applier: away"),
@@ -57,3 +59,34 @@ def test_what_it_follows_may_close_before_it() -> None:
     assert ended.wait(60)
     one.stop()
     assert one.failures == 0
+
+
+def test_a_failure_that_is_remembered_keeps_nothing_of_its_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following.logger, "disabled", True)  # pytest keeps what is logged
+
+    class Cursor:
+        """What a database cannot be closed without."""
+
+    failed = threading.Event()
+    cursors: list[weakref.ref[Cursor]] = []
+
+    def round_() -> None:
+        if cursors:
+            failed.set()
+            raise Stopping("closed")
+        cursor = Cursor()
+        cursors.append(weakref.ref(cursor))
+        raise Unavailable("away")
+
+    one = Follower(round_, name="applier")
+    gc.disable()
+    try:
+        one.start()
+        assert failed.wait(60)
+        one.stop()
+        assert one.last_failure == "Unavailable: away"
+        assert cursors[0]() is None
+    finally:
+        gc.enable()

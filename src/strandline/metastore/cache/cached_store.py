@@ -191,7 +191,6 @@ class CachedStore(ObjectStore):
     def statistics(self) -> CachedStoreStatistics:
         """What is held, and how it did."""
         replicas = self._replicas.statistics()
-        failure = self._follower.last_failure
         return CachedStoreStatistics(
             hits=self._hits,
             misses_by_cause=MappingProxyType(self._misses.copy()),
@@ -204,7 +203,7 @@ class CachedStore(ObjectStore):
             applied_event=replicas.applied_event,
             following=self._follower.running(),
             failures=self._follower.failures,
-            last_failure=None if failure is None else f"{type(failure).__name__}: {failure}",
+            last_failure=self._follower.last_failure,
         )
 
     # -- reading

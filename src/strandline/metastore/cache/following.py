@@ -23,7 +23,8 @@ class Follower:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.failures = 0
-        self.last_failure: Exception | None = None
+        self.last_failure: str | None = None
+        """Not the error: its frames would keep an open cursor, and a closed database open."""
 
     def start(self) -> None:
         """Begin. Nothing happens if it runs."""
@@ -58,7 +59,7 @@ class Follower:
                 return  # what it follows is closed
             except Exception as error:
                 self.failures += 1
-                self.last_failure = error
+                self.last_failure = f"{type(error).__name__}: {error}"
                 if isinstance(error, Unavailable):
                     logger.warning("%s: %s; it tries again in %.1f s", self._name, error, pause)
                 else:
