@@ -87,6 +87,38 @@ def test_of_calls_that_come_together_few_set_out_at_a_time(
     asyncio.run(main())
 
 
+def test_of_calls_that_could_set_out_the_next_is_of_the_user_with_the_fewest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
+
+    async def main() -> None:
+        workers = Workers(threads=8)
+        many = [submit(workers, "ann", READ) for _ in range(6)]
+        one = submit(workers, "bob", READ)
+        await until(lambda: many[0][0].begun.is_set() and many[1][0].begun.is_set())
+        await end(many[0])
+        await until(one[0].begun.is_set)
+        assert not any(work.begun.is_set() for work, _ in many[2:])
+        await end(*many[1:], one)
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_for_others_set_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
+
+    async def main() -> None:
+        workers = Workers(threads=16)
+        reads = [submit(workers, f"u{number}", READ) for number in range(3)]
+        others = [submit(workers, f"w{n}", kind) for n, kind in enumerate([WRITE, DDL] * 4)]
+        await until(lambda: all(work.begun.is_set() for work, _ in others))
+        assert not reads[2][0].begun.is_set()
+        await end(*others, *reads)
+
+    asyncio.run(main())
+
+
 def test_a_call_that_waits_for_long_lets_others_set_out() -> None:
     async def main() -> None:
         workers = Workers(threads=8)

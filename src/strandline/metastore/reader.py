@@ -118,10 +118,10 @@ class Reader:
         return catalog, now if end is None else min(now, end)
 
     def _dated_now(self) -> tuple[Catalog, Timestamp]:
-        """A moment that has every commit which returned before the call, and its catalog.
+        """A moment at or above the time of each commit that has returned, and its catalog.
 
-        Most often it is the store's last time: to take one more is a write, which the other nodes
-        would have to look at, and waits for those under way.
+        It is the store's last time where that serves: to take a new one is a write, which waits
+        for the writes under way, and which every other node looks at.
         """
         catalogs, transactions = self.metastore.catalogs, self.metastore.transactions
         if not transactions.has_own_times:

@@ -21,14 +21,16 @@ and a *thread* when one is free. Both are shared by the same rule:
 | large calls | half |
 | all that are no small reads: DDL, large calls and writes | three quarters |
 
-Calls start in the order of arrival, but a call that may not start yet holds up no other one. So a
-small read finds a place and a thread unless several users fill the node with small reads; and while
-DDL waits for other DDL, or writes wait for the database, reads go on.
+Of the calls that may start, one of the user with the fewest in threads is the next, and of a user's
+the one that came first. A call that may not start yet holds up no other one. So a small read finds
+a place and a thread unless several users fill the node with small reads; and while DDL waits for
+other DDL, or writes wait for the database, reads go on.
 
-Few calls *set out* at a time: one has, until it ends or has run for `SETTING_OUT_SECONDS`. Most
-calls end sooner, and compute all the time; one that runs longer waits for something. Threads that
-compute together end no earlier than one after the other, and each hand-over of the interpreter
-among them is one more that the event loop waits for.
+Few calls *set out* at a time. A call is setting out until it ends or has run for
+`SETTING_OUT_SECONDS`: most reads end sooner, and compute all the time; one that runs longer waits
+for something. Threads that compute together end no earlier than one after the other, and each
+hand-over of the interpreter among them is one more that the event loop waits for. DDL and writes
+are not counted: they wait for the disk, and those that wait together share its sync.
 
 What must stay true: a call that finds no place is refused at once with `Overloaded`, and nothing
 was done. A call whose client leaves before it has a thread never begins. A call that has begun runs
@@ -67,8 +69,8 @@ SETTING_OUT = 2
 SETTING_OUT_SECONDS = 0.004
 """Calls that set out at a time, at most, and for how long each counts as one of them.
 
-To 16 clients that read without pause, a node of two cores answers more than twice as many requests
-as with all of their calls in threads at once; 15 % more where each waits for a database server.
+Sixteen clients that read without pause get more than twice as many answers from a node of two cores
+as with all of their calls in threads at once; 15 % more where each call waits for a server.
 """
 UNWATCHED_SECONDS = 0.02
 """How long a call may take before its client is watched."""
@@ -146,6 +148,10 @@ class CallKind(Enum):
     DDL = "DDL"
 
 
+_WAIT_FOR_OTHERS = frozenset({CallKind.WRITE, CallKind.DDL})
+"""What waits for other calls rather than computes; see the module."""
+
+
 class ClientLeft(Exception):
     """The client hung up; its call did not begin, or was given up between two of its steps."""
 
@@ -180,7 +186,7 @@ class _Shares:
         """Which calls have all that this call could get; None if there is one for it."""
         if self.taken >= self._limit:
             return f"{self.taken} calls"
-        if self._of_user.get(user, 0) >= self._of_user_limit:
+        if self.of_user(user) >= self._of_user_limit:
             return f"{self._of_user[user]} calls of {user}"
         if kind is CallKind.READ:
             return None
@@ -189,9 +195,13 @@ class _Shares:
         others = self.taken - self._of_kind[CallKind.READ]
         return f"{others} large and writing calls" if others >= self._others_limit else None
 
+    def of_user(self, user: str) -> int:
+        """How many a user has."""
+        return self._of_user.get(user, 0)
+
     def take(self, user: str, kind: CallKind) -> None:
         self.taken += 1
-        self._of_user[user] = self._of_user.get(user, 0) + 1
+        self._of_user[user] = self.of_user(user) + 1
         self._of_kind[kind] += 1
 
     def give_back(self, user: str, kind: CallKind) -> None:
@@ -406,7 +416,8 @@ class Workers:
 
     def _start(self, call: PooledCall) -> None:
         self._threads.take(call.user, call.kind)
-        self._setting_out[call] = asyncio.get_running_loop().time() + SETTING_OUT_SECONDS
+        if call.kind not in _WAIT_FOR_OTHERS:
+            self._setting_out[call] = asyncio.get_running_loop().time() + SETTING_OUT_SECONDS
         if len(self._started) < self._threads.taken:
             name = f"call_{len(self._started)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -416,24 +427,26 @@ class Workers:
 
     def _start_waiting(self) -> None:
         """Start the calls that may start now; look again when more may set out."""
-        if self._next_start is not None:
-            self._next_start.cancel()
-            self._next_start = None
         while self._waiting:
-            if (full_until := self._setting_out_until()) is not None:
-                loop = asyncio.get_running_loop()
-                self._next_start = loop.call_at(full_until, self._start_waiting)
-                return
+            full_until = self._setting_out_until()
             ready = [
                 calls[0]
                 for (user, kind), calls in self._waiting.items()
-                if self._threads.shortage(user, kind) is None
+                if (full_until is None or kind in _WAIT_FOR_OTHERS)
+                and self._threads.shortage(user, kind) is None
             ]
             if not ready:
+                if full_until is not None and self._next_start is None:
+                    loop = asyncio.get_running_loop()
+                    self._next_start = loop.call_at(full_until, self._start_more)
                 return
-            first = min(ready, key=lambda call: call.number)
+            first = min(ready, key=lambda call: (self._threads.of_user(call.user), call.number))
             self._leave_queue(first)
             self._start(first)
+
+    def _start_more(self) -> None:
+        self._next_start = None
+        self._start_waiting()
 
     def _setting_out_until(self) -> float | None:
         """Until when as many calls as may set out do; None if another one may now."""

@@ -14,18 +14,13 @@ from strandline.clock import (
     MIN_TIMESTAMP,
     HybridClock,
     Timestamp,
-    add_milliseconds,
     format_timestamp,
     milliseconds,
 )
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
 from strandline.sql import Database, present_time, stored_time, take_time
 from strandline.transactions import records
-from strandline.transactions.catalog_view import (
-    Behind,
-    CatalogView,
-    GuardedWrites,
-)
+from strandline.transactions.catalog_view import Behind, CatalogView, GuardedWrites
 from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UnfinishedTxns,
@@ -41,7 +36,7 @@ from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 PATIENCE = 30.0
 """Seconds that a call may wait for the database and the catalog unless it says otherwise."""
 SETTLED_MS = 1_000
-"""By how much a moment that stands for the present may be behind it."""
+"""How old a moment that stands for the present may be."""
 
 
 class TransactionReads:
@@ -127,17 +122,17 @@ class TransactionReads:
         )
 
     def settled(self, *, since: Timestamp) -> Timestamp | None:
-        """A moment that has passed, of this second, with every commit that returned before.
+        """The store's last time, if it may stand for the present; else None.
 
-        No later commit, of rows or of DDL, gets a time at or below it, and this process has applied
-        the catalog of it. Nothing is written, and no writer is waited for. None where there is no
-        such moment at or above ``since``, or the catalog is behind its log. For a store whose
-        catalog lies in this database.
+        No commit that has returned is later, and no commit to come, of rows or of DDL, gets a time
+        at or below it. It may where it is not below ``since``, at most `SETTLED_MS` old, and this
+        process has applied the catalog's log up to it. Nothing is written, and no writer is waited
+        for. For a store whose catalog lies in this database.
         """
-        since = max(since, add_milliseconds(self._clock.current(), -SETTLED_MS))
         with self._database.read() as connection:
             moment = stored_time(connection)
-            if moment < since:
+            age = milliseconds(self._clock.current()) - milliseconds(moment)
+            if moment < since or age > SETTLED_MS:
                 return None
             try:
                 self._catalogs.catalog_at(connection, moment)

@@ -58,12 +58,18 @@ def test_an_answer_made_from_another_is_the_one_made_from_all_writes(seed: int) 
             assert list(answer) == list(alone.rows)
 
 
-def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def shown_with_files(count: int) -> Replica:
+    """A replica of so many writes of a file each, which has shown all of them."""
     replica = empty()
-    for write_id in range(1, 200):
+    for write_id in range(1, count + 1):
         file = row(write_id, RowKind.DATA_FILE, f"f{write_id:03}", write_id)
         replica = replica.staged(write_id, write_id, [file], ()).with_commit(write_id, write_id)
     replica.visible(RowKind.DATA_FILE, replica.committed)
+    return replica
+
+
+def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = shown_with_files(199)
     monkeypatch.delattr(replicas.Replica, "_show")
     late = row(200, RowKind.DATA_FILE, "f200", 200)
     replica = replica.staged(200, 200, [late], (7,)).with_commit(200, 200)
@@ -76,11 +82,7 @@ def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch
 def test_the_list_of_a_reader_who_comes_late_costs_the_writes_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    replica = empty()
-    for write_id in range(1, 200):
-        file = row(write_id, RowKind.DATA_FILE, f"f{write_id:03}", write_id)
-        replica = replica.staged(write_id, write_id, [file], ()).with_commit(write_id, write_id)
-    replica.visible(RowKind.DATA_FILE, replica.committed)
+    replica = shown_with_files(199)
     monkeypatch.delattr(replicas.Replica, "_show")
     shown = replica.visible(RowKind.DATA_FILE, replica.committed.up_to(190))
     assert [file.row_id for file in shown] == list(range(1, 191))

@@ -16,8 +16,8 @@ the next one is made, and the cost is that of the change.
 What a list L shows can be told here if everything that L has committed is committed here. Then all
 rows of those write ids are present (a transaction stages before it commits), and no later event can
 change them: neither rows nor removals are added to a committed write id. So the answer for L stays
-the same in every later replica, and is remembered (`Answers`) by what L shows. The answer for the
-next list is made from the last one and from the writes that this list sees besides.
+the same in every later replica, and is remembered (`Answers`) by what L shows. The answer for
+another list is made from a remembered one and from the writes that only one of both lists sees.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ WRITE_BYTES = 300
 REMOVAL_BYTES = 40
 REPLICA_BYTES = 2_000
 
-MOST_GAINED = 1_000
-"""An answer is made from another one if they differ by at most so many writes."""
+MOST_DIFFERENT = 1_000
+"""An answer is made from another one if their lists differ by at most so many writes."""
 
 AnswerKey = tuple[RowKind, int, tuple[int, ...]]
 
@@ -184,7 +184,7 @@ class Shown:
 class Answers:
     """The last few answers of a replica and its successors. Safe for threads."""
 
-    LIMIT = 6
+    LIMIT = 4
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -336,12 +336,13 @@ class Replica:
         Readers whose lists were taken one after the other may come in any order.
         """
         for other in self.answers.of_kind(kind):
-            gained = write_ids.gained(other.write_ids, most=MOST_GAINED)
+            gained = write_ids.gained(other.write_ids, most=MOST_DIFFERENT)
             if gained is not None:
                 return self._shown_after(other, kind, write_ids, gained)
-            lost = other.write_ids.gained(write_ids, most=MOST_GAINED)
-            if lost is not None:
-                return self._shown_before(other, kind, write_ids, lost)
+            lost = other.write_ids.gained(write_ids, most=MOST_DIFFERENT)
+            shown = None if lost is None else self._shown_before(other, kind, write_ids, lost)
+            if shown is not None:
+                return shown
         return None
 
     def _shown_after(
