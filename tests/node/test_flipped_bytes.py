@@ -237,6 +237,81 @@ def test_a_row_with_a_flipped_zone_partition_is_not_left_out(store: Store) -> No
     assert outcome.startswith("refused: a record of"), outcome
 
 
+OTHER_TYPES = ("7", "2.5", "'text'", "x'01'")
+
+
+def outcome_of_type(store: Store, table: str, column: str, value: str) -> str | None:
+    """What becomes of one row of ``table`` whose ``column`` has a value of another type.
+
+    A flipped byte in the head of a row does that: it says of which type each column is. None where
+    SQLite itself refuses the value or has made it one of the column's type.
+    """
+    try:
+        with closing(sqlite3.connect(store.file)) as database:
+            where = f"WHERE rowid = (SELECT max(rowid) FROM {table})"
+            look = f'SELECT typeof("{column}") FROM {table} {where}'
+            before = database.execute(look).fetchone()
+            database.execute(f'UPDATE {table} SET "{column}" = {value} {where}')
+            if database.execute(look).fetchone() == before:
+                return None
+            database.commit()
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return store.outcome()
+    except sqlite3.IntegrityError:
+        return None
+    finally:
+        store.put(store.data)
+
+
+@pytest.mark.parametrize("value", OTHER_TYPES[:3])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("metastorage", "value"), ("notification_log", "body"), ("store_row", "body")],
+)
+def test_a_record_that_is_of_another_type_is_refused(
+    store: Store, table: str, column: str, value: str
+) -> None:
+    outcome = outcome_of_type(store, table, column, value)
+    assert outcome is not None
+    assert outcome.startswith("refused"), outcome
+
+
+@pytest.mark.teeth
+def test_a_column_that_is_of_another_type_gives_no_bare_error(store: Store) -> None:
+    with closing(sqlite3.connect(store.file)) as database:
+        tables = [
+            name
+            for name, sql in database.execute(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+            )
+            if "WITHOUT ROWID" not in sql
+        ]
+        columns = [
+            (table, column)
+            for table in tables
+            for (column,) in database.execute("SELECT name FROM pragma_table_info(?)", (table,))
+        ]
+    bare = []
+    tried = 0
+    for table, column in columns:
+        for value in OTHER_TYPES:
+            outcome = outcome_of_type(store, table, column, value)
+            tried += outcome is not None
+            if outcome is not None and outcome.startswith("bare"):
+                bare.append((table, column, value, outcome))
+    assert bare == []
+    assert tried > 40
+
+
+def test_an_unknown_version_of_sqlites_own_format_is_refused(store: Store) -> None:
+    spoiled = bytearray(store.data)
+    spoiled[47] ^= 143  # of the schema's format
+    store.put(bytes(spoiled))
+    outcome = store.outcome()
+    store.put(store.data)
+    assert outcome.startswith("refused"), outcome
+
+
 ROWS = {
     "lock_request": "VALUES (7, 4, 'job', 'ann', 'host', 'agent', 8, 9, 10, 6)",
     "lock_component": "VALUES (7, 2, 'sales', 'orders', 'day=1', 3)",

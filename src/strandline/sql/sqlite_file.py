@@ -175,13 +175,16 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
 def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
     """What is wrong with the pages, rows and indexes of the database; nothing if it is sound.
 
-    Reads all of it (about a second for 100 MB) and waits for no other process.
+    Of a sound one, each value is of its column's type. Reads all of it (about a second for 100 MB)
+    and waits for no other process.
     """
     try:
         connection = connect(path, busy_ms=READER_BUSY_MS, query_only=True)
         try:
             connection.text_factory = lambda data: data.decode(errors="replace")
             rows = connection.execute(f"PRAGMA integrity_check({at_most:d})").fetchall()
+            if rows == [("ok",)]:
+                rows = _foreign_types(connection, at_most)
         finally:
             connection.close()
     except sqlite3.Error as error:
@@ -190,6 +193,38 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
             return [str(error)]
         raise ours or error from error
     return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+_TYPES = {"INT": "integer", "BOOL": "integer", "CHAR": "text", "TEXT": "text", "BLOB": "blob"}
+"""How SQLite calls a value of a column whose declared type has the word in it."""
+
+
+def _foreign_types(connection: sqlite3.Connection, at_most: int) -> list[tuple[str]]:
+    """The columns that hold a value of another type than they are declared with.
+
+    The head of a row says of which type each of its values is, and SQLite's own check compares that
+    with the declaration only in tables that are ``STRICT``.
+    """
+    found = []
+    tables = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+    ).fetchall()
+    for (table,) in tables:
+        declared = connection.execute(
+            "SELECT name, type FROM pragma_table_info(?) ORDER BY cid", (table,)
+        ).fetchall()
+        columns = [
+            (name, kind) for name, of in declared for word, kind in _TYPES.items() if word in of
+        ]
+        tests = [f"""typeof("{name}") NOT IN ('{of}', 'null')""" for name, of in columns]
+        sums = ", ".join(f"total({test})" for test in tests)
+        counts = connection.execute(f'SELECT {sums} FROM "{table}"').fetchone() if tests else ()
+        found += [
+            (f"{count:.0f} values of {table}.{name} are not of type {of}",)
+            for (name, of), count in zip(columns, counts, strict=True)
+            if count
+        ]
+    return found[:at_most]
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:
@@ -273,6 +308,11 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
         )
     if str(said).startswith("Could not decode to UTF-8"):
         return CorruptData(f"{path} has text that is none ({said}); restore from a backup")
+    if code == sqlite3.SQLITE_ERROR and str(said) == "unsupported file format":
+        return CorruptData(
+            f"{path} has a file format that this SQLite does not know ({said}); restore from a"
+            " backup of the whole folder"
+        )
     if code == sqlite3.SQLITE_ERROR and str(said).startswith("no such"):
         return CorruptData(f"{path} has not the tables that were made in it ({said})")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -215,12 +215,28 @@ def _read_header(reader: Reader) -> Format:
     return versions[version - 1]
 
 
+def _is_sealed(data: bytes) -> bool:
+    """Whether the record ``data`` begins with a seal.
+
+    SQLite gives what it stored under the type that stands in the head of the row, whatever the
+    column is declared as: one flipped bit there, and a record comes as a number or as text. Raises
+    `CorruptData` for those.
+    """
+    try:
+        return data.startswith(_SEALED)
+    except (AttributeError, TypeError):
+        raise CorruptData(
+            f"a value of type {type(data).__name__} where a record belongs: what stands beside it "
+            "was changed after it was written; restore the store from a backup"
+        ) from None
+
+
 def open_record(data: bytes) -> tuple[Format, Reader]:
     """Read the head of a record; the reader then stands at the payload.
 
     The checksum is not compared: see the module.
     """
-    start = _SEAL_BYTES if data.startswith(_SEALED) else _start_of(data)
+    start = _SEAL_BYTES if _is_sealed(data) else _start_of(data)
     known = _by_header.get(data[start : start + _HEADER_BYTES])
     if known is not None:
         return known, Reader(data, start + _HEADER_BYTES)
@@ -247,7 +263,7 @@ def is_newest(data: bytes) -> bool:
     Objects inside of it may have older formats.
     """
     layout, _ = open_record(data)
-    return data.startswith(_SEALED) and layout is _newest(layout.of)
+    return _is_sealed(data) and layout is _newest(layout.of)
 
 
 def encode(value: object) -> bytes:
@@ -270,7 +286,7 @@ def seal(data: bytes, context: bytes) -> bytes:
     No bytes are sealed like a record, so that what stands beside them is compared. A record without
     a checksum stays as it is.
     """
-    if data and not data.startswith(_SEALED):
+    if data and not _is_sealed(data):
         return data
     content = memoryview(data)[_SEAL_BYTES:]
     return b"".join((_SEALED, _checksum(content, context), content))
@@ -281,7 +297,7 @@ def timed_head(data: bytes) -> tuple[Callable[[Timestamp], bytes], bytes] | None
 
     None where the record has no time in it.
     """
-    if not data.startswith(_SEALED):
+    if not _is_sealed(data):
         return None
     layout, reader = open_record(data)
     if not layout.timed:
@@ -305,12 +321,12 @@ def time_in(data: bytes) -> Timestamp | None:
 
 def is_empty(data: bytes) -> bool:
     """Whether there are no bytes below the seal of ``data``, or no seal either."""
-    return len(data) <= _SEAL_BYTES and (not data or data.startswith(_SEALED))
+    return len(data) == _SEAL_BYTES if _is_sealed(data) else not data
 
 
 def compare(data: bytes, context: bytes = b"") -> None:
     """Raise `CorruptData` unless the checksum in ``data`` is that of its bytes and ``context``."""
-    if not data.startswith(_SEALED):
+    if not _is_sealed(data):
         if data:
             _start_of(data)
         return
