@@ -5,7 +5,9 @@ node, and takes the list of write ids that shows it. With that list it asks the 
 files of its partition. When standard input ends, the milliseconds of the answers, and how many of
 them lacked the file, go to standard output as one line of JSON.
 
-It asks for short time slices, as `bench.peers.prober` does, and for the same reason.
+It asks for short time slices, so as to wait little for a processor. With real-time priority
+(`bench.peers.own_machine`) ten writers would keep the nodes waiting: what a writer does with an
+answer is much, compared with what a node does for it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ from when its question was *due*, so that a server that answers nobody for a sec
 hundred questions waiting, and not one. Each line on standard input ends a phase: the times of the
 answers since the line before, in milliseconds, go to standard output as one line of JSON.
 
-It asks for short time slices, as the loop of the node does: what it waits for is to be the node,
-and not the processor, which a client on a machine of its own does not share with the load.
+It does not wait for a processor (`bench.peers.own_machine`): what it waits for is to be the node.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import sys
 import time
 
-from strandline.work.time_slices import shorten_time_slices
+from bench.peers.own_machine import stand_apart
 
 PERIOD = 0.002
 _RECEIVE_BYTES = 1 << 16
@@ -35,7 +34,7 @@ def request(schema: bytes, name: bytes) -> bytes:
 
 def main(port: int, schema: str, name: str) -> None:
     """Ask until standard input ends."""
-    shorten_time_slices()
+    stand_apart()
     asked = request(schema.encode(), name.encode())
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
