@@ -80,7 +80,7 @@ RELEASES = {
 ROWS = {
     "strandline_clock": "(id, time) VALUES (1, 77)",
     "strandline_fence": "VALUES (1, 'e', 0, 3, 4)",
-    "metastorage": "(key, revision, time, value) VALUES ('k', 5, 6, 'v')",
+    "metastorage": "(key, revision, time, value) VALUES ('k', 5, 6, ?)",
     "metastorage_head": "VALUES (1, 5, 6, 0)",
     "metastorage_lease": "VALUES ('lead', 'me', 8, 9)",
     "txn_footprint": "VALUES (-3, 4, 5, NULL)",
@@ -101,7 +101,7 @@ def make_tables_of(release: str, url: str) -> None:
         for statement in statements.split(";\n"):
             connection.exec_driver_sql(statement) if statement.strip() else None
         for table, row in ROWS.items():
-            connection.exec_driver_sql(f"INSERT INTO {table} {row}")
+            run(connection, f"INSERT INTO {table} {row}", (b"v",) if "?" in row else ())
         for part, version in RELEASES[release].items():
             run(connection, "INSERT INTO strandline_schema VALUES (?, ?)", (part, version))
     engine.close()
