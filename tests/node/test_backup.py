@@ -25,7 +25,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
-from strandline.errors import Conflict
+from strandline.errors import Conflict, InvalidInput
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.rows import DataFile
@@ -113,6 +113,19 @@ def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path:
         assert place(ann, "shop.rows").is_relative_to(tmp_path / "new")
         append(ann, "shop.rows", "b.parquet")
         assert node.transactions.holds.list() == ()
+
+
+def test_no_store_is_restored_or_made_in_the_folder_of_another(store: Path, tmp_path: Path) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    inside = store / "warehouse" / "new"
+    restored = strandline("restore", tmp_path / "b", inside, "--copy")
+    assert restored.exit_code != 0
+    assert f"{inside} lies in {store}, which is a folder of another store" in restored.output
+    link = tmp_path / "link"
+    link.symlink_to(store / "warehouse")
+    with pytest.raises(InvalidInput, match=f"lies in {store}, which is a folder of another store"):
+        Node.open(link / "new")
+    assert not inside.exists()
 
 
 def test_a_folder_that_release_0_2_1_wrote_is_restored(store: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.errors import StoreMoved, WrongEnvironment
+from strandline.errors import InvalidInput, StoreMoved, WrongEnvironment
 from strandline.node.warehouse_place import MARKER, WarehousePlace, recorded_warehouse
 from strandline.sql import Database
 from strandline.sql.sqlite_database import open_url
@@ -19,7 +19,7 @@ MODE = 0o700
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_url(f"sqlite:///{tmp_path}/strandline.db", patience=10)
+    database = open_url(f"sqlite:///{tmp_path}/server.db", patience=10)
     yield database
     database.close()
 
@@ -80,3 +80,12 @@ def test_a_store_that_another_node_is_making_is_not_foreign(
     place.refuse_foreign(is_new=lambda: not has_catalog)
     with pytest.raises(WrongEnvironment, match="holds the tables of another store"):
         place.refuse_foreign(is_new=lambda: True)
+
+
+def test_a_new_warehouse_does_not_lie_in_another(tmp_path: Path, database: Database) -> None:
+    outer = tmp_path / "tables"
+    WarehousePlace(outer, database).claim(ENVIRONMENT, mode=MODE)
+    inner = WarehousePlace(outer / "sales.db" / "orders", database)
+    with pytest.raises(InvalidInput, match=rf"lies in {outer}, which is a folder of another store"):
+        inner.refuse_foreign(is_new=lambda: True)
+    inner.refuse_foreign(is_new=lambda: False)

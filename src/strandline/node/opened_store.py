@@ -32,14 +32,14 @@ from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
-from strandline.node.place import settle
+from strandline.node.place import DATABASE_FILE, settle
 from strandline.node.store_database import (
     BackgroundCheck,
     keep_head,
     open_store_database,
     refuse_foreign_parts,
 )
-from strandline.node.warehouse_place import place_of_warehouse
+from strandline.node.warehouse_place import place_of_warehouse, refuse_nested
 from strandline.sql import Database, open_engine, stored_time
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
@@ -120,6 +120,8 @@ def _open_folder(
     assert folder is not None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; name the folder of a store")
+    if not (folder / DATABASE_FILE).exists():
+        refuse_nested(folder)
     try:
         make_folders(folder, mode=settings.folder_mode)
     except OSError as error:

@@ -42,7 +42,8 @@ class WarehousePlace:
     def refuse_foreign(self, *, is_new: Callable[[], bool]) -> None:
         """Raise `WrongEnvironment` if the folder has a store and this database has none yet.
 
-        ``is_new`` says whether the database has none.
+        `InvalidInput` if the folder lies in that of a store. ``is_new`` says whether the database
+        has none.
         """
         environment = marked_environment(self.folder)
         # In this order: a node that is making this very store marks the folder after the catalog.
@@ -52,6 +53,8 @@ class WarehousePlace:
                 f" {environment!r}), and {self.database.name} holds no store yet. If its database"
                 " was lost, restore it from a backup; for a new store, name another folder"
             )
+        if environment is None and is_new():
+            refuse_nested(self.folder)
 
     def claim(self, environment: str, *, mode: int) -> None:
         """Make the folder the warehouse of the store, or find that it is.
@@ -143,6 +146,19 @@ def marked_environment(warehouse: Path) -> str | None:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"{path} is damaged: {error}; restore it from a backup") from error
+
+
+def refuse_nested(folder: Path) -> None:
+    """Raise `InvalidInput` where ``folder`` lies in that of a store, or in a store's warehouse.
+
+    That store would clean and move what it finds there.
+    """
+    for above in Path(os.path.realpath(folder)).parents:
+        if (above / place.DATABASE_FILE).exists() or (above / MARKER).exists():
+            raise InvalidInput(
+                f"{folder} lies in {above}, which is a folder of another store; name a folder"
+                " outside of it"
+            )
 
 
 def recorded_warehouse(database: Database) -> Place | None:

@@ -32,7 +32,7 @@ from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, r
 from strandline.node.place import DATABASE_FILE, Place
 from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
-from strandline.node.warehouse_place import WarehousePlace, marked_environment
+from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
 from strandline.sql import open_engine
 
 
@@ -65,6 +65,7 @@ def restore(
 def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
     manifest = backup.manifest
     refuse_target(folder)
+    refuse_nested(folder)
     refuse_inside(folder, backup.path)
     try:
         if not copy:
@@ -117,6 +118,7 @@ def _restore_servers(
     with closing(open_engine(address.objects, read_only=True)) as database:
         refuse_used(database)
     refuse_target(folder)
+    refuse_nested(folder)
     refuse_inside(folder, backup.path)
     old = Path(manifest.warehouse)
     # At its old place the warehouse is empty, so the store there is gone.
