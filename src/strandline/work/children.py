@@ -53,7 +53,7 @@ from strandline.work.contents import Content
 
 logger = logging.getLogger(__name__)
 
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 16 << 20
 """Memory that a child may keep after its tasks without ending."""
 READER_NICENESS = 10
 """By how much a child that only reads gives way to the node."""
