@@ -156,7 +156,7 @@ class _Scanner:
         word = self.word()
         if word is None:
             raise self.error("a data type")
-        if word in ("array", "map", "struct"):
+        if word in ("array", "map", "struct") or (self.in_hive and word == "uniontype"):
             return self.nested(word)
         if word in ("decimal", "dec", "numeric"):
             return self.decimal()
@@ -192,11 +192,21 @@ class _Scanner:
             key = self.data_type()
             self.expect(",")
             result = MapType(key, self.data_type())
+        elif word == "uniontype":
+            result = self.union()
         else:
             result = StructType(() if self.peek(">") else self.fields())
         self.expect(">")
         self.depth -= 1
         return result
+
+    def union(self) -> StructType:
+        """Hive's union as Trino and Presto read it: which member a value has, and each of them."""
+        members = [self.data_type()]
+        while self.take(","):
+            members.append(self.data_type())
+        fields = (StructField(f"field{n}", member) for n, member in enumerate(members))
+        return StructType((StructField("tag", TINYINT), *fields))
 
     def fields(self) -> tuple[StructField, ...]:
         fields = [self.field()]

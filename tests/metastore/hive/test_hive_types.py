@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import FieldSchema
 
+from strandline.model.type_text import hive_string
 from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 PRIMITIVES = (
@@ -30,10 +31,24 @@ def test_a_column_keeps_the_type_that_was_declared(stub: Any, text: str) -> None
     assert declared(stub, text) == text
 
 
-def test_a_union_is_refused_with_the_reason(stub: Any) -> None:
-    kind, message = refusal(lambda: declared(stub, "uniontype<int,string>"))
+def test_a_union_is_shown_as_declared_and_read_as_a_struct(hive: HiveNode, stub: Any) -> None:
+    text = "array<uniontype<int,uniontype<string,date>>>"
+    assert declared(stub, text) == text
+    (column,) = hive.node.session(user="ann").table("d1.t").descriptor.columns
+    inner = "struct<tag:tinyint,field0:string,field1:date>"
+    assert hive_string(column.type) == f"array<struct<tag:tinyint,field0:int,field1:{inner}>>"
+    changed = stub.get_table("d1", "t")
+    changed.parameters["reviewed"] = "yes"
+    stub.alter_table("d1", "t", changed)
+    (column,) = stub.get_fields("d1", "t")
+    assert column.type == text
+
+
+@pytest.mark.parametrize("text", ["uniontype", "uniontype<>", "uniontype<int", "uniontype<int,>"])
+def test_a_union_that_is_none_is_refused(stub: Any, text: str) -> None:
+    kind, message = refusal(lambda: declared(stub, text))
     assert kind == "InvalidObjectException"
-    assert "Spark has no type for a union" in message
+    assert message.startswith("Invalid column type: ")
 
 
 def test_types_stand_inside_others(hive: HiveNode, stub: Any) -> None:

@@ -199,7 +199,7 @@ _FIRST_WORDS = frozenset(
     {
         *ATOMIC_TYPES,
         *("string", "decimal", "char", "varchar", "interval_year_month", "interval_day_time"),
-        *("array", "map", "struct", "timestamp with local time zone"),
+        *("array", "map", "struct", "uniontype", "timestamp with local time zone"),
     }
 )
 
@@ -210,11 +210,6 @@ def parse_column_type(text: str, *, of: str = "column") -> DataType:
     Hive's names of types are in lower case. Raises `InvalidInput` in Hive's words.
     """
     first = text.split("<", 1)[0].split("(", 1)[0].strip()
-    if first == "uniontype":
-        raise InvalidInput(
-            f"Invalid {of} type: {text} (Spark has no type for a union and cannot read such a "
-            "table; declare a struct with one field for each type)"
-        )
     try:
         if first in _FIRST_WORDS:
             return parse_hive_type(text)
