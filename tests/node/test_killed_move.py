@@ -18,7 +18,11 @@ from tests.node.test_catalog_move import place_of
 from tests.sql.processes import Process
 
 WAYS = [("metastorage", "stash"), ("stash", "persist")]
-ALL_WAYS = [*WAYS, ("shadow", "metastorage"), ("persist", "shadow")]
+EACH_POINT = [
+    *((*way, False) for way in WAYS),
+    *((*way, True) for way in (*WAYS, ("shadow", "metastorage"), ("persist", "shadow"))),
+]
+"""Leaving, to, and whether a node opens between the kill and the second run."""
 
 
 def new_store(folder: Path, log: str) -> None:
@@ -128,10 +132,9 @@ def test_a_move_that_is_killed_is_finished_by_the_same_command(
 
 
 @pytest.mark.teeth
-@pytest.mark.parametrize("opens_between", [False, True], ids=["at once", "a node opens between"])
-@pytest.mark.parametrize(("leaving", "to"), ALL_WAYS)
+@pytest.mark.parametrize(("leaving", "to", "opens_between"), EACH_POINT)
 def test_a_move_survives_a_kill_at_each_point(
-    leaving: str, to: str, opens_between: bool, tmp_path: Path
+    leaving: str, to: str, *, opens_between: bool, tmp_path: Path
 ) -> None:
     killed_in = []
     for at in count(1):
