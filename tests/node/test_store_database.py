@@ -22,9 +22,14 @@ from strandline.errors import (
     StoreMoved,
 )
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node
-from strandline.node.store_database import BackgroundCheck, accept_loss, head_of
+from strandline.node.store_database import (
+    BackgroundCheck,
+    accept_loss,
+    head_of,
+    open_store_database,
+)
 from strandline.sql import open_sqlite
-from strandline.sql.head_file import SLOT_BYTES
+from strandline.sql.head_file import SLOT_BYTES, HeadFile
 from tests.node.crashed_stores import execute, log_of, write_some
 
 # -- a database that is lost -------------------------------------------------------------------
@@ -288,3 +293,20 @@ def test_damage_that_is_found_later_stops_every_write_and_is_told(
             database.write() as writing,
         ):
             writing.exec_driver_sql("UPDATE strandline_clock SET time = time + 1")
+
+
+def test_a_commit_of_another_while_the_head_is_compared_is_no_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        real = HeadFile.marks_of
+
+        def marks_before_a_commit(head: HeadFile, connection: sqlite3.Connection) -> dict[str, int]:
+            marks = real(head, connection)
+            monkeypatch.setattr(HeadFile, "marks_of", real)
+            node.session(user="ann").execute(CreateSchema(name="meanwhile"))
+            return marks
+
+        monkeypatch.setattr(HeadFile, "marks_of", marks_before_a_commit)
+        open_store_database(folder).close()
+        assert HeadFile.marks_of is real

@@ -126,8 +126,9 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
 def compare_head(folder: Path, database: SqliteDatabase) -> None:
     """Raise `CorruptData` where the head file in ``folder`` knows more than the database."""
     head = head_of(folder)
+    said = head.says() or {}
     with database.read() as connection:
-        head.compare(head.marks_of(sqlite_file.driver_of(connection)))
+        head.compare(said, head.marks_of(sqlite_file.driver_of(connection)))
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:

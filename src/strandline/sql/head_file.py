@@ -105,9 +105,11 @@ class HeadFile:
             return None
         return {name: number for name, number in newest.items() if name != _TURN}
 
-    def compare(self, marks: Marks) -> None:
-        """Raise `CorruptData` if the file knows more than the database's ``marks``."""
-        said = self.says() or {}
+    def compare(self, said: Marks, marks: Marks) -> None:
+        """Raise `CorruptData` if the file ``said`` more than the database's ``marks``.
+
+        The file is read first: between the two, another process may commit.
+        """
         lost = {name: (marks.get(name, 0), said[name]) for name in said}
         missing = [
             f"{name}s {has + 1} to {had}" if had > has + 1 else f"{name} {had}"
