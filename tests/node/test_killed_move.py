@@ -144,5 +144,6 @@ def test_a_move_survives_a_kill_at_each_point(
             break
         killed_in.append(log)
         shutil.rmtree(folder)
-    assert len(killed_in) > 5
+    # To stop shadowing copies nothing, and has few steps.
+    assert len(killed_in) > (5 if leaving == "shadow" else 20)
     assert set(killed_in) == {leaving, to}

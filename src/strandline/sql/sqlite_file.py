@@ -184,7 +184,7 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
             connection.text_factory = lambda data: data.decode(errors="replace")
             rows = connection.execute(f"PRAGMA integrity_check({at_most:d})").fetchall()
             if rows == [("ok",)]:
-                rows = _foreign_types(connection, at_most)
+                rows = _mistyped_columns(connection, at_most)
         finally:
             connection.close()
     except sqlite3.Error as error:
@@ -199,7 +199,7 @@ _TYPES = {"INT": "integer", "BOOL": "integer", "CHAR": "text", "TEXT": "text", "
 """How SQLite calls a value of a column whose declared type has the word in it."""
 
 
-def _foreign_types(connection: sqlite3.Connection, at_most: int) -> list[tuple[str]]:
+def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tuple[str]]:
     """The columns that hold a value of another type than they are declared with.
 
     The head of a row says of which type each of its values is, and SQLite's own check compares that
@@ -216,12 +216,12 @@ def _foreign_types(connection: sqlite3.Connection, at_most: int) -> list[tuple[s
         columns = [
             (name, kind) for name, of in declared for word, kind in _TYPES.items() if word in of
         ]
-        tests = [f"""typeof("{name}") NOT IN ('{of}', 'null')""" for name, of in columns]
+        tests = [f"""typeof("{name}") NOT IN ('{kind}', 'null')""" for name, kind in columns]
         sums = ", ".join(f"total({test})" for test in tests)
         counts = connection.execute(f'SELECT {sums} FROM "{table}"').fetchone() if tests else ()
         found += [
-            (f"{count:.0f} values of {table}.{name} are not of type {of}",)
-            for (name, of), count in zip(columns, counts, strict=True)
+            (f"{count:.0f} values of {table}.{name} are not of type {kind}",)
+            for (name, kind), count in zip(columns, counts, strict=True)
             if count
         ]
     return found[:at_most]
