@@ -17,15 +17,16 @@ import pytest
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds
 from strandline.durable import AuditEvent, Change, Entry, Snapshot, Update, UpdateLog
+from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.transaction import new_update
 from strandline.durable.update import Appended
 from strandline.errors import Fenced, InvalidInput, OutOfSync, VersionNotFound
 from strandline.fencing import FenceToken
-from strandline.model.descriptors import ConfigEntry
+from strandline.model.descriptors import ConfigEntry, StorageUsageEvent
 from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewLog
-from tests.durable.updates import TOKEN, begin, update
+from tests.durable.updates import TOKEN, begin, measured, update
 
 
 def contents_at(log: UpdateLog, version: int) -> Contents:
@@ -342,6 +343,44 @@ def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog
     assert versions_of(log, 2, 4) == [2]
     assert log.compact(4, TOKEN)
     assert list(log.scan("audit_event", 1, 5)) == before
+
+
+def test_storage_usage_is_scanned_by_version_and_goes_with_the_history(new_log: NewLog) -> None:
+    log = new_log()
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(3)])
+    log.append(4, TOKEN, [update(4), measured(5)])
+    log.append(6, TOKEN, [update(6)])
+    events = list(log.scan(STORAGE_USAGE_EVENT, 1, 7))
+    decoded = [decode(found.data, StorageUsageEvent) for found in events]
+    assert [
+        (found.version, event.table_id) for found, event in zip(events, decoded, strict=True)
+    ] == [(3, 1), (3, 2), (5, 1), (5, 2)]
+    assert [event.time for event in decoded] == [found.time for found in events]
+    assert [found.version for found in log.scan(STORAGE_USAGE_EVENT, 4, 5)] == []
+    assert log.compact(4, TOKEN)
+    for same in (log, new_log()):
+        assert list(same.scan(STORAGE_USAGE_EVENT, 1, 7)) == events[2:]
+    assert log.compact(5, TOKEN)
+    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 7)) == []
+    assert versions_of(log, 1, 7) == [2, 4, 6]
+
+
+def test_storage_usage_of_many_versions_goes_and_audit_events_stay(new_log: NewLog) -> None:
+    """So many that a log that tidies itself up has rewritten them."""
+    log = new_log()
+    begin(log, 2)
+    for version in range(3, 43, 2):
+        log.append(version, TOKEN, [measured(version, 40), update(version + 1)])
+    usage = list(log.scan(STORAGE_USAGE_EVENT, 1, 43))
+    assert len(usage) == 20 * 40
+    audit = list(log.scan("audit_event", 1, 43))
+    assert log.compact(22, TOKEN)
+    left = [found for found in usage if found.version > 22]
+    for same in (log, new_log()):
+        assert list(same.scan(STORAGE_USAGE_EVENT, 1, 43)) == left
+        assert list(same.scan("audit_event", 1, 43)) == audit
+    assert [one.version for one in log.updates(23, 43)] == list(range(23, 43))
 
 
 def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from strandline.durable import Change, Entry, Update, UpdateLog
+from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.transaction import new_update
+from strandline.durable.update import Appended
 from strandline.errors import Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import Metastorage, Outcome
-from strandline.model.descriptors import ConfigEntry
+from strandline.model.descriptors import ConfigEntry, StorageUsageEvent
 from strandline.wire.registry import encode
 
 TOKEN = FenceToken(0, 1)
@@ -24,6 +26,20 @@ def update(version: int, verb: str = "create_zone", *, objects: int = 1) -> Upda
         changes.append(Change("config", entry.name.encode(), None, encode(entry)))
     return new_update(
         version, [Entry(verb, {"n": version}, tuple(changes))], author="ann", member="m"
+    )
+
+
+def measured(version: int, tables: int = 2) -> Update:
+    """The update of ``version``, which appends the size of so many tables."""
+    usage = [StorageUsageEvent(n, 100 * version + n, version) for n in range(1, tables + 1)]
+    entry = ConfigEntry(f"measured {version:04d}", "")
+    change = Change("config", entry.name.encode(), None, encode(entry))
+    return new_update(
+        version,
+        [Entry("configure", {}, (change,))],
+        author="ann",
+        member="m",
+        appended=[Appended(STORAGE_USAGE_EVENT, encode(event)) for event in usage],
     )
 
 
@@ -95,5 +111,5 @@ def everything(log: UpdateLog) -> tuple[object, ...]:
         log.token(),
         log.first_snapshot(),
         log.updates(frontier.since + 1, frontier.upper),
-        list(log.scan("audit_event", 0, frontier.upper)),
+        {kind: list(log.scan(kind, 0, frontier.upper)) for kind in APPEND_ONLY},
     )

@@ -121,6 +121,10 @@ GOLDENS: list[tuple[object, bytes]] = [
     ),
     (FOREIGN_KEY, sealed(68, 1, FOREIGN_KEY_PAYLOAD)),
     (
+        d.StorageUsageEvent(6, 300, 128, TIME),
+        sealed(64, 2, TIME_BYTES, n(6), b"\xac\x02", b"\x80\x01"),
+    ),
+    (
         DataFile(
             file_id=1 << 20,
             path="_files/1048576-a.parquet",

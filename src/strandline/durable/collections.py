@@ -89,11 +89,16 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class AppendOnly:
-    """One kind of object that is only ever added; it is in no snapshot and in no memory."""
+    """One kind of object that is only ever added; it is in no snapshot and in no memory.
+
+    What is ``lasting`` stays for good. All else goes with the history: when the log is trimmed to a
+    version, the objects of that version and of those below it are gone.
+    """
 
     kind: str
     of: type[Any]  # the class of the objects
     migratable: bool = True
+    lasting: bool = True
 
 
 def id_key(object_id: int) -> bytes:
@@ -149,6 +154,10 @@ APPEND_ONLY: dict[str, AppendOnly] = {
     declared.kind: declared
     for declared in (
         AppendOnly(AUDIT_EVENT, AuditEvent, migratable=False),
-        AppendOnly(STORAGE_USAGE_EVENT, StorageUsageEvent),
+        AppendOnly(STORAGE_USAGE_EVENT, StorageUsageEvent, lasting=False),
     )
 }
+
+LASTING = frozenset(kind for kind, declared in APPEND_ONLY.items() if declared.lasting)
+PASSING = frozenset(APPEND_ONLY) - LASTING
+"""Those that go with the history."""

@@ -184,12 +184,16 @@ class UpdateLog(ABC):
 
     @abstractmethod
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        """The objects of an append-only kind from versions ``start`` to ``end`` − 1, in order."""
+        """The objects of an append-only kind from versions ``start`` to ``end`` − 1, in order.
+
+        Those of versions up to ``since`` are gone where the kind is not lasting.
+        """
 
     @abstractmethod
     def compact(self, up_to: int, token: FenceToken) -> bool:
         """Let go of all versions below ``up_to``, to which ``since`` moves.
 
+        Objects of append-only kinds that are not lasting go with their versions, up to ``up_to``.
         False, and nothing changed, when ``since`` is there or above it already. Raises `Fenced`,
         and `VersionNotFound` for a version that is not in the log.
         """

@@ -33,7 +33,7 @@ from typing import NoReturn, TypeVar
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import chunks
-from strandline.durable.collections import AUDIT_EVENT
+from strandline.durable.collections import AUDIT_EVENT, PASSING
 from strandline.durable.log import (
     Checked,
     Companion,
@@ -93,6 +93,12 @@ def update_key(version: int) -> str:
 def append_key(kind: str, version: int, number: int = 0) -> str:
     """The key of the ``number``-th object of an append-only kind in ``version``."""
     return f"{APPEND}{kind}.{version:0{_VERSION_DIGITS}d}.{number:06d}"
+
+
+def _removals_of_passing(up_to: int) -> Iterator[Operation]:
+    """What removes, up to a version, the append-only objects that go with the history."""
+    for kind in sorted(PASSING):
+        yield DeleteRange(append_key(kind, 0), append_key(kind, up_to + 1))
 
 
 def _digits(version: int) -> bytes:
@@ -395,6 +401,7 @@ class MetastorageLog(UpdateLog):
                     Put(SNAPSHOT_VERSION, _digits(up_to)),
                     Put(place, prepared.value),
                     DeleteRange(update_key(0), place),
+                    *_removals_of_passing(up_to),
                     *prepared.removals,
                 ],
             )

@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import stash_tables as tables
-from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
+from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT, PASSING
 from strandline.durable.log import (
     Checked,
     Companion,
@@ -319,6 +319,11 @@ class StashLog(UpdateLog):
                     connection,
                     "DELETE FROM stash_row WHERE version = ? AND number = ?",
                     [(one.row.version, one.number) for one in removed],
+                )
+                change_each(
+                    connection,
+                    "DELETE FROM stash_appended WHERE collection = ? AND version <= ?",
+                    [(kinds.numbers[kind], up_to) for kind in PASSING if kind in kinds.numbers],
                 )
                 tables.put_state(
                     connection,

@@ -70,6 +70,7 @@ class CatalogTransaction:
         self.environment: str | None = None
         """The environment id that a new catalog is to have, if any."""
         self._changes: list[Change] = []
+        self._appended: list[Appended] = []
         # The last change of an allocator, by its key: the number of the entry, the place in it.
         self._allocations: dict[bytes, tuple[int, int]] = {}
 
@@ -122,6 +123,10 @@ class CatalogTransaction:
         if old is None:
             raise ObjectNotFound(f"{kind} {key} does not exist")
         self._record(collection(kind), stored_key, old, None)
+
+    def append(self, kind: str, event: object) -> None:
+        """Add an object of an append-only kind, which no transaction reads."""
+        self._appended.append(Appended(kind, encode(event)))
 
     def _record(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
@@ -209,13 +214,19 @@ class CatalogTransaction:
     def update(self, *, member: str) -> Update:
         """The update that this transaction makes, each time the same."""
         return new_update(
-            self.version, self.entries, author=self.author, member=member, update_id=self._id
+            self.version,
+            self.entries,
+            author=self.author,
+            member=member,
+            update_id=self._id,
+            appended=self._appended,
         )
 
     def rebased(self, base: Position) -> CatalogTransaction:
         """The same entries on a newer base, which differs from the old one in other objects."""
         rebased = CatalogTransaction(base, author=self.author)
         rebased.entries = self.entries
+        rebased._appended = self._appended
         rebased.contents = base.contents.apply(self.changes())
         return rebased
 
@@ -227,12 +238,13 @@ def new_update(
     author: str,
     member: str,
     update_id: bytes | None = None,
+    appended: Iterable[Appended] = (),
 ) -> Update:
     """An update with the audit event of what is not silent in it; without an id, a random one."""
     update_id = update_id or secrets.token_bytes(ID_BYTES)
     actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
-    appended: tuple[Appended, ...] = ()
+    objects = tuple(appended)
     if actions:
         event = AuditEvent(version, update_id, author, member, actions)
-        appended = (Appended(AUDIT_EVENT, encode(event)),)
-    return Update(version, update_id, author, member, tuple(entries), appended=appended)
+        objects = (Appended(AUDIT_EVENT, encode(event)), *objects)
+    return Update(version, update_id, author, member, tuple(entries), appended=objects)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
+from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.model.partitioning import PartitionField
 from strandline.model.privileges import Grants, ObjectKind
 from strandline.model.types import DataType
@@ -489,8 +490,12 @@ def comment_name(object_kind: ObjectKind, object_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StorageUsageEvent:
-    """How many bytes a table took at some moment, in milliseconds since 1970. Append-only."""
+    """How many bytes a table took at some moment, in milliseconds since 1970. Append-only.
+
+    ``time`` is that of its version.
+    """
 
     table_id: int
     size_bytes: int
     collected: int
+    time: Timestamp = MIN_TIMESTAMP

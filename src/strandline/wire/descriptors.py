@@ -68,6 +68,7 @@ from strandline.wire.codecs import (
     OPTIONAL_TEXT,
     PROPERTIES,
     TEXT,
+    TIME,
     UINT,
     enum,
     flags,
@@ -453,8 +454,13 @@ _new_in_0_2_0(
         ("fingerprint", TEXT),
     ],
 )
-_new_in_0_2_0(
+_STORAGE_USAGE_1: Fields = (("table_id", UINT), ("size_bytes", UINT), ("collected", UINT))
+
+_new_in_0_2_0(StorageUsageEvent, type_id=64, fields=_STORAGE_USAGE_1)
+register(
     StorageUsageEvent,
     type_id=64,
-    fields=[("table_id", UINT), ("size_bytes", UINT), ("collected", UINT)],
+    version=2,
+    since="0.4.0",
+    fields=[("time", TIME), *_STORAGE_USAGE_1],
 )

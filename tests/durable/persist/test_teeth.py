@@ -185,7 +185,7 @@ def audit_events_go_with_the_history(patch: pytest.MonkeyPatch) -> None:
         "_compacted",
         lambda self, *arguments: replace(real(self, *arguments), appended=()),
     )
-    patch.setattr(shard.Shard, "appended_batches", _those_above_since)
+    patch.setattr(shard.Shard, "lasting_batches", _those_above_since)
 
 
 def _those_above_since(self: shard.Shard, state: ShardState, start: int, end: int) -> Any:

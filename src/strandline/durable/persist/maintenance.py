@@ -9,7 +9,7 @@ sweep removes them.
   rollup are then removed. Merging waits until the largest batch of `MERGED_AT_ONCE` has half of
   their rows, so a row is rewritten as often as the logarithm of their number.
 * `compact` moves ``since``. Of the versions up to there it keeps what is left of each object, in a
-  first batch; rows of append-only kinds lie in batches of their own and stay.
+  first batch; rows of lasting kinds lie in batches of their own and stay.
 * `sweep` removes the blobs that nothing names; see `strandline.durable.persist.shard_state`.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from strandline.durable.collections import APPEND_ONLY
+from strandline.durable.collections import LASTING
 from strandline.durable.persist.shard import PART_ROWS, REFUSED, Shard
 from strandline.durable.persist.shard_state import (
     Batch,
@@ -163,8 +163,8 @@ class Maintenance:
                 continue
             lower, upper = batches[0].lower, batches[-1].upper
             for into, of_kinds in (
-                (history, [row for row in rows if row.kind not in APPEND_ONLY]),
-                (appended, [row for row in rows if row.kind in APPEND_ONLY]),
+                (history, [row for row in rows if row.kind not in LASTING]),
+                (appended, [row for row in rows if row.kind in LASTING]),
             ):
                 if of_kinds:
                     into.append(self._in_parts(lower, upper, of_kinds, state))

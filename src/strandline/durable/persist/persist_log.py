@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
-from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
+from strandline.durable.collections import AUDIT_EVENT, LASTING
 from strandline.durable.log import (
     Checked,
     Companion,
@@ -33,7 +33,7 @@ from strandline.durable.log import (
 from strandline.durable.persist.blob import Blob, blobs_in
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
-from strandline.durable.persist.shard import REFUSED, Shard
+from strandline.durable.persist.shard import REFUSED, Shard, batches_between
 from strandline.durable.persist.shard_state import (
     REMEDY,
     AlreadyCommitted,
@@ -184,13 +184,13 @@ class PersistLog(UpdateLog):
                     raise
 
     def _batches(self, lower: int, upper: int, rows: Sequence[Row]) -> tuple[Batch, Batches]:
-        """The batch of all rows, inline; or in parts, those of append-only kinds by themselves."""
+        """The batch of all rows, inline; or in parts, those of lasting kinds by themselves."""
         state = self.shard.known
         batch = self.shard.inline_batch(lower, upper, rows)
         if batch is not None:
             return batch, ()
-        history = [row for row in rows if row.kind not in APPEND_ONLY]
-        apart = [row for row in rows if row.kind in APPEND_ONLY]
+        history = [row for row in rows if row.kind not in LASTING]
+        apart = [row for row in rows if row.kind in LASTING]
         upload = self.shard.upload
         appended = (Batch(lower, upper, len(apart), parts=upload(apart, state)),) if apart else ()
         return Batch(lower, upper, len(history), parts=upload(history, state)), appended
@@ -254,7 +254,11 @@ class PersistLog(UpdateLog):
         self, kind: str, start: int, end: int, state: ShardState
     ) -> tuple[list[Row], int]:
         """Rows of an append-only kind from version ``start`` on, and where the next ones begin."""
-        for batch in self.shard.appended_batches(state, start, end):
+        if kind in LASTING:
+            batches = self.shard.lasting_batches(state, start, end)
+        else:
+            batches = batches_between(state.batches, start, end)
+        for batch in batches:
             stop = min(batch.upper, end)
             rows = [row for row in self.shard.rows_of(batch, start, stop) if row.kind == kind]
             if rows:

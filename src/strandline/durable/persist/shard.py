@@ -323,7 +323,7 @@ class Shard:
             return None
 
     def history(self, state: ShardState, start: int, end: int) -> list[Row]:
-        """The rows of versions from ``start`` to ``end`` − 1, but for those of `appended_batches`.
+        """The rows of versions from ``start`` to ``end`` − 1, but for those of `lasting_batches`.
 
         Those of batches that are not rewritten yet are among them.
         """
@@ -337,8 +337,8 @@ class Shard:
         """The rows that are left at ``since``, by kind and key."""
         return list(self.rows_of(state.batches[0])) if state.since else []
 
-    def appended_batches(self, state: ShardState, start: int, end: int) -> Batches:
-        """The batches that may have rows of append-only kinds of these versions, in order."""
+    def lasting_batches(self, state: ShardState, start: int, end: int) -> Batches:
+        """The batches that may have rows of lasting kinds of these versions, in order."""
         inline = [batch for batch in batches_between(state.batches, start, end) if not batch.parts]
         appended = [b for b in state.appended if b.lower < end and b.upper > start]
         return tuple(sorted(inline + appended, key=lambda batch: batch.lower))

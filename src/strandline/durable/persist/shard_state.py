@@ -3,8 +3,9 @@
 A shard is a durable collection of rows, each of a version. Versions below ``upper`` are there and
 never change; of versions below ``since`` only the sum is left. Rows are kept in **batches**, which
 follow each other from version 0 to ``upper`` without a gap; a batch is a few rows inside the state
-(``inline``), or names the parts that it lies in. Rows of append-only kinds are in batches of their
-own once they are in parts (``appended``): what trims the history leaves these alone.
+(``inline``), or names the parts that it lies in. Rows of lasting kinds (audit events) are in
+batches of their own once they are in parts (``appended``): what trims the history leaves these
+alone.
 
 A **command** is a function of a state. It raises why it is refused there, or gives the `ShardDiff`
 to the next state, which is what consensus keeps, one for each sequence number. A writer that loses
