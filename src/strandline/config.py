@@ -58,6 +58,8 @@ class Settings:
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
     ``clean_interval_ms``: how often the node removes, with their files, rows that nobody can see
     any more; 0 leaves that to the command ``strandline clean``.
+    ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0
+    never does.
     ``notification_retention_ms``: how long events stay in the notification log.
     ``snapshot_hold_ms``: how long a client can read the files of a snapshot that it got without a
     hold of its own, as those of the Hive protocol do.
@@ -103,6 +105,7 @@ class Settings:
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
     clean_interval_ms: int = _HOUR_MS
+    storage_usage_interval_ms: int = _HOUR_MS
     notification_retention_ms: int = 7 * _DAY_MS
     snapshot_hold_ms: int = _HOUR_MS
     metadata_staleness_ms: int | None = None

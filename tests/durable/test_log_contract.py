@@ -353,9 +353,8 @@ def test_storage_usage_is_scanned_by_version_and_goes_with_the_history(new_log: 
     log.append(6, TOKEN, [update(6)])
     events = list(log.scan(STORAGE_USAGE_EVENT, 1, 7))
     decoded = [decode(found.data, StorageUsageEvent) for found in events]
-    assert [
-        (found.version, event.table_id) for found, event in zip(events, decoded, strict=True)
-    ] == [(3, 1), (3, 2), (5, 1), (5, 2)]
+    sizes = [(found.version, event.sizes) for found, event in zip(events, decoded, strict=True)]
+    assert sizes == [(v, ((n, 100 * v + n),)) for v in (3, 5) for n in range(2)]
     assert [event.time for event in decoded] == [found.time for found in events]
     assert [found.version for found in log.scan(STORAGE_USAGE_EVENT, 4, 5)] == []
     assert log.compact(4, TOKEN)

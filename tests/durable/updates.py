@@ -29,9 +29,9 @@ def update(version: int, verb: str = "create_zone", *, objects: int = 1) -> Upda
     )
 
 
-def measured(version: int, tables: int = 2) -> Update:
-    """The update of ``version``, which appends the size of so many tables."""
-    usage = [StorageUsageEvent(n, 100 * version + n, version) for n in range(1, tables + 1)]
+def measured(version: int, events: int = 2) -> Update:
+    """The update of ``version``, which appends so many events of storage usage."""
+    usage = [StorageUsageEvent(((n, 100 * version + n),), version) for n in range(events)]
     entry = ConfigEntry(f"measured {version:04d}", "")
     change = Change("config", entry.name.encode(), None, encode(entry))
     return new_update(

@@ -213,7 +213,7 @@ CATALOG: list[tuple[object, bytes]] = [
         d.SystemObjectFingerprint("system.tables", 21, p.ObjectKind.SYSTEM_VIEW, "ab"),
         record(63, 1, text("system.tables"), n(21, 6), text("ab")),
     ),
-    (d.StorageUsageEvent(6, 300, 128), record(64, 1, n(6), b"\xac\x02", b"\x80\x01")),
+    (d.StorageUsageEvent(((6, 300),), 128), record(64, 1, n(6), b"\xac\x02", b"\x80\x01")),
     (GRANTS[1], record(65, 1, n(7, 8), b"\x80\x01")),
     (
         d.IndexColumn(2, d.Collation.ASC_NULLS_LAST),

@@ -121,8 +121,8 @@ GOLDENS: list[tuple[object, bytes]] = [
     ),
     (FOREIGN_KEY, sealed(68, 1, FOREIGN_KEY_PAYLOAD)),
     (
-        d.StorageUsageEvent(6, 300, 128, TIME),
-        sealed(64, 2, TIME_BYTES, n(6), b"\xac\x02", b"\x80\x01"),
+        d.StorageUsageEvent(((6, 300), (7, 0)), 128, TIME),
+        sealed(64, 2, TIME_BYTES, n(2), n(6), b"\xac\x02", n(7, 0), b"\x80\x01"),
     ),
     (
         DataFile(

@@ -37,6 +37,7 @@ COMMANDS = {
     "clean": Entry("cleaning", "Remove what nobody can see any more."),
     "status": Entry("status", "Show how a store stands."),
     "holders": Entry("holders", "Show who keeps history, write ids or locks from others."),
+    "storage-usage": Entry("storage", "Show how many bytes the tables take."),
     "backup": Entry("maintenance", "Back up a store, while nodes run on it."),
     "restore": Entry("maintenance", "Restore a store from a backup."),
     "role": Entry("privileges", "Make, change, drop and list roles."),

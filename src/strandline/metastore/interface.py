@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.differences import Difference
+from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput
 from strandline.metastore.store.rows import DataFile, DeleteFile
@@ -159,6 +160,16 @@ class Session(ABC):
     @abstractmethod
     def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         """Versions ``start`` to ``end`` − 1: when, who, what; trimmed ones are marked."""
+
+    @abstractmethod
+    def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
+        """How many bytes the tables took when that was measured last; by name.
+
+        Of ``table`` alone, each size that was recorded, the oldest first. Nodes measure the folders
+        of the store's own tables now and then (the setting ``storage_usage_interval_ms``). What
+        was recorded goes with the history. Where privileges are enforced, others than superusers
+        see the tables that they may read. Raises `ObjectNotFound`.
+        """
 
     @abstractmethod
     def compact(self, version: int) -> bool:

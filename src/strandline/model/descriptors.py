@@ -490,12 +490,11 @@ def comment_name(object_kind: ObjectKind, object_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StorageUsageEvent:
-    """How many bytes a table took at some moment, in milliseconds since 1970. Append-only.
+    """How many bytes tables took at some moment, in milliseconds since 1970. Append-only.
 
-    ``time`` is that of its version.
+    ``sizes`` are pairs of a table id and a number of bytes. ``time`` is that of its version.
     """
 
-    table_id: int
-    size_bytes: int
+    sizes: tuple[tuple[int, int], ...]
     collected: int
     time: Timestamp = MIN_TIMESTAMP

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
+from strandline.catalog.storage_usage import measured, record_storage_usage
 from strandline.catalog.system_views.synchronization import synchronize_system_views
-from strandline.clock import WallClock, system_wall_clock
+from strandline.clock import WallClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.errors import (
@@ -45,6 +46,7 @@ from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaning import Cleaner
+from strandline.metastore.store.file_counts import measured_sizes
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
@@ -226,9 +228,11 @@ class Node:
         self.health.add("catalog applier", self.catalogs.check_applier)
         self.health.add("fence", lambda: self._check_fence(guard))
         store.watch()
+        self._opened_at = self.catalogs.now()
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
         self._cleaning = threading.Thread(target=self._clean, name="cleaner", daemon=True)
+        self._measuring = threading.Thread(target=self._measure, name="storage", daemon=True)
         self._cache_file: StateFile | None = None
         self._cache_writer = threading.Thread(
             target=self._write_cache, name="cache-writer", daemon=True
@@ -315,6 +319,8 @@ class Node:
         self._reaper.start()
         if self.settings.clean_interval_ms:
             self._cleaning.start()
+        if self.settings.storage_usage_interval_ms:
+            self._measuring.start()
         self._opened_store.examine()
 
     def _load_cache(self) -> None:
@@ -382,6 +388,33 @@ class Node:
                 "cleaning", lambda: self.cleaner.clean_new(stopped=self._stop.is_set)
             ):
                 return
+
+    def _measure(self) -> None:
+        """Measure once in an interval, unless another node has done so."""
+        interval = self.settings.storage_usage_interval_ms / 1000
+        # What runs for a moment leaves that to others.
+        pause = min(max(self._until_measured_again(), FIRST_CLEANING_SECONDS), interval)
+        while not self._stop.wait(pause):
+            pause = self._until_measured_again()
+            if pause <= 0:
+                pause = interval
+                if not self._does("measuring the storage", self.measure_storage):
+                    return
+
+    def _until_measured_again(self) -> float:
+        """The seconds until the last measurement of any node is an interval ago."""
+        interval_ms, now = self.settings.storage_usage_interval_ms, self.catalogs.now()
+        last = measured(self.catalogs.latest_catalog()) or self._opened_at
+        return (milliseconds(last) + interval_ms - milliseconds(now)) / 1000
+
+    def measure_storage(self) -> None:
+        """Record how many bytes lie in the folders of the tables, where that is another number."""
+        catalog, now = self.catalogs.present(), self.catalogs.now()
+        sizes = measured_sizes(
+            self.database, self.folders, set(catalog.table_ids()), stopped=self._stop.is_set
+        )
+        log = self.catalogs.state.log
+        record_storage_usage(self.catalogs, log, sizes, since=measured(catalog), at=now)
 
     def _does(self, chore: str, do: Callable[[], object]) -> bool:
         """Do a chore of the background, and log its failure; False if the node is stopping."""
@@ -456,7 +489,7 @@ class Node:
         self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
         self.store.stop(wake=self.database.wake)
-        for thread in (self._reaper, self._cleaning, self._cache_writer):
+        for thread in (self._reaper, self._cleaning, self._measuring, self._cache_writer):
             if thread.is_alive():
                 thread.join()
         if self._cache_file is not None:

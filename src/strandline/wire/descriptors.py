@@ -70,6 +70,7 @@ from strandline.wire.codecs import (
     TEXT,
     TIME,
     UINT,
+    Codec,
     enum,
     flags,
     optional,
@@ -454,13 +455,16 @@ _new_in_0_2_0(
         ("fingerprint", TEXT),
     ],
 )
-_STORAGE_USAGE_1: Fields = (("table_id", UINT), ("size_bytes", UINT), ("collected", UINT))
+_SIZE = pair(UINT, UINT)
+_ONE_SIZE: Codec[tuple[tuple[int, int], ...]] = Codec(
+    lambda out, sizes: _SIZE.write(out, sizes[0]), lambda reader: (_SIZE.read(reader),)
+)
 
-_new_in_0_2_0(StorageUsageEvent, type_id=64, fields=_STORAGE_USAGE_1)
+_new_in_0_2_0(StorageUsageEvent, type_id=64, fields=[("sizes", _ONE_SIZE), ("collected", UINT)])
 register(
     StorageUsageEvent,
     type_id=64,
     version=2,
     since="0.4.0",
-    fields=[("time", TIME), *_STORAGE_USAGE_1],
+    fields=[("time", TIME), ("sizes", sequence(_SIZE)), ("collected", UINT)],
 )

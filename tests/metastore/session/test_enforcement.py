@@ -112,6 +112,19 @@ def refusal(call: Callable[[], object]) -> str:
     return caught.value.message
 
 
+def test_the_storage_usage_of_tables_is_shown_to_who_may_read_them(
+    guarded: Guarded, bob: Session
+) -> None:
+    guarded.node.measure_storage()
+    alice = guarded.node.session(user="alice")
+    assert "s.t" in {usage.table for usage in alice.storage_usage()}
+    assert bob.storage_usage() == []
+    refusal(lambda: bob.storage_usage("s.t"))
+    with guarded.granted(USAGE, on_table(Privilege.SELECT)):
+        assert [usage.table for usage in bob.storage_usage()] == ["s.t"]
+        assert bob.storage_usage("s.t") == alice.storage_usage("s.t") != []
+
+
 def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     found = alice.table("s.t")

@@ -31,7 +31,17 @@ PROTOCOL_HEADER = "X-Strandline-Protocol"
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 _READS = frozenset(
-    {"differences", "files", "history", "holders", "open", "table", "tables", "transaction"}
+    {
+        "differences",
+        "files",
+        "history",
+        "holders",
+        "open",
+        "storage_usage",
+        "table",
+        "tables",
+        "transaction",
+    }
 )
 """Methods that change nothing: they may be given up on the way, and asked again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})

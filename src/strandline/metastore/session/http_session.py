@@ -33,6 +33,7 @@ from typing import Any
 
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference
+from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.errors import (
     StrandlineError,
@@ -166,6 +167,10 @@ class HttpSession(Session):
 
     def release_hold(self, hold_id: int) -> None:
         self._repeat("release_hold", hold_id=hold_id)
+
+    def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
+        usage: list[StorageUsage] = self._repeat("storage_usage", table=table)
+        return usage
 
     def holders(self) -> Holders:
         holders: Holders = self._repeat("holders")

@@ -17,6 +17,7 @@ from strandline import work
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
+from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
 from strandline.clock import Timestamp
 from strandline.errors import (
     InvalidInput,
@@ -109,6 +110,18 @@ class LocalSession(Session):
         if self._access().free:
             return versions
         return [info for info in versions if normalize(info.author) == normalize(self._user)]
+
+    def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
+        catalogs = self._metastore.catalogs
+        log, catalog = catalogs.state.log, catalogs.present()
+        if table is not None:
+            return storage_usage_of(log, catalog, self.table(table).descriptor.id)
+        access = self._access()
+
+        def may_read(table_id: int) -> bool:
+            return access.free or access.allows(Privilege.SELECT, catalog.table_by_id(table_id))
+
+        return [usage for usage in latest_storage_usage(log, catalog) if may_read(usage.table_id)]
 
     def compact(self, version: int) -> bool:
         self._access().require_superuser("trim the history")
