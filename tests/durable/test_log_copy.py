@@ -21,6 +21,7 @@ from strandline.durable import (
     UpdateLog,
     durable_state,
 )
+from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.contents import restore
 from strandline.durable.log import Scanned
 from strandline.durable.log_copy import LogCopy
@@ -33,7 +34,7 @@ from strandline.wire.registry import encode
 from tests.conftest import Member
 from tests.durable.logs import SQLITE, LogKind, OnMetastorage, Persist, Shadow, Stash
 from tests.durable.test_shadow_log import wrapped
-from tests.durable.updates import TOKEN, begin, update
+from tests.durable.updates import TOKEN, begin, measured, update
 
 KINDS: dict[str, LogKind] = {
     "metastorage": OnMetastorage(SQLITE),
@@ -71,7 +72,7 @@ def said(log: UpdateLog) -> tuple[object, ...]:
         frontier,
         (snapshot.version, snapshot.time, contents.dump(), contents.times()),
         log.updates(frontier.since + 1, frontier.upper),
-        list(log.scan("audit_event", 1, frontier.upper)),
+        {kind: list(log.scan(kind, 1, frontier.upper)) for kind in APPEND_ONLY},
     )
 
 
@@ -95,15 +96,16 @@ def test_any_log_becomes_a_copy_of_any_other_with_its_history(
     assert copy.token() == FILLING
     rewrite(original, 4, change("b", None, "x"))  # silent: no audit event has its time
     rewrite(original, 5, change("b", "x", None), change("c", None, "x"))
-    original.append(6, TOKEN, [update(6), update(7, "fence")])
-    original.compact(6, TOKEN)
+    original.append(6, TOKEN, [measured(6), update(7, "fence"), measured(8)])
+    original.compact(7, TOKEN)
     LogCopy(original, copy, names=NAMES).level()
     assert said(copy) == said(original)
+    assert [found.version for found in copy.scan(STORAGE_USAGE_EVENT, 1, 9)] == [8, 8]
     assert copy.token() == TOKEN
-    original.append(8, TOKEN, [update(8)])
+    original.append(9, TOKEN, [update(9)])
     frontier, _ = LogCopy(original, copy, names=NAMES).level()
     LogCopy(original, copy, names=NAMES).prove(frontier)
-    assert copy.time_of(original.updates(8, 9)[0]) == original.updates(8, 9)[0].time
+    assert copy.time_of(original.updates(9, 10)[0]) == original.updates(9, 10)[0].time
 
 
 def test_an_original_that_grows_all_the_time_is_followed_as_far_as_was_asked(
