@@ -80,6 +80,20 @@ TEETH = {
         contract.test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming,
         (("up_to", 4),),
     ),
+    "a compaction leaves the storage usage of its version": Tooth(
+        StashLog,
+        "compact",
+        "collection = ? AND version <= ?",
+        "collection = ? AND version < ?",
+        contract.test_storage_usage_is_scanned_by_version_and_goes_with_the_history,
+    ),
+    "a compaction takes the audit events along": Tooth(
+        StashLog,
+        "compact",
+        "for kind in PASSING if kind in kinds.numbers",
+        "for kind in kinds.numbers",
+        contract.test_audit_events_are_scanned_by_version_and_survive_trimming,
+    ),
     "a snapshot is without its last update": Tooth(
         UpdateLog,
         "snapshot",
