@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strandline.clock import Timestamp
 from strandline.durable import Change, Contents, Entry, Update
-from strandline.durable.contents import EMPTY, restore
+from strandline.durable.contents import EMPTY
 from strandline.durable.log import snapshot_of
 from strandline.durable.rows import (
     UPDATE,
@@ -20,7 +20,6 @@ from strandline.durable.rows import (
     consolidated,
     is_object,
     rows_of,
-    rows_of_snapshot,
     snapshot_of_rows,
     updates_of,
 )
@@ -110,16 +109,6 @@ def test_a_copied_audit_event_gets_the_time_of_its_update() -> None:
     again = replace(update(3), appended=(replace(update(3).appended[0], data=first.value),))
     assert Unordered(again).at(Timestamp(9))[1].value != first.value
     assert decode(Unordered(again).at(Timestamp(9))[1].value, AuditEvent).time == 9
-
-
-def test_a_snapshot_is_its_rows_again() -> None:
-    history = [update(version).at(Timestamp(version)) for version in (1, 2, 3)]
-    snapshot = snapshot_of(3, Timestamp(3), contents_of(history))
-    rows = list(rows_of_snapshot(snapshot))
-    assert snapshot_of_rows(3, Timestamp(3), rows) == snapshot
-    untimed = list(rows_of_snapshot(replace(snapshot, times=())))
-    assert {row.time for row in untimed} == {3}
-    assert restore(snapshot_of_rows(3, Timestamp(3), untimed).kinds).dump() == snapshot.kinds
 
 
 def spoiled(rows: list[Row], how: str) -> list[Row]:

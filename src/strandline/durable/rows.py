@@ -32,14 +32,14 @@ is taken back by exactly its bytes. Anything else is corruption, never repaired.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from sys import intern
 from typing import NamedTuple
 from zlib import crc32
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
-from strandline.durable.collections import APPEND_ONLY, collection
+from strandline.durable.collections import APPEND_ONLY
 from strandline.durable.update import ARGUMENTS, Arguments, Change, Entry, Snapshot, Update
 from strandline.errors import CorruptData
 from strandline.wire.codecs import BYTES, IDS, TEXT, TIME, UINT, sequence, triple
@@ -311,16 +311,3 @@ def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snap
         kinds.append((intern(kind), tuple([row.value for row in objects])))
         times.append(tuple([row.time for row in objects]))
     return Snapshot(version, time, tuple(kinds), tuple(times))
-
-
-def rows_of_snapshot(snapshot: Snapshot) -> Iterator[Row]:
-    """The rows of ``snapshot``, consolidated: all of its version, each with the object's time."""
-    if not snapshot.times:
-        snapshot = replace(
-            snapshot,
-            times=tuple((snapshot.time,) * len(records) for _, records in snapshot.kinds),
-        )
-    for (name, records), times in zip(snapshot.kinds, snapshot.times, strict=True):
-        kind = collection(name)
-        for data, time in zip(records, times, strict=True):
-            yield Row(name, kind.key(kind.stored(data)), data, snapshot.version, time, 1)
