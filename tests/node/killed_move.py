@@ -1,8 +1,8 @@
 """The command ``strandline durable migrate`` in a process that is killed at a counted point.
 
-Points are before each statement that the process sends to a database, and before and behind each
-sync and rename of a file. A statement that only reads is none: killed before it, the process
-leaves what it leaves where it is killed before the next one that writes.
+Points are before each statement that the process sends to a database, before each request to etcd,
+and before and behind each sync and rename of a file. What only reads is none: killed before it, the
+process leaves what it leaves where it is killed before the next one that writes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from strandline.cli import main
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.sql import statements
 
 
@@ -25,6 +26,7 @@ def run(
     output: str,
     source: str,
     target: str,
+    objects: str = "",
 ) -> None:
     """Kill this process at point number ``at``; without one, say the exit status and how many.
 
@@ -56,14 +58,22 @@ def run(
 
         return counting
 
+    def asking(gateway: EtcdGateway, *arguments: Any, repeatable: bool) -> Any:
+        if not repeatable:
+            reached()
+        return ask(gateway, *arguments, repeatable=repeatable)
+
+    ask = EtcdGateway._call
     send = statements._sent
     patch = pytest.MonkeyPatch()
+    patch.setattr(EtcdGateway, "_call", asking)
     patch.setattr(statements, "_sent", counted(send, is_behind=False))
     for name in ("fsync", "rename"):
         patch.setattr(os, name, counted(getattr(os, name), is_behind=True))
     status: object = 0
     try:
-        main(["durable", "migrate", "--from", source, "--to", target], standalone_mode=False)
+        command = ["durable", "migrate", "--from", source, "--to", target]
+        main([*command, *(["--objects", objects] * bool(objects))], standalone_mode=False)
     except SystemExit as ended:
         status = ended.code
     say([status, passed])

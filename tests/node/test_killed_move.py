@@ -12,7 +12,7 @@ from strandline.config import Settings
 from strandline.durable import ReadOnlyState
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.node import Node
-from strandline.node.catalog_log import Kept, reading_catalog_log, remembered
+from strandline.node.catalog_log import Kept, LogPlace, reading_catalog_log, remembered
 from tests.node.test_catalog_log import fill, tables
 from tests.node.test_catalog_move import place_of
 from tests.sql.processes import Process
@@ -34,8 +34,14 @@ def new_store(folder: Path, log: str) -> None:
 
 
 def history(folder: Path, *, upper: int | None = None) -> tuple[int, list[object]]:
+    """`history_at` of the store in a folder."""
+    with place_of(folder) as place:
+        return history_at(place, upper=upper)
+
+
+def history_at(place: LogPlace, *, upper: int | None = None) -> tuple[int, list[object]]:
     """All that the catalog's log says below ``upper``, which is its end by default; and the end."""
-    with place_of(folder) as place, reading_catalog_log(place) as log:
+    with reading_catalog_log(place) as log:
         frontier = log.frontier()
         end = upper or frontier.upper
         recovered = ReadOnlyState(log).take_recovered()
