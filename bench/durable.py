@@ -399,7 +399,7 @@ def persist_calls(log: UpdateLog) -> tuple[list[float], list[float]]:
     log.maintenance.tidy()  # loads Parquet
     raw: list[float] = []
     appended: list[float] = []
-    for n in range(2 * EVERY):
+    for n in range(8 * EVERY):
         raw.append(timed_set(consensus, n, bytes(size)))
         one = update(WARM_UP + 1 + n)
         began = time.perf_counter()
