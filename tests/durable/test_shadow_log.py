@@ -11,19 +11,29 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, ShadowLog, Snapshot, StashLog, Update, UpdateLog
-from strandline.durable.log import Scanned
+from strandline.durable import (
+    MetastorageLog,
+    ShadowLog,
+    Snapshot,
+    StashLog,
+    Update,
+    UpdateLog,
+    stash_log,
+)
+from strandline.durable.collections import STORAGE_USAGE_EVENT
+from strandline.durable.log import Frontier, Scanned
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat, OutOfSync, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.sql import Database, open_engine
-from tests.durable.updates import TOKEN, begin, update
+from tests.durable.updates import TOKEN, begin, measured, update
 from tests.servers.sqlite import sqlite_url
 
 NEXT = FenceToken(0, 2)
@@ -102,6 +112,63 @@ def test_a_trimming_of_the_first_alone_comes_to_the_second(
     assert first.compact(3, TOKEN)
     assert shadow(first, second).snapshot().version == 3
     assert contents(second) == contents(first)
+
+
+@pytest.mark.parametrize("place", ["before the first", "between the two", "in the middle"])
+def test_storage_usage_that_is_trimmed_while_it_is_compared_is_no_difference(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    begin(shadow(first, second), 2)
+    log, other = shadow(first, second), shadow(first, second)
+    log.append(3, TOKEN, [measured(version, 3) for version in range(3, 8)])
+    expected = list(other.scan(STORAGE_USAGE_EVENT, 1, 8))
+    monkeypatch.setattr(stash_log, "SCANNED_AT_ONCE", 4)
+    scan = StashLog.scan if place == "between the two" else MetastorageLog.scan
+    of = StashLog if place == "between the two" else MetastorageLog
+
+    def trimming(self: Any, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        monkeypatch.setattr(of, "scan", scan)
+        found = scan(self, kind, start, end)
+        if place == "in the middle":
+            found = iter(list(found))
+            yield from islice(found, 4)
+        assert other.compact(5, TOKEN)
+        yield from found
+
+    monkeypatch.setattr(of, "scan", trimming)
+    seen = list(log.scan(STORAGE_USAGE_EVENT, 1, 8))
+    assert seen == (expected[:4] if place == "in the middle" else []) + expected[9:]
+
+
+def test_an_append_of_storage_usage_that_is_trimmed_at_once_is_acknowledged(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(shadow(first, second), 2)
+    log, other = shadow(first, second), shadow(first, second)
+    scan = StashLog.scan
+
+    def trimming(self: StashLog, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        if kind == STORAGE_USAGE_EVENT:
+            monkeypatch.setattr(StashLog, "scan", scan)
+            assert other.compact(3, TOKEN)
+        yield from scan(self, kind, start, end)
+
+    monkeypatch.setattr(StashLog, "scan", trimming)
+    (appended,) = log.append(3, TOKEN, [measured(3)])
+    assert appended.version == 3
+    assert log.frontier() == Frontier(3, 4)
+
+
+def test_storage_usage_that_one_of_the_two_has_lost_is_found(
+    first: MetastorageLog, second: StashLog, database: Database
+) -> None:
+    log = shadow(first, second)
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(3), measured(4)])
+    with database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM stash_appended WHERE version = 4 AND number = 1")
+    with pytest.raises(CorruptData, match="differ in storage_usage_event"):
+        list(log.scan(STORAGE_USAGE_EVENT, 1, 5))
 
 
 def test_many_updates_come_to_the_second_in_parts(
