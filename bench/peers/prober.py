@@ -2,8 +2,8 @@
 
 It asks for one table on a kept connection, a question every `PERIOD` seconds. An answer is timed
 from when its question was *due*, so that a server that answers nobody for a second has kept five
-hundred questions waiting, and not one. Each line on standard input ends a phase: the times of the
-answers since the line before, in milliseconds, go to standard output as one line of JSON.
+hundred questions waiting, and not one. Each line on standard input ends a phase: what was due in it
+is asked, then the times of its answers, in milliseconds, go to standard output as one line of JSON.
 
 It does not wait for a processor (`bench.peers.own_machine`): what it waits for is to be the node.
 """
@@ -40,18 +40,9 @@ def main(port: int, schema: str, name: str) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         length = _length_of_answer(connection, asked)
         times: list[float] = []
-        due = time.perf_counter()
-        while True:
-            due += PERIOD
-            pause = due - time.perf_counter()
-            ready, _, _ = select.select([sys.stdin], [], [], max(0.0, pause))
-            if ready:
-                if not sys.stdin.readline():
-                    return
-                print(json.dumps(times), flush=True)
-                times = []
-                due = time.perf_counter()
-                continue
+        due = time.perf_counter() + PERIOD
+
+        def ask() -> None:
             connection.sendall(asked)
             left = length
             while left:
@@ -60,6 +51,23 @@ def main(port: int, schema: str, name: str) -> None:
                     sys.exit("the node closed the connection")
                 left -= received
             times.append((time.perf_counter() - due) * 1000)
+
+        while True:
+            pause = due - time.perf_counter()
+            ready, _, _ = select.select([sys.stdin], [], [], max(0.0, pause))
+            if ready:
+                end = time.perf_counter()
+                if not sys.stdin.readline():
+                    return
+                while due <= end:
+                    ask()
+                    due += PERIOD
+                print(json.dumps(times), flush=True)
+                times.clear()
+                due = time.perf_counter() + PERIOD
+            else:
+                ask()
+                due += PERIOD
 
 
 def _length_of_answer(connection: socket.socket, asked: bytes) -> int:

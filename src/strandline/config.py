@@ -105,7 +105,7 @@ class Settings:
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
     clean_interval_ms: int = _HOUR_MS
-    storage_usage_interval_ms: int = _HOUR_MS
+    storage_usage_interval_ms: int = _DAY_MS
     notification_retention_ms: int = 7 * _DAY_MS
     snapshot_hold_ms: int = _HOUR_MS
     metadata_staleness_ms: int | None = None

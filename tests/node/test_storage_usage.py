@@ -6,10 +6,13 @@ On a folder and on PostgreSQL; what the logs do with the records is in their con
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,13 +24,18 @@ from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
     DropTable,
+    RenameTable,
     TableDefinition,
 )
+from strandline.catalog.storage_usage import RecordedSizes
 from strandline.cli import main
-from strandline.errors import ObjectNotFound, Stopping
+from strandline.durable import UpdateLog
+from strandline.durable.log import Scanned
+from strandline.errors import CorruptData, ObjectNotFound, Stopping
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import HttpApplication
-from strandline.metastore.store.file_counts import measured_sizes
+from strandline.metastore.store import storage_sizes
+from strandline.metastore.store.storage_sizes import measured_sizes
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.session.served import serving
@@ -54,9 +62,13 @@ def table(name: str) -> CreateTable:
     return CreateTable(schema="s", definition=TableDefinition(name=name, columns=columns))
 
 
+def folder_of(node: Node, name: str) -> Path:
+    return Path(urlsplit(node.session(user="ann").table(name).location).path)
+
+
 def write(node: Node, name: str, path: str, size: int) -> None:
     """Put a file of ``size`` bytes into the folder of a table."""
-    folder = Path(urlsplit(node.session(user="ann").table(name).location).path)
+    folder = folder_of(node, name)
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / path).write_bytes(b"x" * size)
 
@@ -120,13 +132,12 @@ def test_of_two_nodes_that_measure_at_a_time_one_records(
     node: Node, store: stores.EmptyStore
 ) -> None:
     with Node.open(store.address, settings=store.settings, background=False) as other:
-        log, catalog = other.catalogs.state.log, other.catalogs.present()
-        since = storage_usage.measured(catalog)
+        since = storage_usage.measured(other.catalogs.present())
         a = node.session(user="ann").table("s.a").descriptor.id
         node.measure_storage()
         version = node.catalogs.present().version
         storage_usage.record_storage_usage(
-            other.catalogs, log, {a: 99}, since=since, at=other.catalogs.now()
+            other.catalogs, {}, {a: 99}, since=since, at=other.catalogs.now()
         )
         assert other.catalogs.present().version == version
         assert sizes(node)["s.a"] == 0
@@ -142,8 +153,8 @@ def test_many_tables_are_recorded_in_parts_and_with_a_clock_that_is_behind(
     since = storage_usage.measured(before)
     assert since is not None
     every = {ids["a"]: 5, ids["b"]: 6, 1_000: 1, 1_001: 1, 1_002: 1}
-    log = node.catalogs.state.log
-    storage_usage.record_storage_usage(node.catalogs, log, every, since=since, at=since)
+    known = RecordedSizes().of(node.catalogs.state.log)
+    storage_usage.record_storage_usage(node.catalogs, known, every, since=since, at=since)
     assert node.catalogs.present().version == before.version + 3
     assert sizes(node) == {"s.a": 5, "s.b": 6}
 
@@ -159,19 +170,146 @@ def test_the_node_measures_by_itself(store: stores.EmptyStore) -> None:
             time.sleep(0.01)
 
 
+def measure(node: Node, *, stopped: Callable[[], bool] = lambda: False) -> dict[str, int]:
+    """What would be recorded, by the name of the table."""
+    tables = {table.id: table.name for table in node.catalogs.present().tables()}
+    sizes = measured_sizes(node.database, node.folders, set(tables), stopped=stopped)
+    return {tables[table_id]: size for table_id, size in sizes.items()}
+
+
 def test_a_node_that_stops_ends_a_measurement(node: Node) -> None:
-    a = node.session(user="ann").table("s.a").descriptor.id
     for n in range(300):
         write(node, "s.a", f"{n}", 1)
     asked = []
 
     def stopped() -> bool:
         asked.append(1)
-        return len(asked) > 1
+        return len(asked) > 2
 
     with pytest.raises(Stopping):
-        measured_sizes(node.database, node.folders, {a}, stopped=stopped)
-    assert len(asked) < 5
+        measure(node, stopped=stopped)
+    assert len(asked) == 3
+
+
+def test_a_file_that_is_gone_between_two_looks_takes_no_room(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the temporary files of a writer that is at work."""
+    for path in ("1", "inner/2", "gone/3", "4.tmp"):
+        write(node, "s.a", path, 10)
+    folder = folder_of(node, "s.a")
+    real = os.scandir
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        if path.endswith("gone"):
+            (Path(path) / "3").unlink()
+            Path(path).rmdir()
+        with real(path) as entries:
+            found = list(entries)
+        if Path(path) == folder:
+            (folder / "4.tmp").unlink()
+        yield found
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert measure(node) == {"a": 20, "b": 0}
+
+
+def test_a_folder_that_cannot_be_read_leaves_its_table_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(node, "s.a", "inner/1", 10)
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if path.endswith("inner"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert measure(node) == {"b": 0}
+    assert "the sizes of 1 tables were not measured" in caplog.text
+
+
+def test_tables_that_change_their_names_meanwhile_are_left_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that was the one's is the other's then."""
+    session = node.session(user="ann")
+    session.execute(table("c"))
+    for name, size in (("a", 10), ("b", 1_000), ("c", 7)):
+        write(node, f"s.{name}", "1", size)
+    real = storage_sizes._bytes_in
+    swapped: list[int] = []
+
+    def swapping(*arguments: Any) -> int:
+        if not swapped:
+            swapped.append(1)
+            for old, new in (("a", "x"), ("b", "a"), ("x", "b")):
+                session.execute(RenameTable(schema="s", table=old, new_name=new))
+        return real(*arguments)
+
+    monkeypatch.setattr(storage_sizes, "_bytes_in", swapping)
+    assert measure(node) == {"c": 7}
+    assert measure(node) == {"a": 1_000, "b": 10, "c": 7}
+
+
+def test_nothing_outside_of_the_folder_counts(node: Node, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "large").write_bytes(b"x" * 5_000)
+    write(node, "s.a", "1", 10)
+    folder = folder_of(node, "s.a")
+    (folder / "folder").symlink_to(elsewhere)
+    (folder / "file").symlink_to(elsewhere / "large")
+    other = folder_of(node, "s.b")
+    other.rmdir()
+    other.symlink_to(elsewhere)
+    assert measure(node) == {"a": 10}
+
+
+def test_what_was_read_of_the_log_is_not_read_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = RecordedSizes()
+    log = node.catalogs.state.log
+    starts = []
+    real = type(log).scan
+
+    def scan(self: UpdateLog, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        starts.append(start)
+        return real(self, kind, start, end)
+
+    monkeypatch.setattr(type(log), "scan", scan)
+    node.measure_storage(recorded)
+    write(node, "s.a", "1", 3)
+    node.measure_storage(recorded)
+    assert starts[-1] > starts[0]
+    a, b = (node.session(user="ann").table(f"s.{n}").descriptor.id for n in "ab")
+    assert recorded.of(log) == {a: 3, b: 0}
+    node.session(user="ann").compact(node.catalogs.present().version - 1)
+    assert recorded.of(log) == {a: 3}
+    node.measure_storage(recorded)
+    assert recorded.of(log) == {a: 3, b: 0} == RecordedSizes().of(log)
+
+
+def test_a_record_that_does_not_decode_is_found(tmp_path: Path) -> None:
+    with Node.open(tmp_path / "s") as node:
+        node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
+        node.measure_storage()
+        with node.database.write() as connection:
+            (key, data), *_ = connection.exec_driver_sql(
+                "SELECT key, value FROM metastorage WHERE key LIKE '%storage_usage_event%'"
+            )
+            spoiled = data[:-1] + bytes([data[-1] ^ 1])
+            connection.exec_driver_sql(
+                "UPDATE metastorage SET value = ? WHERE key = ?", (spoiled, key)
+            )
+        with pytest.raises(CorruptData, match=r"the storage usage in version \d+"):
+            node.session(user="ann").storage_usage()
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "s")])
+    assert result.exit_code != 0
+    assert "the storage usage in version" in result.output
 
 
 def test_clients_over_http_see_what_they_may_read(node: Node) -> None:

@@ -25,7 +25,7 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
     """Show how many bytes the tables of STORE took when that was measured last.
 
     With TABLE, like schema.table, each size of that table that is recorded, the oldest first. A
-    node measures the folders of the store's own tables, once an hour unless set, and records the
+    node measures the folders of the store's own tables, once a day unless set, and records the
     sizes that have changed. It reads the store without joining it; a node may be running or not.
     """
     with catalogs_and_rows(store) as (history, state, _):

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
-from strandline.catalog.storage_usage import measured, record_storage_usage
+from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
 from strandline.catalog.system_views.synchronization import synchronize_system_views
-from strandline.clock import WallClock, milliseconds, system_wall_clock
+from strandline.clock import Timestamp, WallClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.errors import (
@@ -46,11 +46,11 @@ from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaning import Cleaner
-from strandline.metastore.store.file_counts import measured_sizes
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
+from strandline.metastore.store.storage_sizes import measured_sizes
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.node.address import StoreAddress
 from strandline.node.membership import (
@@ -107,7 +107,11 @@ class NodeHealth:
 CLEANING_SECONDS = 10.0
 """How long after an abort its rows are removed, at most."""
 FIRST_CLEANING_SECONDS = 60.0
-"""How long after its start a node looks for what else can be cleaned."""
+"""How long after its start a node looks for what else can be cleaned, and for what is due."""
+NEVER_MEASURED_MS = 3_600_000
+"""How long after its start a node measures a store that was never measured, at most."""
+LONGEST_PAUSE_SECONDS = 86_400.0
+"""An interval may be longer than a thread can wait."""
 CACHE_FILE = "strandline.cache"
 """What a node of a folder remembers, in the folder."""
 CACHE_PAUSE_SECONDS = 0.02
@@ -229,6 +233,7 @@ class Node:
         self.health.add("fence", lambda: self._check_fence(guard))
         store.watch()
         self._opened_at = self.catalogs.now()
+        self._measured_at: Timestamp | None = None
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
         self._cleaning = threading.Thread(target=self._clean, name="cleaner", daemon=True)
@@ -390,31 +395,46 @@ class Node:
                 return
 
     def _measure(self) -> None:
-        """Measure once in an interval, unless another node has done so."""
+        """Measure once in an interval, unless another node has recorded sizes meanwhile."""
         interval = self.settings.storage_usage_interval_ms / 1000
+        sizes = RecordedSizes(self._refuse_when_stopping)
         # What runs for a moment leaves that to others.
         pause = min(max(self._until_measured_again(), FIRST_CLEANING_SECONDS), interval)
-        while not self._stop.wait(pause):
+        while not self._stop.wait(min(pause, LONGEST_PAUSE_SECONDS)):
             pause = self._until_measured_again()
             if pause <= 0:
+                self._measured_at = self.catalogs.now()
                 pause = interval
-                if not self._does("measuring the storage", self.measure_storage):
+                if not self._does("measuring the storage", lambda: self.measure_storage(sizes)):
                     return
 
     def _until_measured_again(self) -> float:
-        """The seconds until the last measurement of any node is an interval ago."""
-        interval_ms, now = self.settings.storage_usage_interval_ms, self.catalogs.now()
-        last = measured(self.catalogs.latest_catalog()) or self._opened_at
-        return (milliseconds(last) + interval_ms - milliseconds(now)) / 1000
+        """The seconds until the last measurement, of this node or another one, is an interval ago.
 
-    def measure_storage(self) -> None:
-        """Record how many bytes lie in the folders of the tables, where that is another number."""
+        A store that was never measured is due an hour after the node has opened it.
+        """
+        interval_ms, now = self.settings.storage_usage_interval_ms, self.catalogs.now()
+        last = measured(self.catalogs.latest_catalog())
+        if last is None and self._measured_at is None:
+            last, interval_ms = self._opened_at, min(interval_ms, NEVER_MEASURED_MS)
+        latest = max(last or 0, self._measured_at or 0)
+        return (milliseconds(Timestamp(latest)) + interval_ms - milliseconds(now)) / 1000
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stop.is_set():
+            raise Stopping("the node is stopping")
+
+    def measure_storage(self, recorded: RecordedSizes | None = None) -> None:
+        """Record how many bytes lie in the folders of the tables, where that is another number.
+
+        ``recorded`` has what an earlier call read of the log.
+        """
         catalog, now = self.catalogs.present(), self.catalogs.now()
         sizes = measured_sizes(
             self.database, self.folders, set(catalog.table_ids()), stopped=self._stop.is_set
         )
-        log = self.catalogs.state.log
-        record_storage_usage(self.catalogs, log, sizes, since=measured(catalog), at=now)
+        known = (recorded or RecordedSizes()).of(self.catalogs.state.log)
+        record_storage_usage(self.catalogs, known, sizes, since=measured(catalog), at=now)
 
     def _does(self, chore: str, do: Callable[[], object]) -> bool:
         """Do a chore of the background, and log its failure; False if the node is stopping."""

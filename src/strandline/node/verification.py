@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Connection, select
 
 from strandline.catalog import Catalog, VersionInfo, read_history
+from strandline.catalog.storage_usage import read_events
 from strandline.clock import format_timestamp
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
 from strandline.errors import CorruptData, StrandlineError
@@ -140,6 +141,7 @@ class Verification:
             yield from compare_times(state, history)
             tables = _tables(state)
             self.verified.records += state.recovered[-1].version
+            self.verified.records += _storage_usage_events(state)
         except StrandlineError as error:
             yield Finding(Kind.RECORD, "catalog", error.message)
         yield from self._rows()
@@ -394,6 +396,12 @@ def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
     entries = chain.from_iterable(applied.update.entries for applied in state.recovered)
     for arguments in chain((each for _, each in actions), (entry.arguments for entry in entries)):
         len(arguments)
+
+
+def _storage_usage_events(state: ReadOnlyState) -> int:
+    """How many there are. Raises `CorruptData` for one that does not decode."""
+    frontier = state.log.frontier()
+    return sum(1 for _ in read_events(state.log, frontier.since, frontier.upper))
 
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:

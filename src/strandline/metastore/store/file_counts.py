@@ -8,24 +8,15 @@ was not counted. The counting yields to other threads every few entries.
 
 Not counted: names that begin with ``_`` or ``.``, which Hive's readers skip, and what a symbolic
 link leads to.
-
-How much a table takes on the disk is measured by the node for itself (`measured_sizes`): all that
-lies in its folder, however long that takes.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-from strandline.errors import Stopping
-from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import all_places
-from strandline.sql import Database
 
 MAX_ENTRIES = 20_000
 MAX_SECONDS = 1.0
@@ -54,10 +45,8 @@ class FileCounter:
         max_entries: int = MAX_ENTRIES,
         seconds: float = MAX_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
-        skipped: tuple[str, ...] = _HIDDEN,
     ) -> None:
         self._left = max_entries
-        self._skipped = skipped
         self._monotonic = monotonic
         self._deadline = monotonic() + seconds
 
@@ -82,7 +71,7 @@ class FileCounter:
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._spend()
-                if entry.name.startswith(self._skipped) or entry.is_symlink():
+                if entry.name.startswith(_HIDDEN) or entry.is_symlink():
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
@@ -99,34 +88,3 @@ class FileCounter:
             if self._monotonic() > self._deadline:
                 raise _Spent
             time.sleep(0)  # lets the thread of the event loop run
-
-
-def measured_sizes(
-    database: Database,
-    folders: StoreFolders,
-    tables: Collection[int],
-    *,
-    stopped: Callable[[], bool],
-) -> dict[int, int]:
-    """How many bytes lie in the folders of those of ``tables`` that the store has made, by table.
-
-    Those whose folder is not there, or cannot be read, are left out. Raises `Stopping` soon after
-    ``stopped`` is true.
-    """
-    with database.read() as connection:
-        places = all_places(connection)
-    sizes: dict[int, int] = {}
-    for table_id in sorted(places.keys() & set(tables)):
-        counter = FileCounter(
-            max_entries=sys.maxsize,
-            seconds=0.0,
-            monotonic=lambda: float(stopped()),  # past the deadline from then on
-            skipped=(),
-        )
-        if folders.reaches(places[table_id]):
-            counts = counter.count(folders.path(places[table_id]))
-            if counts is not None:
-                sizes[table_id] = counts.bytes
-        if stopped():
-            raise Stopping("the node is stopping; nothing was measured")
-    return sizes

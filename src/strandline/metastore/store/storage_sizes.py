@@ -1,0 +1,96 @@
+"""How many bytes lie in the folders of tables, measured by a node for itself.
+
+All that lies there counts, what readers skip too, but nothing that a symbolic link leads to. Files
+come and go meanwhile: what is gone between two looks takes no room. Where a table lies is a name,
+which another table may get while folders are walked; so a table that does not lie where it did when
+the measurement began is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+
+from strandline.errors import Stopping
+from strandline.logs import in_one_line
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_places import all_places
+from strandline.metastore.store.warehouse import FolderRefused
+from strandline.sql import Database
+
+logger = logging.getLogger(__name__)
+
+_ENTRIES_IN_A_ROW = 128
+
+
+def measured_sizes(
+    database: Database,
+    folders: StoreFolders,
+    tables: Collection[int],
+    *,
+    stopped: Callable[[], bool],
+) -> dict[int, int]:
+    """How many bytes lie in the folders of those of ``tables`` that lie in places of the store.
+
+    By table. Those without a folder, and those that cannot be read, are left out; the latter are
+    logged. Raises `Stopping` soon after ``stopped`` is true, and `Unavailable`.
+    """
+    with database.read() as connection:
+        places = all_places(connection)
+    sizes: dict[int, int] = {}
+    unread: list[OSError] = []
+    for table_id in sorted(places.keys() & set(tables)):
+        place = places[table_id]
+        if not folders.reaches(place):
+            continue
+        try:
+            folders.verify(place)
+            sizes[table_id] = _bytes_in(folders.path_text(place), stopped)
+        except (FolderRefused, FileNotFoundError):
+            continue
+        except OSError as error:
+            unread.append(error)
+    if unread:
+        logger.warning(
+            "the sizes of %d tables were not measured, as their folders cannot be read: %s",
+            len(unread),
+            in_one_line(str(unread[0])),
+        )
+    with database.read() as connection:
+        now = all_places(connection)
+    return {table: size for table, size in sizes.items() if now.get(table) == places[table]}
+
+
+def _bytes_in(folder: str, stopped: Callable[[], bool]) -> int:
+    """Raises `OSError`: `FileNotFoundError` where ``folder`` itself is not there."""
+    size = entries = 0
+    waiting = [folder]
+    while waiting:
+        path = waiting.pop()
+        if stopped():
+            raise Stopping("the node is stopping; nothing was measured")
+        try:
+            with os.scandir(path) as found:
+                for entry in found:
+                    entries += 1
+                    if entries % _ENTRIES_IN_A_ROW == 0:
+                        if stopped():
+                            raise Stopping("the node is stopping; nothing was measured")
+                        time.sleep(0)  # lets the thread of the event loop run
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not entry.is_symlink():
+                        size += _size_of(entry)
+        except (FileNotFoundError, NotADirectoryError):
+            if path == folder:
+                raise
+    return size
+
+
+def _size_of(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0
