@@ -328,17 +328,18 @@ def test_clients_over_http_see_what_they_may_read(node: Node) -> None:
 def test_the_command_shows_the_largest_first(
     node: Node, store: stores.EmptyStore, output: str
 ) -> None:
-    write(node, "s.b", "1", 1_234)
-    node.measure_storage()
-    write(node, "s.b", "2", 1)
-    node.measure_storage()
-
     def shown(*more: str) -> list[str]:
         arguments = ["storage-usage", str(store.address), *more, "--output", output]
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 0, result.output
         return result.stdout.splitlines()
 
+    nothing = "nothing is recorded yet; a node measures once in storage_usage_interval_ms"
+    assert shown() == shown("s.a") == ([nothing] if output == "text" else [])
+    write(node, "s.b", "1", 1_234)
+    node.measure_storage()
+    write(node, "s.b", "2", 1)
+    node.measure_storage()
     if output == "json":
         rows = [json.loads(line) for line in shown()]
         assert [(row["table"], row["size_bytes"]) for row in rows] == [("s.b", 1_235), ("s.a", 0)]

@@ -39,7 +39,9 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
             print_json(asdict(row) | {"time": format_timestamp(row.time)})
         return
     _print_table(usage)
-    if table is None:
+    if not usage:
+        click.echo("nothing is recorded yet; a node measures once in storage_usage_interval_ms")
+    elif table is None:
         click.echo(f"{len(usage):,} tables, {sum(row.size_bytes for row in usage):,} bytes")
 
 
