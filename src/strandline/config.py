@@ -60,6 +60,7 @@ class Settings:
     any more; 0 leaves that to the command ``strandline clean``.
     ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0
     never does.
+    ``storage_usage_retention_ms``: how long what it measured is kept; 0 keeps it for good.
     ``notification_retention_ms``: how long events stay in the notification log.
     ``snapshot_hold_ms``: how long a client can read the files of a snapshot that it got without a
     hold of its own, as those of the Hive protocol do.
@@ -106,6 +107,7 @@ class Settings:
     transaction_timeout_ms: int = 300_000
     clean_interval_ms: int = _HOUR_MS
     storage_usage_interval_ms: int = _DAY_MS
+    storage_usage_retention_ms: int = 30 * _DAY_MS
     notification_retention_ms: int = 7 * _DAY_MS
     snapshot_hold_ms: int = _HOUR_MS
     metadata_staleness_ms: int | None = None

@@ -345,41 +345,85 @@ def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog
     assert list(log.scan("audit_event", 1, 5)) == before
 
 
-def test_storage_usage_is_scanned_by_version_and_goes_with_the_history(new_log: NewLog) -> None:
+def test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 2)
     log.append(3, TOKEN, [measured(3)])
     log.append(4, TOKEN, [update(4), measured(5)])
     log.append(6, TOKEN, [update(6)])
     events = list(log.scan(STORAGE_USAGE_EVENT, 1, 7))
-    decoded = [decode(found.data, StorageUsageEvent) for found in events]
-    sizes = [(found.version, event.sizes) for found, event in zip(events, decoded, strict=True)]
+    decoded = [decode(scanned.data, StorageUsageEvent) for scanned in events]
+    sizes = [(scanned.version, of.sizes) for scanned, of in zip(events, decoded, strict=True)]
     assert sizes == [(v, ((n, 100 * v + n),)) for v in (3, 5) for n in range(2)]
-    assert [event.time for event in decoded] == [found.time for found in events]
-    assert [found.version for found in log.scan(STORAGE_USAGE_EVENT, 4, 5)] == []
-    assert log.compact(4, TOKEN)
+    assert [event.time for event in decoded] == [scanned.time for scanned in events]
+    assert [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 4, 5)] == []
+    audit = list(log.scan("audit_event", 1, 7))
+    assert log.pruned(STORAGE_USAGE_EVENT) == 0
+    assert log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    assert not log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    assert not log.prune(STORAGE_USAGE_EVENT, 1, TOKEN)
     for same in (log, new_log()):
+        assert same.pruned(STORAGE_USAGE_EVENT) == 3
         assert list(same.scan(STORAGE_USAGE_EVENT, 1, 7)) == events[2:]
     assert log.compact(5, TOKEN)
-    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 7)) == []
+    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 7)) == events[2:]
+    assert log.prune(STORAGE_USAGE_EVENT, 6, TOKEN)
+    for same in (log, new_log()):
+        assert list(same.scan(STORAGE_USAGE_EVENT, 1, 7)) == []
+        assert list(same.scan("audit_event", 1, 7)) == audit
+        assert (same.pruned(STORAGE_USAGE_EVENT), same.pruned("audit_event")) == (6, 0)
     assert versions_of(log, 1, 7) == [2, 4, 6]
+    log.append(7, TOKEN, [measured(7)])
+    assert [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 1, 8)] == [7, 7]
 
 
-def test_storage_usage_of_many_versions_goes_and_audit_events_stay(new_log: NewLog) -> None:
-    """So many that a log that tidies itself up has rewritten them."""
+def test_storage_usage_of_many_versions_is_pruned_and_the_history_stays(new_log: NewLog) -> None:
+    """So many that a log that tidies itself up has rewritten them, before and behind that."""
     log = new_log()
     begin(log, 2)
+    history: list[Update] = []
     for version in range(3, 43, 2):
-        log.append(version, TOKEN, [measured(version, 40), update(version + 1)])
+        history += log.append(version, TOKEN, [measured(version, 40), update(version + 1)])
     usage = list(log.scan(STORAGE_USAGE_EVENT, 1, 43))
     assert len(usage) == 20 * 40
     audit = list(log.scan("audit_event", 1, 43))
-    assert log.compact(22, TOKEN)
-    left = [found for found in usage if found.version > 22]
-    for same in (log, new_log()):
-        assert list(same.scan(STORAGE_USAGE_EVENT, 1, 43)) == left
-        assert list(same.scan("audit_event", 1, 43)) == audit
-    assert [one.version for one in log.updates(23, 43)] == list(range(23, 43))
+    assert log.prune(STORAGE_USAGE_EVENT, 22, TOKEN)
+    left = [scanned for scanned in usage if scanned.version > 22]
+    snapshot = log.snapshot(30)
+    for trimmed_to in (0, 10, 30):
+        if trimmed_to:
+            assert log.compact(trimmed_to, TOKEN)
+        for same in (log, new_log()):
+            assert list(same.scan(STORAGE_USAGE_EVENT, 1, 43)) == left
+            assert list(same.scan("audit_event", 1, 43)) == audit
+            kept = [update for update in history if update.version > trimmed_to]
+            first = max(trimmed_to, 2) + 1
+            assert same.updates(first, 43) == tuple(replace(u, appended=()) for u in kept)
+    assert restore(log.snapshot(30).kinds).dump() == restore(snapshot.kinds).dump()
+    for version in range(43, 83):
+        log.append(version, TOKEN, [update(version)])
+    assert list(new_log().scan(STORAGE_USAGE_EVENT, 1, 83)) == left
+
+
+def test_nobody_prunes_with_another_token_or_above_the_last_version(log: UpdateLog) -> None:
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(3)])
+    before = list(log.scan(STORAGE_USAGE_EVENT, 1, 4))
+    with pytest.raises(Fenced):
+        log.prune(STORAGE_USAGE_EVENT, 3, FenceToken(0, 2))
+    with pytest.raises(VersionNotFound, match="version 4 is not in the log"):
+        log.prune(STORAGE_USAGE_EVENT, 4, TOKEN)
+    assert log.pruned(STORAGE_USAGE_EVENT) == 0
+    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 4)) == before
+
+
+def test_what_was_never_appended_may_be_pruned(new_log: NewLog) -> None:
+    log = new_log()
+    begin(log, 2)
+    assert log.prune(STORAGE_USAGE_EVENT, 2, TOKEN)
+    assert new_log().pruned(STORAGE_USAGE_EVENT) == 2
+    log.append(3, TOKEN, [measured(3)])
+    assert [scanned.version for scanned in new_log().scan(STORAGE_USAGE_EVENT, 1, 4)] == [3, 3]
 
 
 def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:

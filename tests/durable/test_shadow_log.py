@@ -28,7 +28,7 @@ from strandline.durable import (
     stash_log,
 )
 from strandline.durable.collections import STORAGE_USAGE_EVENT
-from strandline.durable.log import Frontier, Scanned
+from strandline.durable.log import Scanned
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat, OutOfSync, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
@@ -115,7 +115,7 @@ def test_a_trimming_of_the_first_alone_comes_to_the_second(
 
 
 @pytest.mark.parametrize("place", ["before the first", "between the two", "in the middle"])
-def test_storage_usage_that_is_trimmed_while_it_is_compared_is_no_difference(
+def test_storage_usage_that_is_pruned_while_it_is_compared_is_no_difference(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     begin(shadow(first, second), 2)
@@ -126,37 +126,52 @@ def test_storage_usage_that_is_trimmed_while_it_is_compared_is_no_difference(
     scan = StashLog.scan if place == "between the two" else MetastorageLog.scan
     of = StashLog if place == "between the two" else MetastorageLog
 
-    def trimming(self: Any, kind: str, start: int, end: int) -> Iterator[Scanned]:
+    def pruning(self: Any, kind: str, start: int, end: int) -> Iterator[Scanned]:
         monkeypatch.setattr(of, "scan", scan)
-        found = scan(self, kind, start, end)
+        events = scan(self, kind, start, end)
         if place == "in the middle":
-            found = iter(list(found))
-            yield from islice(found, 4)
-        assert other.compact(5, TOKEN)
-        yield from found
+            events = iter(list(events))
+            yield from islice(events, 4)
+        assert other.prune(kind, 5, TOKEN)
+        yield from events
 
-    monkeypatch.setattr(of, "scan", trimming)
+    monkeypatch.setattr(of, "scan", pruning)
     seen = list(log.scan(STORAGE_USAGE_EVENT, 1, 8))
     assert seen == (expected[:4] if place == "in the middle" else []) + expected[9:]
 
 
-def test_an_append_of_storage_usage_that_is_trimmed_at_once_is_acknowledged(
+def test_an_append_of_storage_usage_that_is_pruned_at_once_is_acknowledged(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(shadow(first, second), 2)
     log, other = shadow(first, second), shadow(first, second)
     scan = StashLog.scan
 
-    def trimming(self: StashLog, kind: str, start: int, end: int) -> Iterator[Scanned]:
+    def pruning(self: StashLog, kind: str, start: int, end: int) -> Iterator[Scanned]:
         if kind == STORAGE_USAGE_EVENT:
             monkeypatch.setattr(StashLog, "scan", scan)
-            assert other.compact(3, TOKEN)
+            assert other.prune(kind, 3, TOKEN)
         yield from scan(self, kind, start, end)
 
-    monkeypatch.setattr(StashLog, "scan", trimming)
+    monkeypatch.setattr(StashLog, "scan", pruning)
     (appended,) = log.append(3, TOKEN, [measured(3)])
     assert appended.version == 3
-    assert log.frontier() == Frontier(3, 4)
+    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 4)) == []
+
+
+def test_a_pruning_that_has_reached_the_first_alone_is_no_difference_and_is_made_up_for(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    log = shadow(first, second)
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(3), measured(4)])
+    expected = list(first.scan(STORAGE_USAGE_EVENT, 4, 5))
+    assert first.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    assert log.pruned(STORAGE_USAGE_EVENT) == 3
+    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 5)) == expected
+    assert len(list(second.scan(STORAGE_USAGE_EVENT, 1, 5))) == 4
+    assert not log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    assert list(second.scan(STORAGE_USAGE_EVENT, 1, 5)) == expected
 
 
 def test_storage_usage_that_one_of_the_two_has_lost_is_found(
@@ -167,6 +182,10 @@ def test_storage_usage_that_one_of_the_two_has_lost_is_found(
     log.append(3, TOKEN, [measured(3), measured(4)])
     with database.write() as connection:
         connection.exec_driver_sql("DELETE FROM stash_appended WHERE version = 4 AND number = 1")
+    for start in (1, 4):
+        with pytest.raises(CorruptData, match="differ in storage_usage_event"):
+            list(log.scan(STORAGE_USAGE_EVENT, start, 5))
+    assert log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
     with pytest.raises(CorruptData, match="differ in storage_usage_event"):
         list(log.scan(STORAGE_USAGE_EVENT, 1, 5))
 

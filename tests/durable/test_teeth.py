@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strandline.durable import StashLog, UpdateLog, rows
+from strandline.durable import MetastorageLog, StashLog, UpdateLog, rows
 from strandline.errors import StrandlineError
 from tests.durable import test_log_contract as contract
 from tests.durable.conftest import NewLog
@@ -80,19 +80,19 @@ TEETH = {
         contract.test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming,
         (("up_to", 4),),
     ),
-    "a compaction leaves the storage usage of its version": Tooth(
-        StashLog,
-        "compact",
-        "collection = ? AND version <= ?",
-        "collection = ? AND version < ?",
-        contract.test_storage_usage_is_scanned_by_version_and_goes_with_the_history,
+    "pruning leaves the storage usage of its version": Tooth(
+        MetastorageLog,
+        "prune",
+        "append_key(kind, up_to + 1)",
+        "append_key(kind, up_to)",
+        contract.test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned,
     ),
-    "a compaction takes the audit events along": Tooth(
+    "pruning does not compare the token": Tooth(
         StashLog,
-        "compact",
-        "for kind in PASSING if kind in kinds.numbers",
-        "for kind in kinds.numbers",
-        contract.test_audit_events_are_scanned_by_version_and_survive_trimming,
+        "prune",
+        "_compare_token(state, token)",
+        "pass",
+        contract.test_nobody_prunes_with_another_token_or_above_the_last_version,
     ),
     "a snapshot is without its last update": Tooth(
         UpdateLog,

@@ -27,8 +27,9 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.catalog.storage_usage import RecordedSizes
+from strandline.catalog.storage_usage import RecordedSizes, storage_usage_of
 from strandline.cli import main
+from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable import UpdateLog
 from strandline.durable.log import Scanned
 from strandline.errors import CorruptData, ObjectNotFound, Stopping
@@ -40,6 +41,8 @@ from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.session.served import serving
 from tests.servers import stores
+
+DAY_MS = 86_400_000
 
 
 @pytest.fixture(params=["folder", "postgresql"])
@@ -81,10 +84,10 @@ def test_what_lies_in_the_folder_of_a_table_is_measured(node: Node) -> None:
     assert sizes(node) == {}
     write(node, "s.a", "part-1.parquet", 10)
     write(node, "s.a", "_files/_hidden/1.parquet", 32)
-    node.measure_storage()
+    node.storage.measure()
     assert sizes(node) == {"s.a": 42, "s.b": 0}
     write(node, "s.b", "1", 7)
-    node.measure_storage()
+    node.storage.measure()
     assert sizes(node) == {"s.a": 42, "s.b": 7}
     session = node.session(user="ann")
     assert [one.size_bytes for one in session.storage_usage("s.b")] == [0, 7]
@@ -97,34 +100,90 @@ def test_a_measurement_is_no_version_that_people_see_and_none_where_nothing_chan
     node: Node,
 ) -> None:
     before, seen = node.catalogs.present().version, node.session(user="ann").history()
-    node.measure_storage()
+    node.storage.measure()
     assert node.catalogs.present().version == before + 1
-    node.measure_storage()
+    node.storage.measure()
     assert node.catalogs.present().version == before + 1
     assert node.session(user="ann").history() == seen
     write(node, "s.a", "1", 1)
-    node.measure_storage()
+    node.storage.measure()
     assert node.catalogs.present().version == before + 2
 
 
-def test_records_go_with_the_history_and_come_back_with_the_next_measurement(node: Node) -> None:
+def test_records_outlive_the_history(node: Node) -> None:
     write(node, "s.a", "1", 1)
-    node.measure_storage()
+    node.storage.measure()
     write(node, "s.b", "1", 2)
-    node.measure_storage()
-    node.session(user="ann").compact(node.catalogs.present().version - 1)
-    assert sizes(node) == {"s.b": 2}
-    node.measure_storage()
+    node.storage.measure()
+    node.session(user="ann").compact(node.catalogs.present().version)
     assert sizes(node) == {"s.a": 1, "s.b": 2}
+    assert [usage.size_bytes for usage in node.session(user="ann").storage_usage("s.b")] == [0, 2]
+
+
+def record(
+    node: Node, recorded: RecordedSizes, sizes: dict[int, int], *, at: Timestamp, days: int
+) -> None:
+    """Record ``sizes`` as measured at ``at``, with a retention of so many ``days``."""
+    storage_usage.record_storage_usage(
+        node.catalogs,
+        recorded,
+        sizes,
+        before=storage_usage.measured(node.catalogs.present()),
+        at=at,
+        retention_ms=days * DAY_MS,
+    )
+
+
+@pytest.mark.parametrize("knows_the_log", [True, False])
+def test_records_older_than_their_retention_go_and_each_table_keeps_its_last_size(
+    node: Node, knows_the_log: bool
+) -> None:
+    a, b = (node.session(user="ann").table(f"s.{name}").descriptor.id for name in "ab")
+    log, always = node.catalogs.state.log, RecordedSizes()
+    for sizes_then in ({a: 1, b: 10}, {a: 2, b: 10}, {a: 3, b: 10}):
+        now = node.catalogs.now()
+        record(node, always, sizes_then, at=now, days=1)
+    times = [usage.time for usage in storage_usage_of(log, node.catalogs.present(), a)]
+    assert len(times) == 3
+    # A day behind the second: equal is kept, and what was recorded once of b comes back.
+    recorded = always if knows_the_log else RecordedSizes()
+    record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[1], DAY_MS), days=1)
+    catalog = node.catalogs.present()
+    assert [usage.time for usage in storage_usage_of(log, catalog, a)] == times[1:]
+    assert [usage.size_bytes for usage in storage_usage_of(log, catalog, b)] == [10]
+    assert storage_usage_of(log, catalog, b)[0].time > times[2]
+    # Nothing goes for good, and nothing that is gone comes back by a longer retention.
+    record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[2], 9 * DAY_MS), days=0)
+    record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[2], 9 * DAY_MS), days=30)
+    assert [usage.time for usage in storage_usage_of(log, catalog, a)] == times[1:]
+    assert node.catalogs.present().version == catalog.version
+
+
+def test_the_node_removes_what_is_older_than_its_setting(store: stores.EmptyStore) -> None:
+    settings = replace(store.settings, storage_usage_interval_ms=0, storage_usage_retention_ms=1)
+    with Node.open(store.address, settings=settings) as node:
+        node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
+        for size in (1, 2):
+            write(node, "s.a", "1", size)
+            node.storage.measure()
+            wait_until(node, add_milliseconds(node.catalogs.present().time, 2))
+        write(node, "s.a", "1", 3)
+        node.storage.measure()
+        assert [usage.size_bytes for usage in node.session(user="ann").storage_usage("s.a")] == [3]
+
+
+def wait_until(node: Node, time: Timestamp) -> None:
+    while node.catalogs.now() <= time:
+        pass
 
 
 def test_a_dropped_table_is_not_shown(node: Node) -> None:
-    node.measure_storage()
+    node.storage.measure()
     node.session(user="ann").execute(DropTable(schema="s", table="a"))
     assert sizes(node) == {"s.b": 0}
     with pytest.raises(ObjectNotFound, match=r"s\.a"):
         node.session(user="ann").storage_usage("s.a")
-    node.measure_storage()
+    node.storage.measure()
     assert sizes(node) == {"s.b": 0}
 
 
@@ -132,12 +191,13 @@ def test_of_two_nodes_that_measure_at_a_time_one_records(
     node: Node, store: stores.EmptyStore
 ) -> None:
     with Node.open(store.address, settings=store.settings, background=False) as other:
-        since = storage_usage.measured(other.catalogs.present())
+        before = storage_usage.measured(other.catalogs.present())
         a = node.session(user="ann").table("s.a").descriptor.id
-        node.measure_storage()
+        node.storage.measure()
         version = node.catalogs.present().version
+        at = add_milliseconds(other.catalogs.now(), 9 * DAY_MS)
         storage_usage.record_storage_usage(
-            other.catalogs, {}, {a: 99}, since=since, at=other.catalogs.now()
+            other.catalogs, RecordedSizes(), {a: 99}, before=before, at=at, retention_ms=1
         )
         assert other.catalogs.present().version == version
         assert sizes(node)["s.a"] == 0
@@ -148,13 +208,12 @@ def test_many_tables_are_recorded_in_parts_and_with_a_clock_that_is_behind(
 ) -> None:
     monkeypatch.setattr(storage_usage, "TABLES_AT_ONCE", 2)
     ids = {name: node.session(user="ann").table(f"s.{name}").descriptor.id for name in ("a", "b")}
-    node.measure_storage()
+    node.storage.measure()
     before = node.catalogs.present()
     since = storage_usage.measured(before)
     assert since is not None
     every = {ids["a"]: 5, ids["b"]: 6, 1_000: 1, 1_001: 1, 1_002: 1}
-    known = RecordedSizes().of(node.catalogs.state.log)
-    storage_usage.record_storage_usage(node.catalogs, known, every, since=since, at=since)
+    record(node, RecordedSizes(), every, at=since, days=0)
     assert node.catalogs.present().version == before.version + 3
     assert sizes(node) == {"s.a": 5, "s.b": 6}
 
@@ -170,10 +229,10 @@ def test_the_node_measures_by_itself(store: stores.EmptyStore) -> None:
             time.sleep(0.01)
 
 
-def measure(node: Node, *, stopped: Callable[[], bool] = lambda: False) -> dict[str, int]:
+def measure(node: Node, *, stop: Callable[[], object] = lambda: None) -> dict[str, int]:
     """What would be recorded, by the name of the table."""
     tables = {table.id: table.name for table in node.catalogs.present().tables()}
-    sizes = measured_sizes(node.database, node.folders, set(tables), stopped=stopped)
+    sizes = measured_sizes(node.database, node.folders, set(tables), refuse_when_stopping=stop)
     return {tables[table_id]: size for table_id, size in sizes.items()}
 
 
@@ -182,12 +241,13 @@ def test_a_node_that_stops_ends_a_measurement(node: Node) -> None:
         write(node, "s.a", f"{n}", 1)
     asked = []
 
-    def stopped() -> bool:
+    def stop() -> None:
         asked.append(1)
-        return len(asked) > 2
+        if len(asked) > 2:
+            raise Stopping("the node is stopping")
 
     with pytest.raises(Stopping):
-        measure(node, stopped=stopped)
+        measure(node, stop=stop)
     assert len(asked) == 3
 
 
@@ -271,7 +331,6 @@ def test_nothing_outside_of_the_folder_counts(node: Node, tmp_path: Path) -> Non
 def test_what_was_read_of_the_log_is_not_read_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = RecordedSizes()
     log = node.catalogs.state.log
     starts = []
     real = type(log).scan
@@ -281,22 +340,17 @@ def test_what_was_read_of_the_log_is_not_read_again(
         return real(self, kind, start, end)
 
     monkeypatch.setattr(type(log), "scan", scan)
-    node.measure_storage(recorded)
+    node.storage.measure()
+    upper = log.frontier().upper
     write(node, "s.a", "1", 3)
-    node.measure_storage(recorded)
-    assert starts[-1] > starts[0]
-    a, b = (node.session(user="ann").table(f"s.{n}").descriptor.id for n in "ab")
-    assert recorded.of(log) == {a: 3, b: 0}
-    node.session(user="ann").compact(node.catalogs.present().version - 1)
-    assert recorded.of(log) == {a: 3}
-    node.measure_storage(recorded)
-    assert recorded.of(log) == {a: 3, b: 0} == RecordedSizes().of(log)
+    node.storage.measure()
+    assert starts == [1, upper - 1]
 
 
 def test_a_record_that_does_not_decode_is_found(tmp_path: Path) -> None:
     with Node.open(tmp_path / "s") as node:
         node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
-        node.measure_storage()
+        node.storage.measure()
         with node.database.write() as connection:
             (key, data), *_ = connection.exec_driver_sql(
                 "SELECT key, value FROM metastorage WHERE key LIKE '%storage_usage_event%'"
@@ -315,7 +369,7 @@ def test_a_record_that_does_not_decode_is_found(tmp_path: Path) -> None:
 def test_clients_over_http_see_what_they_may_read(node: Node) -> None:
     root = node.session(user="root")
     write(node, "s.a", "1", 3)
-    node.measure_storage()
+    node.storage.measure()
     with serving(HttpApplication(node.metastore)) as url:
         bob = HttpSession(url, user="bob")
         assert bob.storage_usage() == root.storage_usage()
@@ -334,12 +388,15 @@ def test_the_command_shows_the_largest_first(
         assert result.exit_code == 0, result.output
         return result.stdout.splitlines()
 
-    nothing = "nothing is recorded yet; a node measures once in storage_usage_interval_ms"
-    assert shown() == shown("s.a") == ([nothing] if output == "text" else [])
+    if output == "text":
+        assert shown()[-1].startswith("nothing is recorded yet; a node measures the store's own")
+        assert shown("s.a")[-1].startswith("nothing is recorded of s.a; a node measures")
+    else:
+        assert shown() == shown("s.a") == []
     write(node, "s.b", "1", 1_234)
-    node.measure_storage()
+    node.storage.measure()
     write(node, "s.b", "2", 1)
-    node.measure_storage()
+    node.storage.measure()
     if output == "json":
         rows = [json.loads(line) for line in shown()]
         assert [(row["table"], row["size_bytes"]) for row in rows] == [("s.b", 1_235), ("s.a", 0)]

@@ -210,6 +210,11 @@ class CatalogManager(CatalogFollower):
         self.sync()
         return trimmed
 
+    def prune(self, kind: str, version: int) -> bool:
+        """Remove the objects of an append-only kind up to ``version``; see `UpdateLog.prune`."""
+        self._check_running()
+        return self._state.prune(kind, version)
+
     def check_active_everywhere(self, catalog: Catalog) -> None:
         """Raises `VersionNotFound` for a version that may not be active on every node yet.
 

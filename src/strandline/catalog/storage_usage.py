@@ -2,11 +2,11 @@
 
 A measurement is in the catalog's log and in no version of the catalog: an event with the tables
 whose sizes are not the ones that the log says last. So a table that nobody writes to is in one
-event, as long as the log has it. Events go with the history (`AppendOnly.lasting`); a table whose
-last event was trimmed is in the next one again.
+event, as long as that is kept. Events older than the retention are removed with each measurement; a
+table whose last event is one of them is recorded again first.
 
 The timestamp `MEASURED` is that of the last measurement. Of several nodes that measure at a time,
-one moves it, and the others record nothing.
+one moves it, and the others record and remove nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.planning import Command, Planning
-from strandline.clock import Timestamp, add_milliseconds, milliseconds
-from strandline.durable import Frontier, UpdateLog
+from strandline.catalog.manager import CatalogManager
+from strandline.catalog.planning import Planning
+from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds, milliseconds
+from strandline.durable import UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned
 from strandline.errors import CorruptData
@@ -45,27 +45,23 @@ class StorageUsage:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """Record ``sizes``, pairs of table id and bytes, and move the timestamp to ``at``."""
+    """Record ``sizes``, pairs of table id and bytes, and move the timestamp to ``at``.
+
+    ``before`` is the measurement before.
+    """
 
     sizes: tuple[tuple[int, int], ...]
-    since: Timestamp | None
+    before: Timestamp | None
     at: Timestamp
 
     def plan(self, planning: Planning) -> None:
         """Nothing where another node has measured since."""
-        if measured(planning.catalog) != self.since:
+        if measured(planning.catalog) != self.before:
             return
         with planning.transaction.entry("configure", {"name": MEASURED}):
             planning.transaction.put(TimestampEntry(MEASURED, self.at))
         event = StorageUsageEvent(self.sizes, milliseconds(self.at))
         planning.transaction.append(STORAGE_USAGE_EVENT, event)
-
-
-class Executor(Protocol):
-    """What carries out commands: a catalog manager."""
-
-    def execute(self, commands: Command, *, author: str) -> object:
-        """Carry out a command as one version."""
 
 
 def measured(catalog: Catalog) -> Timestamp | None:
@@ -75,54 +71,75 @@ def measured(catalog: Catalog) -> Timestamp | None:
 
 
 class RecordedSizes:
-    """The last size of each table that a log says; asked again, it reads what is new. One thread's.
+    """The last size of each table that a log says. One thread's.
 
-    ``wanted`` is called for each event, and may raise.
+    ``stop`` is called for each event that is read, and may raise.
     """
 
-    def __init__(self, wanted: Callable[[], object] = lambda: None) -> None:
-        self._wanted = wanted
-        self._sizes: dict[int, int] = {}
-        self._read = Frontier(0, 0)
+    def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
+        self._stop = stop
+        self._last: dict[int, tuple[int, int]] = {}  # by table: the version, and the size
+        self._times: list[tuple[int, Timestamp]] = []  # of the versions with events
+        self._upper = 1
 
-    def of(self, log: UpdateLog) -> Mapping[int, int]:
-        """By table id. Raises `CorruptData`."""
-        frontier = log.frontier()
-        if frontier.since != self._read.since:  # some are gone
-            self._sizes, self._read = {}, Frontier(frontier.since, frontier.since + 1)
-        sizes = dict(self._sizes)
-        for table_id, size, _ in _recorded(log, Frontier(self._read.upper - 1, frontier.upper)):
-            self._wanted()
-            sizes[table_id] = size
-        self._sizes, self._read = sizes, frontier
-        return sizes
+    def read(self, log: UpdateLog) -> None:
+        """Read what is new in ``log``, and forget what was pruned. Raises `CorruptData`."""
+        upper = log.frontier().upper
+        times, last = list(self._times), dict(self._last)
+        for scanned, event in read_events(log, self._upper, upper):
+            self._stop()
+            times.append((scanned.version, scanned.time))
+            for table_id, size in event.sizes:
+                last[table_id] = scanned.version, size
+        pruned = log.pruned(STORAGE_USAGE_EVENT)
+        self._times = [(version, time) for version, time in times if version > pruned]
+        self._last = {table: place for table, place in last.items() if place[0] > pruned}
+        self._upper = upper
+
+    def sizes_above(self, version: int) -> dict[int, int]:
+        """The last sizes by table, of those tables that an event above ``version`` has."""
+        return {table: size for table, (last, size) in self._last.items() if last > version}
+
+    def last_version_before(self, time: Timestamp) -> int:
+        """The version of the last event that was recorded before ``time``; 0 if none was."""
+        return max((version for version, recorded in self._times if recorded < time), default=0)
 
 
 def record_storage_usage(
-    manager: Executor,
-    known: Mapping[int, int],
+    manager: CatalogManager,
+    recorded: RecordedSizes,
     sizes: Mapping[int, int],
     *,
-    since: Timestamp | None,
+    before: Timestamp | None,
     at: Timestamp,
+    retention_ms: int = 0,
 ) -> None:
-    """Record those of ``sizes``, by table id, that are not ``known`` from the log.
+    """Record those of ``sizes``, by table id, that are not the ones in the log.
 
-    They were measured at ``at``, and ``since`` is the measurement before: where there is another
-    one meanwhile, nothing is recorded. Raises what `CatalogManager.execute` raises.
+    They were measured at ``at``, and ``before`` is the measurement before: where there is another
+    one meanwhile, nothing is recorded. Events older than ``retention_ms`` are removed, if that is
+    not 0. Raises what `CatalogManager.execute` raises, and `CorruptData`.
     """
-    rest = iter(sorted(item for item in sizes.items() if known.get(item[0]) != item[1]))
+    recorded.read(manager.state.log)
+    oldest = add_milliseconds(at, -retention_ms) if retention_ms else MIN_TIMESTAMP
+    removed = recorded.last_version_before(oldest)
+    kept = recorded.sizes_above(removed)
+    rest = iter(sorted(item for item in sizes.items() if kept.get(item[0]) != item[1]))
     while part := tuple(islice(rest, TABLES_AT_ONCE)):
-        at = at if since is None else max(at, add_milliseconds(since, 1))
-        manager.execute(_Record(part, since, at), author=SYSTEM_NAME)
-        since = at
+        at = at if before is None else max(at, add_milliseconds(before, 1))
+        applied = manager.execute(_Record(part, before, at), author=SYSTEM_NAME)
+        if measured(applied.catalog) != at:
+            return
+        before = at
+    if removed:
+        manager.prune(STORAGE_USAGE_EVENT, removed)
 
 
 def read_events(
-    log: UpdateLog, after: int, end: int
+    log: UpdateLog, start: int, end: int
 ) -> Iterator[tuple[Scanned, StorageUsageEvent]]:
-    """The events of versions above ``after`` and below ``end``, in order. Raises `CorruptData`."""
-    for scanned in work.spending(log.scan(STORAGE_USAGE_EVENT, after + 1, end)):
+    """The events of versions from ``start`` to ``end`` − 1, in order. Raises `CorruptData`."""
+    for scanned in work.spending(log.scan(STORAGE_USAGE_EVENT, start, end)):
         work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have many sizes
         try:
             yield scanned, decode(scanned.data, StorageUsageEvent)
@@ -132,12 +149,9 @@ def read_events(
             ) from error
 
 
-def _recorded(
-    log: UpdateLog, between: Frontier | None = None
-) -> Iterator[tuple[int, int, Timestamp]]:
+def _recorded(log: UpdateLog) -> Iterator[tuple[int, int, Timestamp]]:
     """What the log says of storage usage, in order: table id, bytes, time."""
-    frontier = between or log.frontier()
-    for scanned, event in read_events(log, frontier.since, frontier.upper):
+    for scanned, event in read_events(log, 1, log.frontier().upper):
         for table_id, size in event.sizes:
             yield table_id, size, scanned.time
 
@@ -145,13 +159,13 @@ def _recorded(
 def latest_storage_usage(log: UpdateLog, catalog: Catalog) -> list[StorageUsage]:
     """How many bytes each table of ``catalog`` took when that was last recorded; by name."""
     last = {table_id: (size, time) for table_id, size, time in _recorded(log)}
-    rows = [_row(catalog, table_id, *what) for table_id, what in last.items()]
+    rows = [_row(catalog, table_id, *size_and_time) for table_id, size_and_time in last.items()]
     return sorted((row for row in rows if row is not None), key=lambda row: row.table)
 
 
 def storage_usage_of(log: UpdateLog, catalog: Catalog, table_id: int) -> list[StorageUsage]:
     """Each size of one table that is recorded, the oldest first."""
-    rows = [_row(catalog, *what) for what in _recorded(log) if what[0] == table_id]
+    rows = [_row(catalog, *of_table) for of_table in _recorded(log) if of_table[0] == table_id]
     return [row for row in rows if row is not None]
 
 

@@ -116,5 +116,11 @@ class BufferedLog(UpdateLog):
                     if appended.kind == kind:
                         yield Scanned(update.version, update.time, appended.data)
 
+    def pruned(self, kind: str) -> int:
+        return self._log.pruned(kind)
+
+    def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        raise UnsupportedOperation("nothing is removed from a log that keeps its appends in memory")
+
     def compact(self, up_to: int, token: FenceToken) -> bool:
         raise UnsupportedOperation("a log that keeps its appends in memory is not compacted")

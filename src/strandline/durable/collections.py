@@ -91,8 +91,8 @@ class Collection:
 class AppendOnly:
     """One kind of object that is only ever added; it is in no snapshot and in no memory.
 
-    What is ``lasting`` stays for good. All else goes with the history: when the log is trimmed to a
-    version, the objects of that version and of those below it are gone.
+    Trimming the history leaves it alone. What is ``lasting`` stays for good; all else goes when it
+    is older than its retention (`UpdateLog.prune`).
     """
 
     kind: str
@@ -159,5 +159,3 @@ APPEND_ONLY: dict[str, AppendOnly] = {
 }
 
 LASTING = frozenset(kind for kind, declared in APPEND_ONLY.items() if declared.lasting)
-PASSING = frozenset(APPEND_ONLY) - LASTING
-"""Those that go with the history."""

@@ -186,14 +186,26 @@ class UpdateLog(ABC):
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         """The objects of an append-only kind from versions ``start`` to ``end`` − 1, in order.
 
-        Those of versions up to ``since`` are gone where the kind is not lasting.
+        Trimming the history takes none of them away; those up to `pruned` are gone.
+        """
+
+    @abstractmethod
+    def pruned(self, kind: str) -> int:
+        """The version up to which the objects of an append-only kind are gone; 0 if none are."""
+
+    @abstractmethod
+    def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        """Remove the objects of an append-only kind from all versions up to ``up_to``.
+
+        False, and nothing changed, where that was done before. Raises `Fenced`, and
+        `VersionNotFound` for a version that is not in the log.
         """
 
     @abstractmethod
     def compact(self, up_to: int, token: FenceToken) -> bool:
         """Let go of all versions below ``up_to``, to which ``since`` moves.
 
-        Objects of append-only kinds that are not lasting go with their versions, up to ``up_to``.
+        Objects of append-only kinds stay.
         False, and nothing changed, when ``since`` is there or above it already. Raises `Fenced`,
         and `VersionNotFound` for a version that is not in the log.
         """
@@ -275,6 +287,15 @@ def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:
     versions = [update.version for update in updates]
     if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
         raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
+
+
+def refuse_absent(version: int, frontier: Frontier) -> None:
+    """Raise `VersionNotFound` for a version to trim to that is not in the log yet."""
+    if version >= frontier.upper:
+        raise VersionNotFound(
+            f"version {version} is not in the log, which goes from version {frontier.since} to "
+            f"{frontier.upper - 1}; trim to one of these"
+        )
 
 
 def check_times(

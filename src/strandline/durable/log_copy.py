@@ -16,14 +16,14 @@ store it that nothing else takes, and what a crash leaves in the midst of it).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT, COLLECTIONS
 from strandline.durable.contents import Contents, restore
-from strandline.durable.log import READ_AT_ONCE, Frontier, UpdateLog, refuse_sealed
+from strandline.durable.log import READ_AT_ONCE, Frontier, Scanned, UpdateLog, refuse_sealed
 from strandline.durable.update import Appended, AuditEvent, Change, Entry, Snapshot, Update
 from strandline.errors import (
     CorruptData,
@@ -106,7 +106,7 @@ class LogCopy:
         updates = self._original.updates(start, end)
         self._refuse_doubles(updates)
         appended = _appended(self._original, start, end)
-        self._append([replace(u, appended=appended.get(u.version, ())) for u in updates])
+        self._append([replace(u, appended=_objects(appended.get(u.version, ()))) for u in updates])
         if self._copy.frontier().upper < end:
             raise self.differ(f"versions {start} to {end - 1}", updates, "not what it was given")
 
@@ -154,12 +154,13 @@ class LogCopy:
         cleared, changes = _changes_by_time(before, after)
         appended = _appended(self._original, start, snapshot.version + 1)
         events = {
-            version: decode(stored.data, AuditEvent)
+            version: decode(scanned.data, AuditEvent)
             for version, objects in appended.items()
-            for stored in objects
-            if stored.kind == AUDIT_EVENT
+            for kind, scanned in objects
+            if kind == AUDIT_EVENT
         }
-        times = self._made_up_times(start, snapshot, events, sorted(changes))
+        known = {version: objects[0][1].time for version, objects in appended.items()}
+        times = self._made_up_times(start, snapshot, known, sorted(changes))
         if min(changes, default=copied.time) < copied.time:
             raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
         for version, time in enumerate(times, start):
@@ -172,22 +173,21 @@ class LogCopy:
                 event.member if event else "",
                 (Entry(_MADE_UP, {}, tuple(written)),) if written else (),
                 time,
-                appended.get(version, ()),
+                _objects(appended.get(version, ())),
             )
 
     def _made_up_times(
         self,
         start: int,
         snapshot: Snapshot,
-        events: dict[int, AuditEvent],
+        appended: Mapping[int, Timestamp],
         needed: Sequence[Timestamp],
     ) -> list[Timestamp]:
         """A time for each version from ``start`` to that of ``snapshot``; all ``needed`` are there.
 
-        They never go back. A version with an audit event has its time.
+        They never go back. A version that has something ``appended`` has the time of that.
         """
-        known = {version: event.time for version, event in events.items()}
-        known[snapshot.version] = snapshot.time
+        known = {**appended, snapshot.version: snapshot.time}
         missing = [time for time in reversed(needed) if time not in known.values()]
         times: list[Timestamp] = []
         for version in sorted(known):
@@ -221,9 +221,30 @@ class LogCopy:
             if updates != copied:
                 raise self.differ(f"versions {start} to {end - 1}", updates, copied)
         for kind in APPEND_ONLY:
-            for pair in zip_longest(*(log.scan(kind, above + 1, frontier.upper) for log in logs)):
-                if pair[0] != pair[1]:
-                    raise self.differ(kind, *pair)
+            for _ in self.scan(kind, above + 1, frontier.upper):
+                pass
+
+    def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        """What `UpdateLog.scan` gives of both, where that is the same.
+
+        Objects that the original has pruned meanwhile are passed over. Raises `CorruptData`.
+        """
+        given = 0  # of version ``start``
+        pruned = 0
+        while True:
+            scans = (log.scan(kind, start, end) for log in (self._original, self._copy))
+            for first, second in islice(zip_longest(*scans), given, None):
+                if first is None or first != second:
+                    break
+                yield first
+                start, given = first.version, given + 1 if first.version == start else 1
+            else:
+                return
+            known, pruned = pruned, self._original.pruned(kind)
+            if pruned == known:
+                raise self.differ(f"{kind} of versions {start} to {end - 1}", first, second)
+            if start <= pruned:
+                start, given = pruned + 1, 0
 
     def differ(self, what: str, first: object, second: object) -> CorruptData:
         """The error that shows what each log has of ``what``."""
@@ -244,14 +265,17 @@ def _objects_of(snapshot: Snapshot) -> list[tuple[object, ...]]:
     return objects
 
 
-def _appended(log: UpdateLog, start: int, end: int) -> dict[int, tuple[Appended, ...]]:
-    """What the versions from ``start`` to ``end`` − 1 have of append-only kinds."""
-    appended: dict[int, tuple[Appended, ...]] = {}
+def _appended(log: UpdateLog, start: int, end: int) -> dict[int, list[tuple[str, Scanned]]]:
+    """What the versions from ``start`` to ``end`` − 1 have of append-only kinds, by version."""
+    appended: dict[int, list[tuple[str, Scanned]]] = {}
     for kind in APPEND_ONLY:
         for scanned in log.scan(kind, start, end):
-            objects = appended.get(scanned.version, ())
-            appended[scanned.version] = (*objects, Appended(kind, scanned.data))
+            appended.setdefault(scanned.version, []).append((kind, scanned))
     return appended
+
+
+def _objects(appended: Iterable[tuple[str, Scanned]]) -> tuple[Appended, ...]:
+    return tuple(Appended(kind, scanned.data) for kind, scanned in appended)
 
 
 def _changes_by_time(

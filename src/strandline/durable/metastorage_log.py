@@ -6,6 +6,7 @@
 ``catalog.snapshot.version``          ``since``; absent while it is 0
 ``catalog.fence``                     the record of the fence token
 ``catalog.append.{kind}.{version}.{n}``  the n-th object of an append-only kind of that version
+``catalog.pruned.{kind}``             the version up to which those are gone; absent while it is 0
 ``catalog.chunk.{random}.{n}``        a part of a large snapshot (`strandline.durable.chunks`)
 ====================================  ==========================================================
 
@@ -33,7 +34,7 @@ from typing import NoReturn, TypeVar
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import chunks
-from strandline.durable.collections import AUDIT_EVENT, PASSING
+from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import (
     Checked,
     Companion,
@@ -43,6 +44,7 @@ from strandline.durable.log import (
     at_times,
     check_times,
     check_versions,
+    refuse_absent,
 )
 from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
@@ -78,6 +80,7 @@ UPDATE = "catalog.update."
 SNAPSHOT_VERSION = "catalog.snapshot.version"
 FENCE = "catalog.fence"
 APPEND = "catalog.append."
+PRUNED = "catalog.pruned."
 PREFIX = "catalog."
 SCANNED_AT_ONCE = 1000
 _VERSION_DIGITS = 20
@@ -93,12 +96,6 @@ def update_key(version: int) -> str:
 def append_key(kind: str, version: int, number: int = 0) -> str:
     """The key of the ``number``-th object of an append-only kind in ``version``."""
     return f"{APPEND}{kind}.{version:0{_VERSION_DIGITS}d}.{number:06d}"
-
-
-def _removals_of_passing(up_to: int) -> Iterator[Operation]:
-    """What removes, up to a version, the append-only objects that go with the history."""
-    for kind in sorted(PASSING):
-        yield DeleteRange(append_key(kind, 0), append_key(kind, up_to + 1))
 
 
 def _digits(version: int) -> bytes:
@@ -377,9 +374,32 @@ class MetastorageLog(UpdateLog):
                 return
             begin = page[-1].key + " "  # the first key behind it: no key has a space in it
 
+    def pruned(self, kind: str) -> int:
+        return _version_in(self._store.get(PRUNED + kind))
+
+    def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        while True:
+            self._compare_token(token)
+            pruned = self.pruned(kind)
+            if up_to <= pruned:
+                return False
+            refuse_absent(up_to, self._read_frontier())
+            place = PRUNED + kind
+            outcome = self._store.invoke(
+                [
+                    ValueIs(place, _digits(pruned)) if pruned else Absent(place),
+                    ValueIs(FENCE, self._fence_bytes(token)),
+                ],
+                [
+                    Put(place, _digits(up_to)),
+                    DeleteRange(append_key(kind, 0), append_key(kind, up_to + 1)),
+                ],
+            )
+            if outcome.succeeded:
+                return True
+
     def compact(self, up_to: int, token: FenceToken) -> bool:
-        if (current := self.token()) != token:
-            raise Fenced(f"fence token {token} is no longer the catalog's ({current})")
+        self._compare_token(token)
         fence = ValueIs(FENCE, self._fence_bytes(token))
         snapshot: Snapshot | None = None
         prepared: chunks.Prepared | None = None
@@ -401,7 +421,6 @@ class MetastorageLog(UpdateLog):
                     Put(SNAPSHOT_VERSION, _digits(up_to)),
                     Put(place, prepared.value),
                     DeleteRange(update_key(0), place),
-                    *_removals_of_passing(up_to),
                     *prepared.removals,
                 ],
             )
@@ -413,11 +432,7 @@ class MetastorageLog(UpdateLog):
 
     def _snapshot_to_keep(self, up_to: int, frontier: Frontier) -> Snapshot | None:
         """The snapshot of ``up_to``; None where another node trimmed the log while it was read."""
-        if up_to >= frontier.upper:
-            raise VersionNotFound(
-                f"version {up_to} is not in the log, which goes from version {frontier.since} to "
-                f"{frontier.upper - 1}; trim to one of these"
-            )
+        refuse_absent(up_to, frontier)
         try:
             return self.snapshot(up_to)
         except VersionNotFound:
@@ -427,10 +442,13 @@ class MetastorageLog(UpdateLog):
 
     def _explain_refused_compaction(self, since: int, up_to: int, token: FenceToken) -> None:
         """Raise why a compaction was refused, unless another one was first: then try again."""
-        if (current := self.token()) != token:
-            raise Fenced(f"fence token {token} is no longer the catalog's ({current})")
+        self._compare_token(token)
         if self._read_frontier().since == since:
             raise CorruptData(
                 f"version {up_to} is missing in the log, or what was just written of its snapshot; "
                 "nothing was trimmed: restore the store from a backup"
             )
+
+    def _compare_token(self, token: FenceToken) -> None:
+        if (current := self.token()) != token:
+            raise Fenced(f"fence token {token} is no longer the catalog's ({current})")

@@ -35,12 +35,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TypeVar
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import APPEND_ONLY, PASSING
+from strandline.durable.collections import APPEND_ONLY
 from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.update import Snapshot, Update
@@ -158,27 +157,19 @@ class ShadowLog(UpdateLog):
         return self._first.listen(after, timeout=timeout)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        given = 0  # of version ``start``
-        for _ in range(_LOOKS):
-            frontier, is_level = self._copy.level()
-            end = min(end, frontier.upper)  # what comes behind it may be in one of them alone
-            if kind in PASSING and start <= frontier.since:
-                start, given = frontier.since + 1, 0
-            if not is_level:
-                yield from islice(self._first.scan(kind, start, end), given, None)
-                return
-            scans = (log.scan(kind, start, end) for log in (self._first, self._second))
-            for first, second in islice(zip_longest(*scans), given, None):
-                if first is None or first != second:
-                    break
-                yield first
-                start, given = first.version, given + 1 if first.version == start else 1
-            else:
-                return
-            if kind not in PASSING or self._first.frontier().since == frontier.since:
-                break
-            # Trimmed meanwhile: one of them was read before, and the other behind that.
-        raise self._copy.differ(f"{kind} of versions {start} to {end - 1}", first, second)
+        frontier, is_level = self._copy.level()
+        end = min(end, frontier.upper)  # what comes behind it may be in one of them alone
+        return (self._copy if is_level else self._first).scan(kind, start, end)
+
+    def pruned(self, kind: str) -> int:
+        return self._first.pruned(kind)
+
+    def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        self._copy.level()
+        is_done = self._first.prune(kind, up_to, token)
+        # Tried each time: the process that has pruned the first may have died before the second.
+        self._second.prune(kind, up_to, token)
+        return is_done
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
         self._copy.level()

@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import stash_tables as tables
-from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT, PASSING
+from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
 from strandline.durable.log import (
     Checked,
     Companion,
@@ -37,6 +37,7 @@ from strandline.durable.log import (
     at_times,
     check_times,
     check_versions,
+    refuse_absent,
 )
 from strandline.durable.rows import (
     Row,
@@ -99,7 +100,7 @@ class StashLog(UpdateLog):
         self._database = database
         self._clock = clock
         self._closed = False
-        self._kinds = tables.Kinds({})  # those that are committed
+        self._kinds = tables.Kinds(())  # those that are committed
         self._remembered: tuple[int, Frontier] | None = None
         """A mark, and the frontier that was read after it; only where a mark is proof."""
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
@@ -290,7 +291,27 @@ class StashLog(UpdateLog):
             refuse_when_closed=self._refuse_when_closed,
         )
 
-    # -- compaction
+    # -- trimming
+
+    def pruned(self, kind: str) -> int:
+        with self._database.read() as connection:
+            kinds = self._kinds_on(connection, tables.state_on(connection))
+        return kinds.pruned.get(kind, 0)
+
+    def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        self._refuse_when_closed()
+        with self._database.write(first=[tables.READ_STATE]) as connection:
+            state = tables.state_on(connection)
+            _compare_token(state, token)
+            kinds = self._kinds_on(connection, state)
+            if up_to <= kinds.pruned.get(kind, 0):
+                return False
+            refuse_absent(up_to, _frontier_in(state))
+            if kind not in kinds.numbers:
+                kinds = tables.with_kinds(connection, kinds, [kind])
+            kinds = tables.with_pruned(connection, kinds, kind, up_to)
+            tables.put_state(connection, replace(state, collections=kinds.sum))
+        return True
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
         self._refuse_when_closed()
@@ -300,11 +321,7 @@ class StashLog(UpdateLog):
                 _compare_token(state, token)
                 if up_to <= state.since:
                     return False
-                if up_to >= state.upper:
-                    raise VersionNotFound(
-                        f"version {up_to} is not in the log, which goes from version "
-                        f"{state.since} to {state.upper - 1}; trim to one of these"
-                    )
+                refuse_absent(up_to, _frontier_in(state))
                 parts = run(connection, _CHANGED, (up_to, state.since, up_to))
                 kinds = self._kinds_on(connection, state)
             numbered = [tables.row_in(row, kinds.names) for row in parts]
@@ -319,11 +336,6 @@ class StashLog(UpdateLog):
                     connection,
                     "DELETE FROM stash_row WHERE version = ? AND number = ?",
                     [(one.row.version, one.number) for one in removed],
-                )
-                change_each(
-                    connection,
-                    "DELETE FROM stash_appended WHERE collection = ? AND version <= ?",
-                    [(kinds.numbers[kind], up_to) for kind in PASSING if kind in kinds.numbers],
                 )
                 tables.put_state(
                     connection,

@@ -2,7 +2,8 @@
 
 =====================  =========================================================================
 ``stash``              one row: ``upper``, ``since``, the fence token; none while it is empty
-``stash_collection``   the name of each kind that has rows, and the number that they have for it
+``stash_collection``   the name of each kind that has rows, the number that they have for it, and
+                       the version up to which they are gone, of an append-only kind
 ``stash_row``          the rows of versions (see `strandline.durable.rows`): heads and objects
 ``stash_appended``     the rows of append-only kinds, which are never consolidated
 =====================  =========================================================================
@@ -70,6 +71,7 @@ COLLECTIONS = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("name", String, nullable=False, unique=True),
+    Column("pruned", BigInteger, nullable=False),
 )
 ROWS = Table(
     "stash_row",
@@ -218,12 +220,17 @@ def appended_in(parts: SqlRow, collection: int, kinds: Mapping[int, str]) -> Row
 
 
 class Kinds:
-    """The collections: the name of each by its number, and the number by its name."""
+    """The collections: the name of each by its number, and the number by its name.
 
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self.names = dict(names)
-        self.numbers = {name: number for number, name in names.items()}
-        self.sum = sum(crc32(f"{number} {name}".encode()) for number, name in names.items())
+    ``rows`` are those of the table. ``pruned`` has the versions, of those names that have one.
+    """
+
+    def __init__(self, rows: Iterable[SqlRow]) -> None:
+        self.rows = tuple((number, name, pruned) for number, name, pruned in rows)
+        self.names = {number: name for number, name, _ in self.rows}
+        self.numbers = {name: number for number, name, _ in self.rows}
+        self.pruned = {name: int(pruned) for _, name, pruned in self.rows if pruned}
+        self.sum = sum(crc32(" ".join(map(str, row)).encode()) for row in self.rows)
 
 
 def kinds_on(connection: Connection, state: StashState) -> Kinds:
@@ -231,10 +238,10 @@ def kinds_on(connection: Connection, state: StashState) -> Kinds:
 
     Raises `CorruptData`.
     """
-    kinds = Kinds(dict(run(connection, "SELECT id, name FROM stash_collection")))
+    kinds = Kinds(run(connection, "SELECT id, name, pruned FROM stash_collection"))
     if kinds.sum != state.collections:
         raise CorruptData(
-            f"the table stash_collection is not what was written, it has the rows {kinds.names};"
+            f"the table stash_collection is not what was written, it has the rows {kinds.rows};"
             f" {_TODO}"
         )
     return kinds
@@ -242,10 +249,24 @@ def kinds_on(connection: Connection, state: StashState) -> Kinds:
 
 def with_kinds(connection: Connection, kinds: Kinds, names: Iterable[str]) -> Kinds:
     """``kinds`` and ``names``, each of which gets a number above those of ``kinds``."""
-    added = dict(enumerate(sorted(names), max(kinds.names, default=0) + 1))
-    text = "INSERT INTO stash_collection (id, name) VALUES (?, ?)"
-    change_each(connection, text, list(added.items()))
-    return Kinds({**kinds.names, **added})
+    first = max(kinds.names, default=0) + 1
+    added = [(number, name, 0) for number, name in enumerate(sorted(names), first)]
+    text = "INSERT INTO stash_collection (id, name, pruned) VALUES (?, ?, ?)"
+    change_each(connection, text, added)
+    return Kinds((*kinds.rows, *added))
+
+
+def with_pruned(connection: Connection, kinds: Kinds, kind: str, up_to: int) -> Kinds:
+    """``kinds``, of which the rows of the append-only ``kind`` are removed up to a version."""
+    number = kinds.numbers[kind]
+    run(connection, "UPDATE stash_collection SET pruned = ? WHERE id = ?", (up_to, number))
+    run(
+        connection,
+        "DELETE FROM stash_appended WHERE collection = ? AND version <= ?",
+        (number, up_to),
+    )
+    others = (row for row in kinds.rows if row[0] != number)
+    return Kinds((*others, (number, kind, up_to)))
 
 
 def put_rows(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, int]) -> None:

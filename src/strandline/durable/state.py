@@ -280,6 +280,11 @@ class DurableCatalogState(ReadOnlyState):
         self._check_fenced()
         return self.log.compact(version, self.token)
 
+    def prune(self, kind: str, version: int) -> bool:
+        """Remove what is older of an append-only kind; see `UpdateLog.prune`."""
+        self._check_fenced()
+        return self.log.prune(kind, version, self.token)
+
 
 def config_in(contents: Contents, name: str) -> str | None:
     """A fact of the catalog's configuration that was written when it was made."""

@@ -15,29 +15,23 @@ nothing listens: a reader asks, and the answer is computed once for each catalog
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
-from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
 from strandline.catalog.system_views.synchronization import synchronize_system_views
-from strandline.clock import Timestamp, WallClock, milliseconds, system_wall_clock
+from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
-from strandline.errors import (
-    InvalidInput,
-    Stopping,
-    StrandlineError,
-    Unavailable,
-    UnsupportedOperation,
-)
+from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
 from strandline.fencing import FenceToken
 from strandline.logs import in_one_line
 from strandline.metastore.cache.cached_store import CachedStore
@@ -50,9 +44,9 @@ from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
-from strandline.metastore.store.storage_sizes import measured_sizes
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.node.address import StoreAddress
+from strandline.node.chores import Chores
 from strandline.node.membership import (
     Guard,
     finish_half_raised,
@@ -62,6 +56,7 @@ from strandline.node.membership import (
     new_member_id,
 )
 from strandline.node.opened_store import OpenedStore, open_store
+from strandline.node.storage_recorder import StorageRecorder
 from strandline.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -107,15 +102,12 @@ class NodeHealth:
 CLEANING_SECONDS = 10.0
 """How long after an abort its rows are removed, at most."""
 FIRST_CLEANING_SECONDS = 60.0
-"""How long after its start a node looks for what else can be cleaned, and for what is due."""
-NEVER_MEASURED_MS = 3_600_000
-"""How long after its start a node measures a store that was never measured, at most."""
-LONGEST_PAUSE_SECONDS = 86_400.0
-"""An interval may be longer than a thread can wait."""
+"""How long after its start a node looks for what else can be cleaned."""
 CACHE_FILE = "strandline.cache"
 """What a node of a folder remembers, in the folder."""
 CACHE_PAUSE_SECONDS = 0.02
 """Between two parts of that file, so that no caller waits for the thread that writes it."""
+WRITING_CACHE = "writing what is remembered"
 
 
 class Counted(Protocol):
@@ -232,16 +224,10 @@ class Node:
         self.health.add("catalog applier", self.catalogs.check_applier)
         self.health.add("fence", lambda: self._check_fence(guard))
         store.watch()
-        self._opened_at = self.catalogs.now()
-        self._measured_at: Timestamp | None = None
-        self._stop = threading.Event()
-        self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
-        self._cleaning = threading.Thread(target=self._clean, name="cleaner", daemon=True)
-        self._measuring = threading.Thread(target=self._measure, name="storage", daemon=True)
+        self._chores = chores = Chores()
+        self.storage = StorageRecorder(database, folders, self.catalogs, settings, chores)
+        self._has_reserved_ids = False
         self._cache_file: StateFile | None = None
-        self._cache_writer = threading.Thread(
-            target=self._write_cache, name="cache-writer", daemon=True
-        )
 
     @property
     def folder(self) -> Path:
@@ -321,12 +307,31 @@ class Node:
         finish_partition_moves(self.metastore)
         self.transactions.reserved_ids.skip_lost()
         self.transactions.heartbeats.start()
-        self._reaper.start()
-        if self.settings.clean_interval_ms:
-            self._cleaning.start()
-        if self.settings.storage_usage_interval_ms:
-            self._measuring.start()
+        self._has_reserved_ids = True
+        self._start_chores()
         self._opened_store.examine()
+
+    def _start_chores(self) -> None:
+        settings, chores = self.settings, self._chores
+        period = max(settings.transaction_timeout_ms / 4000, 0.25)
+        chores.repeat(
+            "reaper",
+            {
+                "looking for timed-out transactions": self.transactions.expire,
+                "cleaning what was aborted": self.clean_aborted,
+                "comparing the fences": self.finish_half_raised_fence,
+            },
+            pauses=repeat(min(period, CLEANING_SECONDS)),
+        )
+        if settings.clean_interval_ms:
+            interval = settings.clean_interval_ms / 1000
+            clean = partial(self.cleaner.clean_new, stopped=chores.stopping.is_set)
+            # What runs for a moment leaves that to others.
+            pauses = chain([min(interval, FIRST_CLEANING_SECONDS)], repeat(interval))
+            chores.repeat("cleaner", {"cleaning": clean}, pauses=pauses)
+        if settings.storage_usage_interval_ms:
+            measure = {"measuring the storage": self.storage.measure_when_due}
+            chores.repeat("storage", measure, pauses=self.storage.pauses())
 
     def _load_cache(self) -> None:
         folder, settings = self.address.folder, self.settings
@@ -359,95 +364,10 @@ class Node:
         )
         file.load()
         self._cache_file = file
-        self._cache_writer.start()
-
-    def _write_cache(self) -> None:
-        file, stop = self._cache_file, self._stop
-        if file is None:
-            return
-        while not stop.wait(self.settings.cache_interval_ms / 1000):
-            self._does(
-                "writing what is remembered",
-                lambda: file.write(between=lambda: stop.wait(CACHE_PAUSE_SECONDS)),
-            )
-
-    def _expire(self) -> None:
-        period = max(self.settings.transaction_timeout_ms / 4000, 0.25)
-        chores: Mapping[str, Callable[[], object]] = {
-            "looking for timed-out transactions": self.transactions.expire,
-            "cleaning what was aborted": self.clean_aborted,
-            "comparing the fences": self.finish_half_raised_fence,
-        }
-        while not self._stop.wait(min(period, CLEANING_SECONDS)):
-            for chore, do in chores.items():
-                if not self._does(chore, do):
-                    return
-
-    def _clean(self) -> None:
-        """Clean first a minute after the start: what runs for a moment leaves that to others."""
-        interval = self.settings.clean_interval_ms / 1000
-        pause = min(interval, FIRST_CLEANING_SECONDS)
-        while not self._stop.wait(pause):
-            pause = interval
-            if not self._does(
-                "cleaning", lambda: self.cleaner.clean_new(stopped=self._stop.is_set)
-            ):
-                return
-
-    def _measure(self) -> None:
-        """Measure once in an interval, unless another node has recorded sizes meanwhile."""
-        interval = self.settings.storage_usage_interval_ms / 1000
-        sizes = RecordedSizes(self._refuse_when_stopping)
-        # What runs for a moment leaves that to others.
-        pause = min(max(self._until_measured_again(), FIRST_CLEANING_SECONDS), interval)
-        while not self._stop.wait(min(pause, LONGEST_PAUSE_SECONDS)):
-            pause = self._until_measured_again()
-            if pause <= 0:
-                self._measured_at = self.catalogs.now()
-                pause = interval
-                if not self._does("measuring the storage", lambda: self.measure_storage(sizes)):
-                    return
-
-    def _until_measured_again(self) -> float:
-        """The seconds until the last measurement, of this node or another one, is an interval ago.
-
-        A store that was never measured is due an hour after the node has opened it.
-        """
-        interval_ms, now = self.settings.storage_usage_interval_ms, self.catalogs.now()
-        last = measured(self.catalogs.latest_catalog())
-        if last is None and self._measured_at is None:
-            last, interval_ms = self._opened_at, min(interval_ms, NEVER_MEASURED_MS)
-        latest = max(last or 0, self._measured_at or 0)
-        return (milliseconds(Timestamp(latest)) + interval_ms - milliseconds(now)) / 1000
-
-    def _refuse_when_stopping(self) -> None:
-        if self._stop.is_set():
-            raise Stopping("the node is stopping")
-
-    def measure_storage(self, recorded: RecordedSizes | None = None) -> None:
-        """Record how many bytes lie in the folders of the tables, where that is another number.
-
-        ``recorded`` has what an earlier call read of the log.
-        """
-        catalog, now = self.catalogs.present(), self.catalogs.now()
-        sizes = measured_sizes(
-            self.database, self.folders, set(catalog.table_ids()), stopped=self._stop.is_set
-        )
-        known = (recorded or RecordedSizes()).of(self.catalogs.state.log)
-        record_storage_usage(self.catalogs, known, sizes, since=measured(catalog), at=now)
-
-    def _does(self, chore: str, do: Callable[[], object]) -> bool:
-        """Do a chore of the background, and log its failure; False if the node is stopping."""
-        try:
-            do()
-        except Stopping:
-            return False
-        except Unavailable as error:
-            logger.warning("%s failed: %s; tried again later", chore, error)
-        except Exception:
-            if not self._stop.is_set():
-                logger.exception("%s failed; tried again later", chore)
-        return True
+        wait = self._chores.stopping.wait
+        write = partial(file.write, between=lambda: wait(CACHE_PAUSE_SECONDS))
+        pauses = repeat(settings.cache_interval_ms / 1000)
+        self._chores.repeat("cache-writer", {WRITING_CACHE: write}, pauses=pauses)
 
     def finish_half_raised_fence(self) -> None:
         """Called now and then: at the second sight of the same one, its opener is taken for ended.
@@ -470,7 +390,7 @@ class Node:
         aborts = self.transactions.aborts
         if aborts == self._cleaned_aborts:
             return 0
-        cleaned = self.aborted_rows.clean(stopped=self._stop.is_set)
+        cleaned = self.aborted_rows.clean(stopped=self._chores.stopping.is_set)
         self._cleaned_aborts = aborts
         return cleaned
 
@@ -503,19 +423,17 @@ class Node:
 
     def close(self) -> None:
         """Stop following and close the store. Idempotent."""
-        if self._stop.is_set():
+        if self._chores.stopping.is_set():
             return
-        self._stop.set()
+        self._chores.stopping.set()
         self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
         self.store.stop(wake=self.database.wake)
-        for thread in (self._reaper, self._cleaning, self._measuring, self._cache_writer):
-            if thread.is_alive():
-                thread.join()
+        self._chores.join()
         if self._cache_file is not None:
-            self._does("writing what is remembered", self._cache_file.write)
+            self._chores.do(WRITING_CACHE, self._cache_file.write)
         self.transactions.heartbeats.stop()
-        if self._reaper.ident is not None:
+        if self._has_reserved_ids:
             with suppress(StrandlineError):  # else ids are skipped by the next start
                 self.transactions.reserved_ids.release()
         self._opened_store.close()

@@ -400,8 +400,7 @@ def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
 
 def _storage_usage_events(state: ReadOnlyState) -> int:
     """How many there are. Raises `CorruptData` for one that does not decode."""
-    frontier = state.log.frontier()
-    return sum(1 for _ in read_events(state.log, frontier.since, frontier.upper))
+    return sum(1 for _ in read_events(state.log, 1, state.log.frontier().upper))
 
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:

@@ -115,7 +115,7 @@ def refusal(call: Callable[[], object]) -> str:
 def test_the_storage_usage_of_tables_is_shown_to_who_may_read_them(
     guarded: Guarded, bob: Session
 ) -> None:
-    guarded.node.measure_storage()
+    guarded.node.storage.measure()
     alice = guarded.node.session(user="alice")
     assert "s.t" in {usage.table for usage in alice.storage_usage()}
     assert bob.storage_usage() == []

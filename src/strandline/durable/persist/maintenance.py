@@ -8,8 +8,9 @@ sweep removes them.
   rollup, moves the rows inside the state to parts, and merges small parts; the diffs below the
   rollup are then removed. Merging waits until the largest batch of `MERGED_AT_ONCE` has half of
   their rows, so a row is rewritten as often as the logarithm of their number.
-* `compact` moves ``since``. Of the versions up to there it keeps what is left of each object, in a
-  first batch; rows of lasting kinds lie in batches of their own and stay.
+* `compact` moves ``since``. Of the versions up to there it keeps what is left of each object, and
+  the rows of append-only kinds that are not pruned, in a first batch; those of lasting kinds lie in
+  batches of their own and stay.
 * `sweep` removes the blobs that nothing names; see `strandline.durable.persist.shard_state`.
 """
 
@@ -20,7 +21,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from strandline.durable.collections import LASTING
+from strandline.durable.collections import APPEND_ONLY, LASTING
+from strandline.durable.log import Frontier, refuse_absent
 from strandline.durable.persist.shard import PART_ROWS, REFUSED, Shard
 from strandline.durable.persist.shard_state import (
     Batch,
@@ -35,7 +37,7 @@ from strandline.durable.persist.shard_state import (
     seqno_of,
 )
 from strandline.durable.rows import UPDATE, Row, consolidated
-from strandline.errors import CorruptData, StrandlineError, VersionNotFound
+from strandline.errors import CorruptData, StrandlineError
 from strandline.fencing import FenceToken
 from strandline.wire.registry import encode
 
@@ -98,11 +100,7 @@ class Maintenance:
             check_fence(state, fence)
             if up_to <= state.since:
                 return False
-            if up_to >= state.upper:
-                raise VersionNotFound(
-                    f"version {up_to} is not in the log, which goes from version {state.since} to "
-                    f"{state.upper - 1}; trim to one of these"
-                )
+            refuse_absent(up_to, Frontier(state.since, state.upper))
             covered = [batch for batch in state.batches if batch.lower <= up_to]
             if any(batch.rows and not batch.parts for batch in covered):
                 self.tidy()
@@ -116,7 +114,7 @@ class Maintenance:
         """What a compaction makes of ``state``, whose rows up to there are all in parts."""
         shard, upper = self._shard, up_to + 1
         covered = [batch for batch in state.batches if batch.lower < upper]
-        rows = [row for batch in covered for row in shard.rows_of(batch)]
+        rows = self._rows_that_count(covered, state)
         old = [row for row in rows if row.version < upper]
         heads = {row.version: row.time for row in old if row.kind == UPDATE}
         if missing := set(range(state.since + 1, upper)) - heads.keys():
@@ -125,6 +123,7 @@ class Maintenance:
                 "store from a backup"
             )
         left = consolidated(old)
+        left += (row for row in old if row.kind in APPEND_ONLY)
         first = Batch(0, upper, len(left), parts=shard.upload(left, state))
         batches = [first]
         end = covered[-1].upper
@@ -146,6 +145,12 @@ class Maintenance:
             raise
         return True
 
+    def _rows_that_count(self, batches: Sequence[Batch], state: ShardState) -> list[Row]:
+        """The rows of ``batches`` but for those that ``state`` says are pruned."""
+        pruned = dict(state.pruned)
+        rows = (row for batch in batches for row in self._shard.rows_of(batch))
+        return [row for row in rows if row.version > pruned.get(row.kind, 0)]
+
     # -- parts -------------------------------------------------------------------------------------
 
     def _flushed(self, state: ShardState) -> tuple[Batches, Batches]:
@@ -157,7 +162,7 @@ class Maintenance:
             batches = list(run)
             # Parts stay as they are, unread.
             inline = batches if is_inline else []
-            rows = [row for batch in inline for row in self._shard.rows_of(batch)]
+            rows = self._rows_that_count(inline, state)
             if not rows:
                 history += batches
                 continue
@@ -180,7 +185,7 @@ class Maintenance:
             counts = [batch.rows for batch in last]
             if sum(counts) > PART_ROWS or 2 * max(counts) > sum(counts):
                 break
-            rows = [row for batch in last for row in self._shard.rows_of(batch)]
+            rows = self._rows_that_count(last, state)
             merged = self._in_parts(last[0].lower, last[-1].upper, rows, state)
             batches = (*batches[:-MERGED_AT_ONCE], merged)
         return batches

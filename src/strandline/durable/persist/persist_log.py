@@ -29,6 +29,7 @@ from strandline.durable.log import (
     at_times,
     check_times,
     check_versions,
+    refuse_absent,
 )
 from strandline.durable.persist.blob import Blob, blobs_in
 from strandline.durable.persist.consensus import Consensus
@@ -41,8 +42,11 @@ from strandline.durable.persist.shard_state import (
     Batch,
     Batches,
     ShardState,
+    Superseded,
     UploadExpired,
+    check_fence,
     compare_and_append,
+    prune,
 )
 from strandline.durable.rows import UPDATE, Row, Unordered, UpdateHead, snapshot_of_rows, updates_of
 from strandline.durable.update import AuditEvent, Snapshot, Update
@@ -254,6 +258,7 @@ class PersistLog(UpdateLog):
         self, kind: str, start: int, end: int, state: ShardState
     ) -> tuple[list[Row], int]:
         """Rows of an append-only kind from version ``start`` on, and where the next ones begin."""
+        start = max(start, state.pruned_up_to(kind) + 1)
         if kind in LASTING:
             batches = self.shard.lasting_batches(state, start, end)
         else:
@@ -271,6 +276,19 @@ class PersistLog(UpdateLog):
         if self.frontier() != after:
             return True
         return self.shard.consensus.wait(self.shard.name, revision, timeout=timeout)
+
+    def pruned(self, kind: str) -> int:
+        return self.shard.recent().pruned_up_to(kind)
+
+    def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        recent = self.shard.recent()
+        check_fence(recent, token)
+        refuse_absent(up_to, _frontier_in(recent))
+        try:
+            self.shard.commit(prune(kind, up_to, token))
+        except Superseded:
+            return False
+        return True
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
         return self.maintenance.compact(up_to, token)

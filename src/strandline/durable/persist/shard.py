@@ -50,7 +50,7 @@ from strandline.durable.persist.shard_state import (
     applied,
     new_blob_key,
 )
-from strandline.durable.rows import Row
+from strandline.durable.rows import Row, is_object
 from strandline.errors import (
     Conflict,
     CorruptData,
@@ -334,8 +334,9 @@ class Shard:
         ]
 
     def snapshot(self, state: ShardState) -> list[Row]:
-        """The rows that are left at ``since``, by kind and key."""
-        return list(self.rows_of(state.batches[0])) if state.since else []
+        """The rows of objects that are left at ``since``, by kind and key."""
+        rows = self.rows_of(state.batches[0]) if state.since else ()
+        return [row for row in rows if is_object(row.kind)]
 
     def lasting_batches(self, state: ShardState, start: int, end: int) -> Batches:
         """The batches that may have rows of lasting kinds of these versions, in order."""

@@ -5,7 +5,8 @@ never change; of versions below ``since`` only the sum is left. Rows are kept in
 follow each other from version 0 to ``upper`` without a gap; a batch is a few rows inside the state
 (``inline``), or names the parts that it lies in. Rows of lasting kinds (audit events) are in
 batches of their own once they are in parts (``appended``): what trims the history leaves these
-alone.
+alone. Of the other append-only kinds, rows of versions up to the one in ``pruned`` count no more;
+whoever rewrites their batches leaves them out.
 
 A **command** is a function of a state. It raises why it is refused there, or gives the `ShardDiff`
 to the next state, which is what consensus keeps, one for each sequence number. A writer that loses
@@ -33,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, OutOfSync
 from strandline.fencing import FenceToken
-from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, optional, pair
+from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, optional, pair, sequence
 from strandline.wire.registry import nested, nested_list, register
 
 WRITERS = 64
@@ -144,6 +145,11 @@ class ShardState:
     rollup: BlobRef | None = None
     batches: Batches = (Batch(0, 1, 0),)
     appended: Batches = ()
+    pruned: tuple[tuple[str, int], ...] = ()
+
+    def pruned_up_to(self, kind: str) -> int:
+        """The version up to which rows of an append-only kind count no more."""
+        return dict(self.pruned).get(kind, 0)
 
     def blobs(self) -> set[str]:
         """The keys of all blobs that this state names."""
@@ -156,7 +162,8 @@ class ShardDiff:
     """What leads to state ``seqno``, at ``time``. Its numbers are those of that state.
 
     ``last_time`` is `MIN_TIMESTAMP` where it is ``time``, or where no version is new. ``writer`` is
-    the id and the token of an append. ``rollup`` is that of the new state.
+    the id and the token of an append. ``rollup`` is that of the new state. ``pruned`` is a kind and
+    the version up to which its rows count no more from here on.
     """
 
     seqno: int
@@ -170,12 +177,14 @@ class ShardDiff:
     writer: tuple[bytes, bytes] | None = None
     history: Replaced = NOTHING_REPLACED
     appended: Replaced = NOTHING_REPLACED
+    pruned: tuple[str, int] | None = None
     time: Timestamp = field(default=MIN_TIMESTAMP)
 
 
 _BATCHES = nested_list(Batch)
 _ROLLUP = optional(nested(BlobRef))
 _FENCE = optional(nested(FenceToken))
+_PRUNED = pair(TEXT, UINT)
 
 register(
     BlobRef,
@@ -230,6 +239,7 @@ register(
         ("writer", optional(pair(BYTES, BYTES))),
         ("history", nested(Replaced)),
         ("appended", nested(Replaced)),
+        ("pruned", optional(_PRUNED)),
     ],
 )
 register(
@@ -251,6 +261,7 @@ register(
         ("rollup", _ROLLUP),
         ("batches", _BATCHES),
         ("appended", _BATCHES),
+        ("pruned", sequence(_PRUNED)),
     ],
 )
 
@@ -272,6 +283,9 @@ def applied(state: ShardState, diff: ShardDiff) -> ShardState:
     batches = _replaced(state.batches, diff.history, diff.time)
     if diff.history.batches:
         _check_contiguous(batches, diff)
+    pruned = state.pruned
+    if diff.pruned is not None:
+        pruned = tuple(sorted({**dict(pruned), diff.pruned[0]: diff.pruned[1]}.items()))
     last_time = state.last_time
     if diff.upper != state.upper:
         last_time = diff.time if diff.last_time == MIN_TIMESTAMP else diff.last_time
@@ -289,6 +303,7 @@ def applied(state: ShardState, diff: ShardDiff) -> ShardState:
         rollup=diff.rollup,
         batches=batches,
         appended=_replaced(state.appended, diff.appended, diff.time),
+        pruned=pruned,
     )
 
 
@@ -417,6 +432,21 @@ def parts_of(batches: Iterable[Batch]) -> list[BlobRef]:
     return [ref for batch in batches for ref in batch.parts]
 
 
+def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
+    """From the new state on, rows of an append-only kind of versions up to ``up_to`` do not count.
+
+    Raises `Fenced`, and `Superseded` where they do not count already.
+    """
+
+    def command(state: ShardState) -> ShardDiff:
+        check_fence(state, fence)
+        if up_to <= state.pruned_up_to(kind):
+            raise Superseded(f"{kind} is pruned up to version {up_to} already")
+        return replace(next_diff(state), pruned=(kind, up_to))
+
+    return command
+
+
 def raise_floor(state: ShardState) -> ShardDiff:
     """From the new state on, no diff names a blob that was uploaded before it."""
     return replace(next_diff(state), floor=state.seqno + 1)
@@ -444,7 +474,7 @@ class Rewrite:
 
 
 def rewrite(change: Rewrite) -> Command:
-    """Put other batches with the same rows in the place of those of a state.
+    """Put other batches with the same rows, but those that are pruned, in the place of a state's.
 
     What was appended to the state since stays. Raises `Superseded` where another rewrite was first,
     `Fenced` (a compaction), `UploadExpired`.

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Collection
 
-from strandline.errors import Stopping
 from strandline.logs import in_one_line
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places
@@ -30,12 +29,12 @@ def measured_sizes(
     folders: StoreFolders,
     tables: Collection[int],
     *,
-    stopped: Callable[[], bool],
+    refuse_when_stopping: Callable[[], object],
 ) -> dict[int, int]:
     """How many bytes lie in the folders of those of ``tables`` that lie in places of the store.
 
     By table. Those without a folder, and those that cannot be read, are left out; the latter are
-    logged. Raises `Stopping` soon after ``stopped`` is true, and `Unavailable`.
+    logged. Raises what ``refuse_when_stopping`` raises, which is called often, and `Unavailable`.
     """
     with database.read() as connection:
         places = all_places(connection)
@@ -47,7 +46,7 @@ def measured_sizes(
             continue
         try:
             folders.verify(place)
-            sizes[table_id] = _bytes_in(folders.path_text(place), stopped)
+            sizes[table_id] = _bytes_in(folders.path_text(place), refuse_when_stopping)
         except (FolderRefused, FileNotFoundError):
             continue
         except OSError as error:
@@ -63,21 +62,19 @@ def measured_sizes(
     return {table: size for table, size in sizes.items() if now.get(table) == places[table]}
 
 
-def _bytes_in(folder: str, stopped: Callable[[], bool]) -> int:
+def _bytes_in(folder: str, refuse_when_stopping: Callable[[], object]) -> int:
     """Raises `OSError`: `FileNotFoundError` where ``folder`` itself is not there."""
     size = entries = 0
     waiting = [folder]
     while waiting:
         path = waiting.pop()
-        if stopped():
-            raise Stopping("the node is stopping; nothing was measured")
+        refuse_when_stopping()
         try:
-            with os.scandir(path) as found:
-                for entry in found:
+            with os.scandir(path) as listed:
+                for entry in listed:
                     entries += 1
                     if entries % _ENTRIES_IN_A_ROW == 0:
-                        if stopped():
-                            raise Stopping("the node is stopping; nothing was measured")
+                        refuse_when_stopping()
                         time.sleep(0)  # lets the thread of the event loop run
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
