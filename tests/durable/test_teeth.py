@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strandline.durable import MetastorageLog, StashLog, UpdateLog, rows
+from strandline.durable import StashLog, UpdateLog, rows, stash_tables
 from strandline.errors import StrandlineError
 from tests.durable import test_log_contract as contract
 from tests.durable.conftest import NewLog
@@ -81,10 +81,10 @@ TEETH = {
         (("up_to", 4),),
     ),
     "pruning leaves the storage usage of its version": Tooth(
-        MetastorageLog,
-        "prune",
-        "append_key(kind, up_to + 1)",
-        "append_key(kind, up_to)",
+        stash_tables,
+        "with_pruned",
+        "collection = ? AND version <= ?",
+        "collection = ? AND version < ?",
         contract.test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned,
     ),
     "pruning does not compare the token": Tooth(
