@@ -10,7 +10,7 @@ import pytest
 
 from strandline.config import Settings
 from strandline.durable import ReadOnlyState
-from strandline.durable.collections import AUDIT_EVENT
+from strandline.durable.collections import APPEND_ONLY
 from strandline.node import Node
 from strandline.node.catalog_log import Kept, LogPlace, reading_catalog_log, remembered
 from tests.node.test_catalog_log import fill, tables
@@ -28,9 +28,16 @@ EACH_POINT = [
 def new_store(folder: Path, log: str) -> None:
     """A store whose catalog begins with a snapshot."""
     with Node.open(folder, settings=Settings(catalog_log=log)) as node:
-        fill(node, "t")
-        assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
-        fill(node, "u")
+        fill_and_trim(node)
+
+
+def fill_and_trim(node: Node) -> None:
+    """So that the log begins with a snapshot, and has all kinds of what is only ever added."""
+    fill(node, "t")
+    node.storage.measure()
+    assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
+    fill(node, "u")
+    node.storage.measure()
 
 
 def history(folder: Path, *, upper: int | None = None) -> tuple[int, list[object]]:
@@ -45,22 +52,34 @@ def history_at(place: LogPlace, *, upper: int | None = None) -> tuple[int, list[
         frontier = log.frontier()
         end = upper or frontier.upper
         recovered = ReadOnlyState(log).take_recovered()
-        assert [one.version for one in recovered] == [*range(frontier.since, frontier.upper)]
-        told: list[object] = [
-            (one.version, one.time, one.contents.dump(), one.contents.times())
-            for one in recovered
-            if one.version < end
-        ]
+        assert [state.version for state in recovered] == [*range(frontier.since, frontier.upper)]
+        states = (
+            (state.version, state.time, state.contents.dump(), state.contents.times())
+            for state in recovered
+            if state.version < end
+        )
         return end, [
-            *told,
+            *states,
             *log.updates(frontier.since + 1, end),
-            *log.scan(AUDIT_EVENT, 1, end),
+            *(scanned for kind in APPEND_ONLY for scanned in log.scan(kind, 1, end)),
         ]
 
 
 def kept_of(folder: Path) -> Kept | None:
     with place_of(folder) as place:
         return remembered(place)
+
+
+def move(output: Path, *arguments: str, at: int = 0) -> tuple[int, int]:
+    """Run `tests.node.killed_move`; its exit status, and how many points it passed.
+
+    Kills it ``at`` that one. What it prints goes to ``output``.
+    """
+    with Process("tests.node.killed_move:run", at, str(output), *arguments) as process:
+        said = [*process.everything()]
+        status = process.finish()
+    assert status is not None
+    return tuple(said[0]) if said else (status, at)
 
 
 class Move:
@@ -72,18 +91,8 @@ class Move:
         new_store(folder, leaving)
 
     def run(self, *, at: int = 0) -> tuple[int, int]:
-        """Its exit status, and the number of points; kills it ``at`` that one."""
-        with Process(
-            "tests.node.killed_move:run",
-            at,
-            str(self._output),
-            str(self._folder),
-            f"{self._folder}#{self._to}",
-        ) as process:
-            said = [*process.everything()]
-            status = process.finish()
-        assert status is not None
-        return tuple(said[0]) if said else (status, at)
+        """See `move`."""
+        return move(self._output, str(self._folder), f"{self._folder}#{self._to}", at=at)
 
     def survives(self, at: int, *, opens_between: bool) -> str | None:
         """Kill it, maybe open a node, and run it again; the log that it was killed in.

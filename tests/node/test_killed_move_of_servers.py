@@ -18,13 +18,12 @@ from strandline.node.address import StoreAddress
 from strandline.node.catalog_log import LogPlace
 from strandline.sql import open_engine
 from tests.node.test_catalog_log import fill, tables
-from tests.node.test_killed_move import history_at
+from tests.node.test_killed_move import fill_and_trim, history_at, move
 from tests.servers import stores
-from tests.sql.processes import Process
 
 
 class Move:
-    """A store on servers, whose catalog is in the first of ``ways``, and goes to the other."""
+    """A store on servers, whose catalog leaves PostgreSQL for etcd, or the other way round."""
 
     def __init__(self, folder: Path, leaving: str) -> None:
         folder.mkdir()
@@ -36,9 +35,7 @@ class Move:
         self._source = addresses.pop(leaving)
         (self._target,) = addresses.values()
         with Node.open(self._source, settings=self._of(self._source)) as node:
-            fill(node, "t")
-            assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
-            fill(node, "u")
+            fill_and_trim(node)
 
     def _of(self, address: str) -> Settings:
         is_in_etcd = address.startswith("etcd")
@@ -61,15 +58,10 @@ class Move:
                     raise
         raise AssertionError("the catalog is at neither address")
 
-    def run(self, *, at: int = 0) -> tuple[int, int]:
-        """Its exit status, and the number of points; kills it ``at`` that one."""
+    def run(self, *, at: int = 0) -> int:
+        """The exit status of `move`."""
         self._output.write_text("")
-        arguments = (self._source, self._target, self._settings.objects)
-        with Process("tests.node.killed_move:run", at, str(self._output), *arguments) as process:
-            said = [*process.everything()]
-            status = process.finish()
-        assert status is not None
-        return tuple(said[0]) if said else (status, at)
+        return move(self._output, self._source, self._target, self._settings.objects, at=at)[0]
 
     def survives(self, at: int) -> str | None:
         """Kill it, and run it again; where the catalog was when it was killed.
@@ -77,13 +69,13 @@ class Move:
         None where it has fewer points.
         """
         upper, before, _ = self.history()
-        status, _ = self.run(at=at)
+        status = self.run(at=at)
         if status == 0:
             return None
         assert status == -9
         _, between, address = self.history(upper=upper)
         assert between == before
-        status, _ = self.run()
+        status = self.run()
         if status:
             assert address == self._target, self._output.read_text()
         _, after, moved_to = self.history(upper=upper)

@@ -50,7 +50,8 @@ UPDATE = "update"
 _VERSION_BYTES = 8
 _NUMBER_BYTES = 4
 _ABSENT = 0
-_TODO = "restore the store from a backup"
+REMEDY = "restore the store from a backup"
+"""How messages end that find a log damaged."""
 
 
 class Row(NamedTuple):
@@ -208,17 +209,17 @@ def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
             head = decode(row.value, UpdateHead)
             if (row.key, row.diff) != (head_key(row.version), 1) or head.version != row.version:
                 raise CorruptData(
-                    f"the head of version {head.version} stands at version {row.version}; {_TODO}"
+                    f"the head of version {head.version} stands at version {row.version}; {REMEDY}"
                 )
             if head.time != row.time or head.version in heads:
                 raise CorruptData(
-                    f"version {row.version} of the log has two times, or two heads; {_TODO}"
+                    f"version {row.version} of the log has two times, or two heads; {REMEDY}"
                 )
             heads[row.version] = head
         elif row.kind not in APPEND_ONLY:
             objects.setdefault(row.version, []).append(row)
     if headless := objects.keys() - heads.keys():
-        raise CorruptData(f"version {min(headless)} of the log has changes and no head; {_TODO}")
+        raise CorruptData(f"version {min(headless)} of the log has changes and no head; {REMEDY}")
     return tuple(_joined(heads[number], objects.get(number, [])) for number in sorted(heads))
 
 
@@ -229,7 +230,7 @@ def _joined(head: UpdateHead, objects: list[Row]) -> Update:
     if not pairs or sorted(places) != list(range(1, len(objects) + 1)):
         raise CorruptData(
             f"version {head.version} of the log has {len(objects)} rows of objects, and its head"
-            f" says {len(places)}; {_TODO}"
+            f" says {len(places)}; {REMEDY}"
         )
     entries = tuple(
         Entry(verb, arguments, tuple(_changes_at(of_entry, objects, head.version)))
@@ -249,7 +250,7 @@ def _changes_at(places: Sequence[int], objects: Sequence[Row], version: int) -> 
             or (new is not None and (new.diff != 1 or new[:2] != either[:2]))
         ):
             raise CorruptData(
-                f"the head of version {version} does not fit the rows of that version; {_TODO}"
+                f"the head of version {version} does not fit the rows of that version; {REMEDY}"
             )
         old_value = None if old is None else old.value
         yield Change(intern(either.kind), either.key, old_value, None if new is None else new.value)
@@ -274,7 +275,7 @@ def consolidated(rows: Iterable[Row]) -> list[Row]:
         if remaining.diff != 1:
             raise CorruptData(
                 f"the rows of {kind} {key.hex()} do not add up: the log takes away, or adds twice,"
-                f" what it has at version {remaining.version}; {_TODO}"
+                f" what it has at version {remaining.version}; {REMEDY}"
             )
         left.append(remaining)
     return left

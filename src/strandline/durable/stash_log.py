@@ -40,6 +40,7 @@ from strandline.durable.log import (
     refuse_absent,
 )
 from strandline.durable.rows import (
+    REMEDY,
     Row,
     Unordered,
     UpdateHead,
@@ -85,7 +86,6 @@ _APPENDED = (
     " WHERE collection = ? AND (version > ? OR (version = ? AND number >= ?)) AND version < ?"
     " ORDER BY version, number LIMIT ?"
 )
-_TODO = "restore the store from a backup"
 
 
 def upper_within(connection: Connection) -> int:
@@ -259,7 +259,7 @@ class StashLog(UpdateLog):
             missing = min(set(range(start, end)) - set(present))
             raise CorruptData(
                 f"the log has a hole: version {missing} is missing between {start} and {end - 1};"
-                f" {_TODO}"
+                f" {REMEDY}"
             )
         return updates
 
@@ -378,7 +378,7 @@ def _appended(
     for parts, row in zip(found, rows, strict=True):
         if row.key != appended_key(row.version, parts[1]):
             raise CorruptData(
-                f"{kind} {parts[1]} of version {row.version} lies at another place; {_TODO}"
+                f"{kind} {parts[1]} of version {row.version} lies at another place; {REMEDY}"
             )
     return rows
 
@@ -408,7 +408,7 @@ def _consolidate(
     versions = [update.version for update in of_versions]
     if versions != list(range(state.since + 1, up_to + 1)):
         missing = min(set(range(state.since + 1, up_to + 1)) - set(versions))
-        raise CorruptData(f"version {missing} is missing in the log; nothing was trimmed: {_TODO}")
+        raise CorruptData(f"version {missing} is missing in the log; nothing was trimmed: {REMEDY}")
     left: dict[Row, int] = {}
     for row in consolidated(one.row for one in rows):
         left[row] = left.get(row, 0) + 1
@@ -436,11 +436,11 @@ def _snapshot_in(parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds
     if _weight(numbered) != (state.objects, state.sum):
         raise CorruptData(
             f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, and"
-            f" {state.objects} were left there, or others; {_TODO}"
+            f" {state.objects} were left there, or others; {REMEDY}"
         )
     rows = consolidated(one.row for one in numbered)
     if len(rows) != len(numbered):
         raise CorruptData(
-            f"the snapshot of version {state.since} has rows that were to be consolidated; {_TODO}"
+            f"the snapshot of version {state.since} has rows that were to be consolidated; {REMEDY}"
         )
     return snapshot_of_rows(state.since, state.since_time, rows)

@@ -38,7 +38,7 @@ from sqlalchemy import (
 )
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
-from strandline.durable.rows import Row, checksum
+from strandline.durable.rows import REMEDY, Row, checksum
 from strandline.errors import CorruptData
 from strandline.fencing import FenceToken
 from strandline.sql import Parameter, Query, change_each, first_row, run
@@ -122,7 +122,6 @@ _PUT_APPENDED = (
 _PUTS_AT_ONCE = 8
 """Of one statement; so there are few texts for the driver to know."""
 ROW_PARTS = "version, number, collection, time, diff, checksum, key, value"
-_TODO = "restore the store from a backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ def state_in(row: SqlRow | None) -> StashState:
     if _checksum_of(numbers) != kept:
         raise CorruptData(
             f"the one row of the table stash does not have its checksum: upper {row[0]}, since"
-            f" {row[2]}, epoch {row[5]}; {_TODO}"
+            f" {row[2]}, epoch {row[5]}; {REMEDY}"
         )
     upper, time, since, since_time, generation, epoch, *counts = numbers
     token = FenceToken(generation, epoch)
@@ -208,7 +207,7 @@ def row_in(parts: SqlRow, kinds: Mapping[int, str]) -> Numbered:
         raise CorruptData(
             f"row {number} of version {version} of the stash, in collection {collection}"
             f" ({kind or 'which there is not'}), does not have its checksum: it was changed after"
-            f" it was written; {_TODO}"
+            f" it was written; {REMEDY}"
         )
     return Numbered(row, number, kept)
 
@@ -242,7 +241,7 @@ def kinds_on(connection: Connection, state: StashState) -> Kinds:
     if kinds.sum != state.collections:
         raise CorruptData(
             f"the table stash_collection is not what was written, it has the rows {kinds.rows};"
-            f" {_TODO}"
+            f" {REMEDY}"
         )
     return kinds
 

@@ -36,7 +36,6 @@ from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
 from strandline.durable.persist.shard import REFUSED, Shard, batches_between
 from strandline.durable.persist.shard_state import (
-    REMEDY,
     AlreadyCommitted,
     Append,
     Batch,
@@ -48,7 +47,15 @@ from strandline.durable.persist.shard_state import (
     compare_and_append,
     prune,
 )
-from strandline.durable.rows import UPDATE, Row, Unordered, UpdateHead, snapshot_of_rows, updates_of
+from strandline.durable.rows import (
+    REMEDY,
+    UPDATE,
+    Row,
+    Unordered,
+    UpdateHead,
+    snapshot_of_rows,
+    updates_of,
+)
 from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
     CorruptData,

@@ -40,7 +40,6 @@ from strandline.durable.persist.part import (
     write_part,
 )
 from strandline.durable.persist.shard_state import (
-    REMEDY,
     Batch,
     Batches,
     BlobRef,
@@ -50,7 +49,7 @@ from strandline.durable.persist.shard_state import (
     applied,
     new_blob_key,
 )
-from strandline.durable.rows import Row, is_object
+from strandline.durable.rows import REMEDY, Row, is_object
 from strandline.errors import (
     Conflict,
     CorruptData,

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable.rows import REMEDY
 from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, OutOfSync
 from strandline.fencing import FenceToken
 from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, optional, pair, sequence
@@ -39,7 +40,6 @@ from strandline.wire.registry import nested, nested_list, register
 
 WRITERS = 64
 _SEQNO_DIGITS = 20
-REMEDY = "restore the store from a backup"
 
 
 class AlreadyCommitted(Conflict):
