@@ -31,7 +31,7 @@ from strandline.errors import CorruptData, Fenced
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, ZoneDescriptor
 from strandline.wire.registry import encode
-from tests.conftest import Member
+from tests.conftest import LogMember, Member
 from tests.durable.logs import SQLITE, LogKind, OnMetastorage, Persist, Shadow, Stash
 from tests.durable.test_shadow_log import wrapped
 from tests.durable.updates import TOKEN, begin, measured, update
@@ -125,11 +125,13 @@ def test_an_original_that_grows_all_the_time_is_followed_as_far_as_was_asked(
     LogCopy(original, copy, names=NAMES).prove(frontier)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("had", [0, 3, 6])
 def test_a_trimmed_catalog_in_which_names_were_swapped_is_copied(
-    member: Member, new_log: Callable[[str], UpdateLog], had: int
+    new_log: Callable[[str], UpdateLog], kind: str, had: int
 ) -> None:
-    state, copy = member.open(), new_log("stash")
+    member, copy = LogMember(new_log(kind), []), new_log("stash")
+    state = member.open()
     position = state.recovered[-1]
 
     def commit(*zones: ZoneDescriptor, gone: int | None = None) -> None:
