@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table
 
 from strandline.sql import (
     Counter,
@@ -17,6 +18,14 @@ from strandline.sql import (
     value,
 )
 from tests.sql.work import COUNTER, put
+
+HARD = Table(
+    "hard",
+    MetaData(),
+    Column("id", BigInteger, primary_key=True),
+    Column("text", String, nullable=False),
+    Column("data", LargeBinary),
+)
 
 
 def test_statements_that_are_sent_together_answer_in_their_order(database: Database) -> None:
@@ -64,6 +73,60 @@ def test_changes_that_wait_for_no_answer_are_there_for_the_next_question(
         assert answers == [[(41,)], [(3,)]]
         change_each(connection, "DELETE FROM counter WHERE id = ?", [(3,)])
     assert database.rows("SELECT * FROM counter") == [(1, 11)]
+
+
+HARD_TEXTS = [
+    "",
+    "it's",
+    "a\\b",
+    '"',
+    "%s %",
+    "?",
+    "$1",
+    "née – 日本",
+    "a\nb",
+    "'; DROP TABLE hard --",
+]
+
+
+@pytest.mark.parametrize("longest", [0, 1 << 17])
+def test_many_rows_are_inserted_as_they_are(database: Database, longest: int) -> None:
+    rows = [
+        (
+            (1 << 63) - 1 - number if number % 3 else number,
+            HARD_TEXTS[number % len(HARD_TEXTS)] + "x" * (number % 700),
+            None if number % 5 == 0 else bytes(range(number % 256)) + b"'\\\0" * (number % 300),
+        )
+        for number in range(1_000)
+    ]
+    rows.append((-5, "y" * longest, b"\0" * longest))
+    with database.write() as connection:
+        HARD.create(connection)
+        change_each(connection, "INSERT INTO hard (id, text, data) VALUES (?, ?, ?)", rows)
+        again = [*rows[:20], (-6, "new", None), *rows[:20]]
+        nothing = "INSERT INTO hard VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
+        change_each(connection, nothing, again)
+        replaced = [(row[0], "replaced", row[2]) for row in rows[:10]]
+        replace = (
+            "INSERT INTO hard (id, text, data) VALUES (?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET text = excluded.text"
+        )
+        change_each(connection, replace, replaced)
+    expected = sorted([*replaced, *rows[10:], (-6, "new", None)])
+    found = database.rows("SELECT id, text, data FROM hard ORDER BY id")
+    assert [(key, text, data and bytes(data)) for key, text, data in found] == expected
+
+
+def test_one_row_of_many_that_is_refused_undoes_the_write(database: Database) -> None:
+    rows = [(number, number) for number in range(1, 1_000)]
+    with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", [*rows, (500, 0)])
+    assert database.rows("SELECT * FROM counter") == []
+    with database.write() as connection:
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", rows)
+        change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", rows[::-1])
+        change_each(connection, "DELETE FROM counter WHERE id = ?", [(n,) for n, _ in rows[10:]])
+    assert database.rows("SELECT * FROM counter ORDER BY id") == rows[:10]
 
 
 def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database: Database) -> None:

@@ -55,6 +55,12 @@ IDLE_MS = 10_000
 _LOOK_SECONDS = 0.1
 _LONGEST_VALUES = 4096
 _NEEDS_QUOTING = re.compile(r"['\\\0]")
+_INSERT = re.compile(
+    r"(?P<head>INSERT INTO [^?]* VALUES )\(\?(?:, \?)*\)(?P<tail> ON CONFLICT [^?]*)?"
+)
+"""An INSERT of one row, all of parameters; rows that it replaces have different keys."""
+_LONGEST_INSERT = 64 << 10
+"""Characters of values after which a text of many rows ends."""
 _MOST_TOGETHER = 32
 _MOST_PREPARED = 256
 """Statements that a connection knows: of some there are many forms."""
@@ -143,6 +149,23 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             executing.append(f"EXECUTE {name}({values})" if parameters else f"EXECUTE {name}")
         return preparing + executing
 
+    def inserting(
+        self, statement: str, rows: Sequence[tuple[Parameter, ...]]
+    ) -> Iterator[str] | None:
+        """Texts that insert ``rows``, many in each.
+
+        The driver's own way sends messages for each row. None where that is better: ``statement``
+        is no plain INSERT, or a value is long.
+        """
+        plain = _INSERT.fullmatch(statement)
+        if plain is None or any(
+            isinstance(value, str | bytes) and len(value) > _LONGEST_INSERT
+            for row in rows
+            for value in row
+        ):
+            return None
+        return _inserting(plain["head"], plain["tail"] or "", rows)
+
     @contextmanager
     def keeping_prepared(self) -> Iterator[None]:
         """For a text of `executing`: where it fails, what it prepares may not have come so far."""
@@ -179,6 +202,19 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         except NoAnswer:
             self.pgconn.finish()
             raise
+
+
+def _inserting(head: str, tail: str, rows: Iterable[tuple[Parameter, ...]]) -> Iterator[str]:
+    part: list[str] = []
+    length = 0
+    for row in rows:
+        part.append(f"({', '.join(map(_written, row))})")
+        length += len(part[-1])
+        if length >= _LONGEST_INSERT:
+            yield f"{head}{', '.join(part)}{tail}"
+            part, length = [], 0
+    if part:
+        yield f"{head}{', '.join(part)}{tail}"
 
 
 def _never() -> bool:

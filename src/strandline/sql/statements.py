@@ -54,6 +54,8 @@ class Waiting(NamedTuple):
     rows: list[Row] | None = None
 
 
+_MANY = 8
+"""Rows that a server inserts faster together than each by itself."""
 CHUNK = 500
 """Names or ids in one statement: databases limit the parameters of a statement."""
 
@@ -149,12 +151,23 @@ def _change_each(driver: Any, text: str, rows: Sequence[tuple[Parameter, ...]]) 
     return _sent(driver.cursor(), text, rows, many=True) if rows else None
 
 
+def _changed(driver: Any, waiting: Waiting) -> Any:
+    """As `_change_each`; many rows that a server gets are in few statements."""
+    statement, rows, _ = waiting
+    texts = driver.inserting(statement, rows) if len(rows) >= _MANY else None
+    if texts is None:
+        return _change_each(driver, formatted(statement), rows)
+    for text in texts:
+        cursor = _sent(driver.cursor(), text, None)
+    return cursor
+
+
 @contextmanager
 def with_waiting(driver: Any) -> Iterator[None]:
     """What the block sends to a server goes with what waits; answered at its end."""
     waiting, driver.waiting = driver.waiting, []
     with driver.pipeline():
-        sent = [(_change_each(driver, formatted(w.statement), w.parameters), w) for w in waiting]
+        sent = [(_changed(driver, statement), statement) for statement in waiting]
         yield
     for cursor, statement in sent:
         if statement.rows is not None:
