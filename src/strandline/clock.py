@@ -92,6 +92,11 @@ def add_milliseconds(at: Timestamp, delta: int) -> Timestamp:
     return timestamp(milliseconds(at) + delta, logical(at))
 
 
+def milliseconds_before(at: Timestamp, ms: int) -> Timestamp:
+    """``at`` so many milliseconds before, or `MIN_TIMESTAMP` where that is further back."""
+    return add_milliseconds(at, -ms) if milliseconds(at) > ms else MIN_TIMESTAMP
+
+
 def round_up(at: Timestamp) -> Timestamp:
     """The first timestamp at or above ``at`` whose logical counter is 0."""
     return at if logical(at) == 0 else timestamp(milliseconds(at) + 1)

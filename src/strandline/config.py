@@ -60,7 +60,7 @@ class Settings:
     any more; 0 leaves that to the command ``strandline clean``.
     ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0
     never does.
-    ``storage_usage_retention_ms``: how long what it measured is kept; 0 keeps it for good.
+    ``storage_usage_retention_ms``: what is older when it measures is removed; 0 keeps it for good.
     ``notification_retention_ms``: how long events stay in the notification log.
     ``snapshot_hold_ms``: how long a client can read the files of a snapshot that it got without a
     hold of its own, as those of the Hive protocol do.

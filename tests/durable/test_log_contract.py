@@ -19,6 +19,7 @@ from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds
 from strandline.durable import AuditEvent, Change, Entry, Snapshot, Update, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
+from strandline.durable.log import Frontier
 from strandline.durable.transaction import new_update
 from strandline.durable.update import Appended
 from strandline.errors import Fenced, InvalidInput, OutOfSync, VersionNotFound
@@ -358,12 +359,12 @@ def test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned(new_lo
     assert [event.time for event in decoded] == [scanned.time for scanned in events]
     assert [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 4, 5)] == []
     audit = list(log.scan("audit_event", 1, 7))
-    assert log.pruned(STORAGE_USAGE_EVENT) == 0
+    assert log.frontier().pruned == ()
     assert log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
     assert not log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
     assert not log.prune(STORAGE_USAGE_EVENT, 1, TOKEN)
     for same in (log, new_log()):
-        assert same.pruned(STORAGE_USAGE_EVENT) == 3
+        assert same.frontier().pruned == ((STORAGE_USAGE_EVENT, 3),)
         assert list(same.scan(STORAGE_USAGE_EVENT, 1, 7)) == events[2:]
     assert log.compact(5, TOKEN)
     assert list(log.scan(STORAGE_USAGE_EVENT, 1, 7)) == events[2:]
@@ -371,7 +372,7 @@ def test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned(new_lo
     for same in (log, new_log()):
         assert list(same.scan(STORAGE_USAGE_EVENT, 1, 7)) == []
         assert list(same.scan("audit_event", 1, 7)) == audit
-        assert (same.pruned(STORAGE_USAGE_EVENT), same.pruned("audit_event")) == (6, 0)
+        assert same.frontier().pruned == ((STORAGE_USAGE_EVENT, 6),)
     assert versions_of(log, 1, 7) == [2, 4, 6]
     log.append(7, TOKEN, [measured(7)])
     assert [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 1, 8)] == [7, 7]
@@ -413,15 +414,36 @@ def test_nobody_prunes_with_another_token_or_above_the_last_version(log: UpdateL
         log.prune(STORAGE_USAGE_EVENT, 3, FenceToken(0, 2))
     with pytest.raises(VersionNotFound, match="version 4 is not in the log"):
         log.prune(STORAGE_USAGE_EVENT, 4, TOKEN)
-    assert log.pruned(STORAGE_USAGE_EVENT) == 0
+    assert log.frontier().pruned == ()
     assert list(log.scan(STORAGE_USAGE_EVENT, 1, 4)) == before
+
+
+@pytest.mark.parametrize("kind", ["audit_event", "config", "update", "nothing"])
+def test_what_stays_for_good_is_not_pruned(log: UpdateLog, kind: str) -> None:
+    begin(log, 3)
+    before = log.updates(1, 4)
+    with pytest.raises(ValueError, match=f"objects of {kind} are not removed"):
+        log.prune(kind, 2, TOKEN)
+    assert log.frontier() == Frontier(0, 4)
+    assert log.updates(1, 4) == before
+
+
+def test_who_listens_hears_of_a_pruning(new_log: NewLog) -> None:
+    log, other = new_log(), new_log()
+    begin(log, 2)
+    before = other.frontier()
+    log.prune(STORAGE_USAGE_EVENT, 1, TOKEN)
+    assert other.listen(before, timeout=60)
+    assert (
+        other.check().frontier == other.frontier() == replace(before, pruned=log.frontier().pruned)
+    )
 
 
 def test_what_was_never_appended_may_be_pruned(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 2)
     assert log.prune(STORAGE_USAGE_EVENT, 2, TOKEN)
-    assert new_log().pruned(STORAGE_USAGE_EVENT) == 2
+    assert new_log().frontier().pruned_up_to(STORAGE_USAGE_EVENT) == 2
     log.append(3, TOKEN, [measured(3)])
     assert [scanned.version for scanned in new_log().scan(STORAGE_USAGE_EVENT, 1, 4)] == [3, 3]
 

@@ -102,11 +102,35 @@ def test_any_log_becomes_a_copy_of_any_other_with_its_history(
     assert said(copy) == said(original)
     assert [event.version for event in copy.scan(STORAGE_USAGE_EVENT, 1, 9)] == [6, 6, 8, 8]
     original.prune(STORAGE_USAGE_EVENT, 6, TOKEN)
+    LogCopy(original, copy, names=NAMES).level()
+    assert said(copy) == said(original)
     assert copy.token() == TOKEN
     original.append(9, TOKEN, [update(9)])
     frontier, _ = LogCopy(original, copy, names=NAMES).level()
     LogCopy(original, copy, names=NAMES).prove(frontier)
     assert copy.time_of(original.updates(9, 10)[0]) == original.updates(9, 10)[0].time
+
+
+def test_what_was_pruned_stays_so_in_a_copy_and_where_the_catalog_comes_back(
+    pair: tuple[UpdateLog, UpdateLog],
+) -> None:
+    there, back = LogCopy(*pair, names=NAMES), LogCopy(*reversed(pair), names=NAMES)
+    original, copy = pair
+    begin(original, 2)
+    original.append(3, TOKEN, [measured(3), measured(4)])
+    there.level()
+    original.prune(STORAGE_USAGE_EVENT, 3, TOKEN)  # while it is copied
+    frontier, _ = there.level(upper=4)
+    there.prove(frontier)
+    assert said(copy) == said(original)
+    copy.append(5, TOKEN, [measured(5)])
+    copy.prune(STORAGE_USAGE_EVENT, 4, TOKEN)
+    for same in (back, there):
+        frontier, _ = same.level()
+        same.prove(frontier)
+        assert frontier.pruned == ((STORAGE_USAGE_EVENT, 4),)
+        assert said(copy) == said(original)
+    assert [event.version for event in original.scan(STORAGE_USAGE_EVENT, 1, 6)] == [5, 5]
 
 
 def test_an_original_that_grows_all_the_time_is_followed_as_far_as_was_asked(

@@ -167,11 +167,21 @@ def test_a_pruning_that_has_reached_the_first_alone_is_no_difference_and_is_made
     log.append(3, TOKEN, [measured(3), measured(4)])
     expected = list(first.scan(STORAGE_USAGE_EVENT, 4, 5))
     assert first.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
-    assert log.pruned(STORAGE_USAGE_EVENT) == 3
-    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 5)) == expected
     assert len(list(second.scan(STORAGE_USAGE_EVENT, 1, 5))) == 4
-    assert not log.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    assert list(log.scan(STORAGE_USAGE_EVENT, 1, 5)) == expected
     assert list(second.scan(STORAGE_USAGE_EVENT, 1, 5)) == expected
+    assert second.frontier() == first.frontier() == log.frontier()
+
+
+def test_a_second_that_has_pruned_more_is_a_difference(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    log = shadow(first, second)
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(3)])
+    assert second.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    with pytest.raises(CorruptData, match="differ in the frontier"):
+        log.frontier()
 
 
 def test_storage_usage_that_one_of_the_two_has_lost_is_found(

@@ -90,7 +90,7 @@ TEETH = {
     "pruning does not compare the token": Tooth(
         StashLog,
         "prune",
-        "_compare_token(state, token)",
+        "refuse_other_token(state.token, token)",
         "pass",
         contract.test_nobody_prunes_with_another_token_or_above_the_last_version,
     ),

@@ -156,7 +156,7 @@ GOLDENS: list[tuple[object, bytes]] = [
     (
         ShardDiff(
             8, 5, 2, TIME, TIME, 6, FenceToken(0, 2), PART, (b"\x01", b"\x02\x03"),
-            REPLACED, NOTHING_REPLACED, ("audit_event", 3), TIME,
+            REPLACED, NOTHING_REPLACED, ("storage_usage_event", 3), TIME,
         ),
         sealed(
             74, 1,
@@ -164,20 +164,20 @@ GOLDENS: list[tuple[object, bytes]] = [
             n(2), TIME_BYTES, TIME_BYTES, n(6), some(nested(5, 1, TOKEN_PAYLOAD)),
             some(n(1, 1) + n(2, 2, 3)),
             nested(72, 1, REPLACED_PAYLOAD), nested(72, 1, NOTHING_PAYLOAD),
-            some(text("audit_event") + n(3)),
+            some(text("storage_usage_event") + n(3)),
         ),
     ),
     (
         ShardState(
             "s", 8, TIME, 2, TIME, 5, TIME, 6, None, (WRITER,), None, (IN_PARTS, INLINE), (),
-            (("audit_event", 3), ("b", 4)),
+            (("b", 4), ("storage_usage_event", 3)),
         ),
         sealed(
             75, 1,
             text("s"), n(8), TIME_BYTES, n(2), TIME_BYTES, n(5), TIME_BYTES, n(6),
             NONE, n(1), nested(73, 1, WRITER_PAYLOAD), NONE,
             n(2), nested(71, 1, IN_PARTS_PAYLOAD, INLINE_PAYLOAD), n(0),
-            n(2), text("audit_event"), n(3), text("b"), n(4),
+            n(2), text("b"), n(4), text("storage_usage_event"), n(3),
         ),
     ),
     (ANALYZED, sealed(48, 1, ANALYZED_PAYLOAD)),

@@ -39,6 +39,8 @@ from strandline.metastore.store import storage_sizes
 from strandline.metastore.store.storage_sizes import measured_sizes
 from strandline.model.types import INT
 from strandline.node import Node
+from strandline.node.chores import Chores
+from strandline.node.storage_recorder import StorageRecorder
 from tests.metastore.session.served import serving
 from tests.servers import stores
 
@@ -128,7 +130,7 @@ def record(
         node.catalogs,
         recorded,
         sizes,
-        before=storage_usage.measured(node.catalogs.present()),
+        catalog=node.catalogs.present(),
         at=at,
         retention_ms=days * DAY_MS,
     )
@@ -157,6 +159,23 @@ def test_records_older_than_their_retention_go_and_each_table_keeps_its_last_siz
     record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[2], 9 * DAY_MS), days=30)
     assert [usage.time for usage in storage_usage_of(log, catalog, a)] == times[1:]
     assert node.catalogs.present().version == catalog.version
+
+
+def test_a_table_that_one_measurement_cannot_read_keeps_its_last_size(node: Node) -> None:
+    write(node, "s.a", "1", 7)
+    node.storage.measure()
+    a, b = (node.session(user="ann").table(f"s.{name}").descriptor.id for name in "ab")
+    at = add_milliseconds(node.catalogs.now(), 9 * DAY_MS)
+    record(node, RecordedSizes(), {b: 8}, at=at, days=1)
+    assert sizes(node) == {"s.a": 7, "s.b": 8}
+    log, catalog = node.catalogs.state.log, node.catalogs.present()
+    assert [usage.size_bytes for usage in storage_usage_of(log, catalog, a)] == [7]
+
+
+def test_a_retention_longer_than_time_itself_keeps_everything(node: Node) -> None:
+    node.storage.measure()
+    record(node, RecordedSizes(), {}, at=node.catalogs.now(), days=1_000_000)
+    assert sizes(node) == {"s.a": 0, "s.b": 0}
 
 
 def test_the_node_removes_what_is_older_than_its_setting(store: stores.EmptyStore) -> None:
@@ -191,13 +210,13 @@ def test_of_two_nodes_that_measure_at_a_time_one_records(
     node: Node, store: stores.EmptyStore
 ) -> None:
     with Node.open(store.address, settings=store.settings, background=False) as other:
-        before = storage_usage.measured(other.catalogs.present())
+        catalog = other.catalogs.present()
         a = node.session(user="ann").table("s.a").descriptor.id
         node.storage.measure()
         version = node.catalogs.present().version
         at = add_milliseconds(other.catalogs.now(), 9 * DAY_MS)
         storage_usage.record_storage_usage(
-            other.catalogs, RecordedSizes(), {a: 99}, before=before, at=at, retention_ms=1
+            other.catalogs, RecordedSizes(), {a: 99}, catalog=catalog, at=at, retention_ms=1
         )
         assert other.catalogs.present().version == version
         assert sizes(node)["s.a"] == 0
@@ -227,6 +246,39 @@ def test_the_node_measures_by_itself(store: stores.EmptyStore) -> None:
         while sizes(node) != {"s.a": 3}:
             assert time.monotonic() < end, "nothing was measured in a minute"
             time.sleep(0.01)
+
+
+@pytest.fixture
+def clock_of(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Moves the clock that the measuring looks at by so many milliseconds from the start."""
+    start = node.catalogs.now()
+
+    def move(ms: int) -> None:
+        monkeypatch.setattr(node.catalogs, "now", lambda: add_milliseconds(start, ms))
+
+    return move
+
+
+def test_a_measurement_is_due_an_hour_after_the_first_start_and_then_each_day(
+    node: Node, clock_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_of(0)
+    fresh = StorageRecorder(node.database, node.folders, node.catalogs, node.settings, Chores())
+    clock_of(3_590_000)
+    assert not fresh.is_due()
+    clock_of(3_600_000)
+    assert fresh.is_due()
+    fresh.measure_when_due()
+    assert sizes(node) == {"s.a": 0, "s.b": 0}
+    assert not fresh.is_due()
+    clock_of(3_600_000 + DAY_MS - 1_000)
+    assert not fresh.is_due()
+    clock_of(3_600_000 + DAY_MS)
+    assert fresh.is_due()
+    # One that fails, or finds nothing new, is tried again a day later.
+    monkeypatch.setattr(node.folders, "path_text", lambda _: "/nowhere")
+    fresh.measure_when_due()
+    assert not fresh.is_due()
 
 
 def measure(node: Node, *, stop: Callable[[], object] = lambda: None) -> dict[str, int]:

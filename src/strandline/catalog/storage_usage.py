@@ -19,7 +19,13 @@ from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.manager import CatalogManager
 from strandline.catalog.planning import Planning
-from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds, milliseconds
+from strandline.clock import (
+    MIN_TIMESTAMP,
+    Timestamp,
+    add_milliseconds,
+    milliseconds,
+    milliseconds_before,
+)
 from strandline.durable import UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned
@@ -73,28 +79,28 @@ def measured(catalog: Catalog) -> Timestamp | None:
 class RecordedSizes:
     """The last size of each table that a log says. One thread's.
 
-    ``stop`` is called for each event that is read, and may raise.
+    ``refuse_when_stopping`` is called for each event that is read, and may raise.
     """
 
-    def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
-        self._stop = stop
+    def __init__(self, refuse_when_stopping: Callable[[], object] = lambda: None) -> None:
+        self._refuse_when_stopping = refuse_when_stopping
         self._last: dict[int, tuple[int, int]] = {}  # by table: the version, and the size
         self._times: list[tuple[int, Timestamp]] = []  # of the versions with events
         self._upper = 1
 
     def read(self, log: UpdateLog) -> None:
         """Read what is new in ``log``, and forget what was pruned. Raises `CorruptData`."""
-        upper = log.frontier().upper
+        frontier = log.frontier()
         times, last = list(self._times), dict(self._last)
-        for scanned, event in read_events(log, self._upper, upper):
-            self._stop()
+        for scanned, event in read_events(log, self._upper, frontier.upper):
+            self._refuse_when_stopping()
             times.append((scanned.version, scanned.time))
             for table_id, size in event.sizes:
                 last[table_id] = scanned.version, size
-        pruned = log.pruned(STORAGE_USAGE_EVENT)
+        pruned = frontier.pruned_up_to(STORAGE_USAGE_EVENT)
         self._times = [(version, time) for version, time in times if version > pruned]
         self._last = {table: place for table, place in last.items() if place[0] > pruned}
-        self._upper = upper
+        self._upper = frontier.upper
 
     def sizes_above(self, version: int) -> dict[int, int]:
         """The last sizes by table, of those tables that an event above ``version`` has."""
@@ -110,25 +116,27 @@ def record_storage_usage(
     recorded: RecordedSizes,
     sizes: Mapping[int, int],
     *,
-    before: Timestamp | None,
+    catalog: Catalog,
     at: Timestamp,
     retention_ms: int = 0,
 ) -> None:
     """Record those of ``sizes``, by table id, that are not the ones in the log.
 
-    They were measured at ``at``, and ``before`` is the measurement before: where there is another
-    one meanwhile, nothing is recorded. Events older than ``retention_ms`` are removed, if that is
-    not 0. Raises what `CatalogManager.execute` raises, and `CorruptData`.
+    They were measured at ``at``, and ``catalog`` is the one before that: where another measurement
+    was recorded meanwhile, nothing is. Events older than ``retention_ms`` are removed, if that is
+    not 0; a table of ``catalog`` that was not measured keeps its last size, which is recorded
+    again. Raises what `CatalogManager.execute` raises, and `CorruptData`.
     """
     recorded.read(manager.state.log)
-    oldest = add_milliseconds(at, -retention_ms) if retention_ms else MIN_TIMESTAMP
+    oldest = milliseconds_before(at, retention_ms) if retention_ms else MIN_TIMESTAMP
     removed = recorded.last_version_before(oldest)
-    kept = recorded.sizes_above(removed)
-    rest = iter(sorted(item for item in sizes.items() if kept.get(item[0]) != item[1]))
+    kept, last = recorded.sizes_above(removed), recorded.sizes_above(0)
+    known = {table: size for table, size in last.items() if catalog.table_by_id(table) is not None}
+    rest = iter(sorted(pair for pair in {**known, **sizes}.items() if kept.get(pair[0]) != pair[1]))
+    before = measured(catalog)
     while part := tuple(islice(rest, TABLES_AT_ONCE)):
         at = at if before is None else max(at, add_milliseconds(before, 1))
-        applied = manager.execute(_Record(part, before, at), author=SYSTEM_NAME)
-        if measured(applied.catalog) != at:
+        if not manager.execute(_Record(part, before, at), author=SYSTEM_NAME).applied[0]:
             return
         before = at
     if removed:

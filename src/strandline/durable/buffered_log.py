@@ -9,6 +9,7 @@ trimmed beyond that moment, a look raises `NotFresh`: begin again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from strandline.clock import Timestamp
 from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
@@ -42,15 +43,16 @@ class BufferedLog(UpdateLog):
         return self._base + len(self._appended)
 
     def frontier(self) -> Frontier:
-        return Frontier(self._refuse_newer(self._log.frontier().since), self._upper)
+        frontier = self._log.frontier()
+        self._refuse_newer(frontier.since)
+        return replace(frontier, upper=self._upper)
 
-    def _refuse_newer(self, since: int) -> int:
+    def _refuse_newer(self, since: int) -> None:
         if since >= self._base:
             raise NotFresh(
                 f"the log was trimmed to version {since} while version {self._base - 1} was tried"
                 " out; begin again"
             )
-        return since
 
     @property
     def frontier_is_cheap(self) -> bool:
@@ -115,9 +117,6 @@ class BufferedLog(UpdateLog):
                 for appended in update.appended:
                     if appended.kind == kind:
                         yield Scanned(update.version, update.time, appended.data)
-
-    def pruned(self, kind: str) -> int:
-        return self._log.pruned(kind)
 
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         raise UnsupportedOperation("nothing is removed from a log that keeps its appends in memory")

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strandline.clock import Timestamp, format_timestamp
+from strandline.durable.collections import APPEND_ONLY, LASTING
 from strandline.durable.contents import Contents, restore
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import (
@@ -48,10 +49,19 @@ READ_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How far the log reaches: versions ``since`` to ``upper`` − 1 can be read."""
+    """How far the log reaches: versions ``since`` to ``upper`` − 1 can be read.
+
+    ``pruned`` has the append-only kinds of which objects are gone, by name, and the version up to
+    which they are.
+    """
 
     since: int
     upper: int
+    pruned: tuple[tuple[str, int], ...] = ()
+
+    def pruned_up_to(self, kind: str) -> int:
+        """The version up to which the objects of an append-only kind are gone; 0 if none are."""
+        return dict(self.pruned).get(kind, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +196,15 @@ class UpdateLog(ABC):
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         """The objects of an append-only kind from versions ``start`` to ``end`` − 1, in order.
 
-        Trimming the history takes none of them away; those up to `pruned` are gone.
+        Trimming the history takes none of them away; those that are pruned are gone.
         """
-
-    @abstractmethod
-    def pruned(self, kind: str) -> int:
-        """The version up to which the objects of an append-only kind are gone; 0 if none are."""
 
     @abstractmethod
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         """Remove the objects of an append-only kind from all versions up to ``up_to``.
 
-        False, and nothing changed, where that was done before. Raises `Fenced`, and
-        `VersionNotFound` for a version that is not in the log.
+        False, and nothing changed, where that was done before. Raises `Fenced`, `VersionNotFound`
+        for a version that is not in the log, and `ValueError` for a kind that is lasting.
         """
 
     @abstractmethod
@@ -256,10 +262,7 @@ class UpdateLog(ABC):
         current = self.token()
         if current != token:
             refuse_sealed(current)
-            raise Fenced(
-                f"this node wrote with fence token {token}, and the catalog's is {current}: "
-                "another holder has opened the store; nothing was changed, try again"
-            )
+        refuse_other_token(current, token)
         raise OutOfSync(
             f"version {updates[0].version} was asked for, the next version is "
             f"{self.frontier().upper}"
@@ -287,6 +290,21 @@ def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:
     versions = [update.version for update in updates]
     if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
         raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
+
+
+def refuse_lasting(kind: str) -> None:
+    """`ValueError` unless ``kind`` is append-only, and one whose objects do not stay for good."""
+    if kind in LASTING or kind not in APPEND_ONLY:
+        raise ValueError(f"objects of {kind} are not removed by their age")
+
+
+def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> None:
+    """Raise `Fenced` where the log's token is not that of the caller."""
+    if current != token:
+        raise Fenced(
+            f"this node wrote with fence token {token}, and the catalog's is {current}: another "
+            "holder has opened the store; nothing was changed, try again"
+        )
 
 
 def refuse_absent(version: int, frontier: Frontier) -> None:

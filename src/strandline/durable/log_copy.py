@@ -1,9 +1,9 @@
 """A log as the copy of another one: bringing it level, and proving that both say the same.
 
 The **original** decides, the **copy** follows: it gets the original's own updates with their times,
-and is compacted to the original's since. Nothing is in the copy that was not in the original
-before. So whoever comes may make it level, several at once too: two that append the same updates
-append them once, by their ids. What a crash leaves is a copy that is behind.
+and is compacted and pruned as far as the original. Nothing is in the copy that was not in the
+original before. So whoever comes may make it level, several at once too: two that append the same
+updates append them once, by their ids. What a crash leaves is a copy that is behind.
 
 Where the original begins with a snapshot above all that the copy has, the copy gets updates that
 lead to the snapshot, and is compacted to it. They are made up: each audit event stands in the
@@ -74,16 +74,20 @@ class LogCopy:
             frontier = self._original.frontier()
             if copied == frontier:
                 return frontier, True
-            if copied.upper > frontier.upper or copied.since > frontier.since:
+            has_more = any(to > frontier.pruned_up_to(kind) for kind, to in copied.pruned)
+            if copied.upper > frontier.upper or copied.since > frontier.since or has_more:
                 refuse_sealed(self._original.token())
                 raise self.differ("the frontier", frontier, copied)
-            if upper is not None and copied.upper >= upper and copied.since == frontier.since:
+            if upper is not None and copied == replace(frontier, upper=max(upper, copied.upper)):
                 return copied, True
             try:
                 if copied.upper < frontier.upper:
                     self._append_next(copied.upper, frontier)
-                else:
+                elif copied.since < frontier.since:
                     self._copy.compact(frontier.since, self._token_of_copy())
+                else:
+                    for kind, up_to in frontier.pruned:
+                        self._copy.prune(kind, up_to, self._token_of_copy())
             except (OutOfSync, Fenced, VersionNotFound) as refused:
                 # Another process was first, or trimmed what was to be read. Where nothing moved,
                 # it is the copy that refuses what it should take: no caller of the original is
@@ -240,7 +244,7 @@ class LogCopy:
                 start, given = first.version, given + 1 if first.version == start else 1
             else:
                 return
-            known, pruned = pruned, self._original.pruned(kind)
+            known, pruned = pruned, self._original.frontier().pruned_up_to(kind)
             if pruned == known:
                 raise self.differ(f"{kind} of versions {start} to {end - 1}", first, second)
             if start <= pruned:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
@@ -45,14 +46,12 @@ from strandline.durable.log import (
     check_times,
     check_versions,
     refuse_absent,
+    refuse_lasting,
+    refuse_other_token,
 )
+from strandline.durable.rows import REMEDY
 from strandline.durable.update import AuditEvent, Snapshot, Update
-from strandline.errors import (
-    CorruptData,
-    Fenced,
-    Unavailable,
-    VersionNotFound,
-)
+from strandline.errors import CorruptData, Unavailable, VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.metastorage import (
     Absent,
@@ -112,10 +111,6 @@ def _version_in(pair: KeyValue | None) -> int:
             f"{_VERSION_DIGITS} digits; restore the store from a backup"
         )
     return int(pair.value)
-
-
-def _frontier(since: KeyValue | None, version: KeyValue | None) -> Frontier:
-    return Frontier(_version_in(since), _version_in(version) + 1)
 
 
 def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
@@ -209,10 +204,14 @@ class MetastorageLog(UpdateLog):
                 self._seen = (revision, frontier)
 
     def _read_frontier(self) -> Frontier:
-        # Both only grow. Since is read first, so a compaction in between gives an old `since`
+        # All only grow. Since is read first, so a compaction in between gives an old `since`
         # below a new `upper`, which `updates` finds out; never a `since` above its `upper`.
-        since = self._store.get(SNAPSHOT_VERSION)
-        return _frontier(since, self._store.get(VERSION))
+        pairs = self._store.range(PRUNED, f"{SNAPSHOT_VERSION} ")  # no key has a space in it
+        lowest = {pair.key: _version_in(pair) for pair in pairs}
+        since = lowest.pop(SNAPSHOT_VERSION, 0)
+        pruned = ((key.removeprefix(PRUNED), version) for key, version in lowest.items())
+        upper = _version_in(self._store.get(VERSION)) + 1
+        return Frontier(since, upper, tuple(sorted(pruned)))
 
     def check(self) -> Checked:
         head = self._store.check()
@@ -271,7 +270,7 @@ class MetastorageLog(UpdateLog):
             seen = self._seen
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing came between that look and this append, so no `since` has moved.
-                self._saw(outcome.revision, Frontier(seen[1].since, updates[-1].version + 1))
+                self._saw(outcome.revision, replace(seen[1], upper=updates[-1].version + 1))
             if companion is not None:
                 companion.committed()
             return at_times(updates, times, outcome.time)
@@ -374,17 +373,22 @@ class MetastorageLog(UpdateLog):
                 return
             begin = page[-1].key + " "  # the first key behind it: no key has a space in it
 
-    def pruned(self, kind: str) -> int:
-        return _version_in(self._store.get(PRUNED + kind))
-
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        refuse_lasting(kind)
+        place = PRUNED + kind
+        refused_at: Frontier | None = None
         while True:
-            self._compare_token(token)
-            pruned = self.pruned(kind)
+            refuse_other_token(self.token(), token)
+            frontier = self._read_frontier()
+            pruned = frontier.pruned_up_to(kind)
             if up_to <= pruned:
                 return False
-            refuse_absent(up_to, self._read_frontier())
-            place = PRUNED + kind
+            refuse_absent(up_to, frontier)
+            if refused_at is not None and refused_at.pruned == frontier.pruned:
+                raise CorruptData(
+                    f"{place} of the log, or its fence, is not what was read of it; {REMEDY}"
+                )
+            refused_at = frontier
             outcome = self._store.invoke(
                 [
                     ValueIs(place, _digits(pruned)) if pruned else Absent(place),
@@ -399,7 +403,7 @@ class MetastorageLog(UpdateLog):
                 return True
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
-        self._compare_token(token)
+        refuse_other_token(self.token(), token)
         fence = ValueIs(FENCE, self._fence_bytes(token))
         snapshot: Snapshot | None = None
         prepared: chunks.Prepared | None = None
@@ -442,13 +446,9 @@ class MetastorageLog(UpdateLog):
 
     def _explain_refused_compaction(self, since: int, up_to: int, token: FenceToken) -> None:
         """Raise why a compaction was refused, unless another one was first: then try again."""
-        self._compare_token(token)
+        refuse_other_token(self.token(), token)
         if self._read_frontier().since == since:
             raise CorruptData(
                 f"version {up_to} is missing in the log, or what was just written of its snapshot; "
                 "nothing was trimmed: restore the store from a backup"
             )
-
-    def _compare_token(self, token: FenceToken) -> None:
-        if (current := self.token()) != token:
-            raise Fenced(f"fence token {token} is no longer the catalog's ({current})")

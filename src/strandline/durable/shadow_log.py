@@ -2,7 +2,8 @@
 
 The **first** decides: its append orders an update and gives it its time, and its refusal is the
 answer. The **second** follows. Before each call it is brought to the first's upper, with the
-first's own updates and their times, and to the first's since, by the caller that finds it behind.
+first's own updates and their times, to the first's since, and to what the first has pruned, by the
+caller that finds it behind.
 Then the call is made on both, and the answers are compared. A difference is a `CorruptData` that
 shows both answers.
 
@@ -161,14 +162,10 @@ class ShadowLog(UpdateLog):
         end = min(end, frontier.upper)  # what comes behind it may be in one of them alone
         return (self._copy if is_level else self._first).scan(kind, start, end)
 
-    def pruned(self, kind: str) -> int:
-        return self._first.pruned(kind)
-
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         self._copy.level()
         is_done = self._first.prune(kind, up_to, token)
-        # Tried each time: the process that has pruned the first may have died before the second.
-        self._second.prune(kind, up_to, token)
+        self._copy.level()
         return is_done
 
     def compact(self, up_to: int, token: FenceToken) -> bool:

@@ -10,8 +10,8 @@ version and the time at which the object last changed; so a compaction costs one
 and writes as much as has changed. It reads before it takes the write lock: rows up to a version
 below ``upper`` change by a compaction alone, and that moves ``since``, which is compared.
 
-The tables, and how damage is found, are in `strandline.durable.stash_tables`. Each append and each
-compaction is one SQL transaction: a crash leaves all of it or nothing.
+The tables, and how damage is found, are in `strandline.durable.stash_tables`. Each append, each
+compaction and each pruning is one SQL transaction: a crash leaves all of it or nothing.
 
 One since and one upper hold for all collections. *Rejected*: a pair for each, as in the stash that
 this one is modelled on. There a collection could be sealed alone; here a commit seals all of them,
@@ -38,6 +38,8 @@ from strandline.durable.log import (
     check_times,
     check_versions,
     refuse_absent,
+    refuse_lasting,
+    refuse_other_token,
 )
 from strandline.durable.rows import (
     REMEDY,
@@ -53,7 +55,7 @@ from strandline.durable.rows import (
 )
 from strandline.durable.stash_tables import Numbered, StashState
 from strandline.durable.update import AuditEvent, Snapshot, Update
-from strandline.errors import CorruptData, Fenced, Stopping, Unavailable, VersionNotFound
+from strandline.errors import CorruptData, Stopping, Unavailable, VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.sql import (
     Database,
@@ -123,14 +125,22 @@ class StashLog(UpdateLog):
         if self.frontier_is_cheap and remembered is not None and remembered[0] == mark:
             return remembered[1]
         rows = self._database.rows(*tables.READ_STATE)
-        frontier = _frontier_in(tables.state_in(rows[0] if rows else None))
+        state, kinds = tables.state_in(rows[0] if rows else None), self._kinds
+        if kinds.sum == state.collections:
+            frontier = _frontier_in(state, kinds)
+        else:
+            with self._database.read() as connection:
+                frontier = self._frontier_on(connection)
         self._remembered = mark, frontier
         return frontier
 
+    def _frontier_on(self, connection: Connection) -> Frontier:
+        state = tables.state_on(connection)
+        return _frontier_in(state, self._kinds_on(connection, state))
+
     def check(self) -> Checked:
         self._refuse_when_closed()
-        state, time = look_in_order(self._database, self._clock, tables.state_on)
-        return Checked(_frontier_in(state), time)
+        return Checked(*look_in_order(self._database, self._clock, self._frontier_on))
 
     def token(self) -> FenceToken | None:
         self._refuse_when_closed()
@@ -293,20 +303,17 @@ class StashLog(UpdateLog):
 
     # -- trimming
 
-    def pruned(self, kind: str) -> int:
-        with self._database.read() as connection:
-            kinds = self._kinds_on(connection, tables.state_on(connection))
-        return kinds.pruned.get(kind, 0)
-
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         self._refuse_when_closed()
+        refuse_lasting(kind)
         with self._database.write(first=[tables.READ_STATE]) as connection:
             state = tables.state_on(connection)
-            _compare_token(state, token)
+            refuse_other_token(state.token, token)
             kinds = self._kinds_on(connection, state)
-            if up_to <= kinds.pruned.get(kind, 0):
+            frontier = _frontier_in(state, kinds)
+            if up_to <= frontier.pruned_up_to(kind):
                 return False
-            refuse_absent(up_to, _frontier_in(state))
+            refuse_absent(up_to, frontier)
             if kind not in kinds.numbers:
                 kinds = tables.with_kinds(connection, kinds, [kind])
             kinds = tables.with_pruned(connection, kinds, kind, up_to)
@@ -318,18 +325,18 @@ class StashLog(UpdateLog):
         while True:
             with self._database.read() as connection:
                 state = tables.state_on(connection)
-                _compare_token(state, token)
+                refuse_other_token(state.token, token)
                 if up_to <= state.since:
                     return False
-                refuse_absent(up_to, _frontier_in(state))
-                parts = run(connection, _CHANGED, (up_to, state.since, up_to))
                 kinds = self._kinds_on(connection, state)
+                refuse_absent(up_to, _frontier_in(state, kinds))
+                parts = run(connection, _CHANGED, (up_to, state.since, up_to))
             numbered = [tables.row_in(row, kinds.names) for row in parts]
             # All that is thrown away was read whole: a version with a hole keeps its rows.
             removed, compacted = _consolidate(state, up_to, numbered)
             with self._database.write(first=[tables.READ_STATE]) as connection:
                 current = tables.state_on(connection)
-                _compare_token(current, token)
+                refuse_other_token(current.token, token)
                 if current.since != state.since:
                     continue
                 change_each(
@@ -383,13 +390,8 @@ def _appended(
     return rows
 
 
-def _frontier_in(state: StashState) -> Frontier:
-    return Frontier(state.since, state.upper)
-
-
-def _compare_token(state: StashState, token: FenceToken) -> None:
-    if state.token != token:
-        raise Fenced(f"fence token {token} is no longer the catalog's ({state.token})")
+def _frontier_in(state: StashState, kinds: tables.Kinds) -> Frontier:
+    return Frontier(state.since, state.upper, kinds.pruned)
 
 
 def _weight(rows: Sequence[Numbered]) -> tuple[int, int]:

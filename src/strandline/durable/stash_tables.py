@@ -221,14 +221,15 @@ def appended_in(parts: SqlRow, collection: int, kinds: Mapping[int, str]) -> Row
 class Kinds:
     """The collections: the name of each by its number, and the number by its name.
 
-    ``rows`` are those of the table. ``pruned`` has the versions, of those names that have one.
+    ``rows`` are those of the table, ``pruned`` what `Frontier.pruned` is.
     """
 
     def __init__(self, rows: Iterable[SqlRow]) -> None:
         self.rows = tuple((number, name, pruned) for number, name, pruned in rows)
         self.names = {number: name for number, name, _ in self.rows}
         self.numbers = {name: number for number, name, _ in self.rows}
-        self.pruned = {name: int(pruned) for _, name, pruned in self.rows if pruned}
+        pruned = ((name, version) for _, name, version in self.rows if version)
+        self.pruned: tuple[tuple[str, int], ...] = tuple(sorted(pruned))
         self.sum = sum(crc32(" ".join(map(str, row)).encode()) for row in self.rows)
 
 

@@ -167,8 +167,8 @@ class Session(ABC):
 
         Of ``table`` alone, each size that was recorded, the oldest first. Nodes measure the folders
         of the store's own tables now and then (the setting ``storage_usage_interval_ms``). What
-        was recorded goes with the history. Where privileges are enforced, others than superusers
-        see the tables that they may read. Raises `ObjectNotFound`.
+        was recorded is kept for ``storage_usage_retention_ms``. Where privileges are enforced,
+        others than superusers see the tables that they may read. Raises `ObjectNotFound`.
         """
 
     @abstractmethod

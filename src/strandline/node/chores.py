@@ -1,7 +1,7 @@
 """What a node does in the background: chores, again and again, in threads of their own.
 
 A chore that fails is logged and done again after the next pause; it ends nothing but itself. All
-end soon after `Chores.stop`, which is also what a long one asks (`Chores.stopping`).
+end soon after `Chores.stopping` is set, which is also what a long one asks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from strandline.errors import Stopping, Unavailable
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_PAUSE_SECONDS = 86_400.0
-"""A setting may be longer than a thread can wait."""
 
 
 class Chores:
@@ -32,14 +29,15 @@ class Chores:
 
         def run() -> None:
             for pause in pauses:
-                if self.stopping.wait(min(pause, _LONGEST_PAUSE_SECONDS)):
+                if self.stopping.wait(min(pause, threading.TIMEOUT_MAX)):
                     return
                 for chore, do in chores.items():
                     if not self.do(chore, do):
                         return
 
-        self._threads.append(threading.Thread(target=run, name=thread, daemon=True))
-        self._threads[-1].start()
+        started = threading.Thread(target=run, name=thread, daemon=True)
+        started.start()
+        self._threads.append(started)
 
     def do(self, chore: str, do: Callable[[], object]) -> bool:
         """Do a chore now, and log its failure; False if the node is stopping."""

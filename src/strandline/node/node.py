@@ -56,7 +56,7 @@ from strandline.node.membership import (
     new_member_id,
 )
 from strandline.node.opened_store import OpenedStore, open_store
-from strandline.node.storage_recorder import StorageRecorder
+from strandline.node.storage_recorder import LOOK_SECONDS, StorageRecorder
 from strandline.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -331,7 +331,8 @@ class Node:
             chores.repeat("cleaner", {"cleaning": clean}, pauses=pauses)
         if settings.storage_usage_interval_ms:
             measure = {"measuring the storage": self.storage.measure_when_due}
-            chores.repeat("storage", measure, pauses=self.storage.pauses())
+            interval = settings.storage_usage_interval_ms / 1000
+            chores.repeat("storage", measure, pauses=repeat(min(interval, LOOK_SECONDS)))
 
     def _load_cache(self) -> None:
         folder, settings = self.address.folder, self.settings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from strandline.catalog import CatalogManager
 from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
 from strandline.clock import Timestamp, milliseconds
@@ -13,8 +11,8 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node.chores import Chores
 from strandline.sql import Database
 
-_AFTER_START_MS = 60_000
-"""What runs for a moment leaves the measuring to others."""
+LOOK_SECONDS = 60.0
+"""How often a node looks whether a measurement is due. One that runs for a moment never does."""
 _NEVER_MEASURED_MS = 3_600_000
 """How long after its start a node measures a store that was never measured, at most."""
 
@@ -40,25 +38,18 @@ class StorageRecorder:
         self._opened_at = catalogs.now()
         self._tried_at: Timestamp | None = None
 
-    def pauses(self) -> Iterator[float]:
-        """The seconds until a measurement may be due, each time."""
-        while True:
-            yield max(self._seconds_left(), 0)
-
-    def _seconds_left(self) -> float:
-        """Until an interval after the last measurement that this node or another one has tried."""
-        opened, interval_ms = milliseconds(self._opened_at), self._interval_ms
+    def is_due(self) -> bool:
+        """Whether an interval has passed since this node or another one tried to measure."""
         last = measured(self._catalogs.latest_catalog())
-        tried = [milliseconds(time) for time in (last, self._tried_at) if time is not None]
-        if tried:
-            due = max(max(tried) + interval_ms, opened + min(interval_ms, _AFTER_START_MS))
-        else:
-            due = opened + min(interval_ms, _NEVER_MEASURED_MS)
-        return (due - milliseconds(self._catalogs.now())) / 1000
+        tried = [time for time in (last, self._tried_at) if time is not None]
+        interval_ms = self._interval_ms
+        if not tried:
+            tried, interval_ms = [self._opened_at], min(interval_ms, _NEVER_MEASURED_MS)
+        return milliseconds(max(tried)) + interval_ms <= milliseconds(self._catalogs.now())
 
     def measure_when_due(self) -> None:
         """Measure, unless another node has done it meanwhile."""
-        if self._seconds_left() <= 0:
+        if self.is_due():
             self._tried_at = self._catalogs.now()
             self.measure()
 
@@ -79,7 +70,7 @@ class StorageRecorder:
             self._catalogs,
             self._recorded,
             sizes,
-            before=measured(catalog),
+            catalog=catalog,
             at=now,
             retention_ms=self._retention_ms,
         )

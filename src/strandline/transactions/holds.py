@@ -32,7 +32,7 @@ from strandline.clock import (
     Timestamp,
     add_milliseconds,
     format_timestamp,
-    milliseconds,
+    milliseconds_before,
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
@@ -225,8 +225,7 @@ class Holds:
 
 def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
     """What the low watermark is at ``now``, at least the one that was given."""
-    kept_ms = milliseconds(now) - retention_ms
-    needed = [add_milliseconds(now, -retention_ms) if kept_ms > 0 else MIN_TIMESTAMP]
+    needed = [milliseconds_before(now, retention_ms)]
     oldest_hold = connection.execute(
         select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
     ).scalar_one()

@@ -12,6 +12,7 @@ import pytest
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import Update, UpdateLog
+from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.persist import maintenance as maintenance_module
 from strandline.durable.persist.part import COLUMNS, read_part
@@ -41,7 +42,7 @@ from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry
 from strandline.wire.registry import encode
 from tests.durable.persist.conftest import SHARD, Killed, Place, meddled
-from tests.durable.updates import TOKEN, begin, update
+from tests.durable.updates import TOKEN, begin, measured, update
 
 LARGE = 60
 """Objects of an update that does not fit inside the state."""
@@ -165,6 +166,50 @@ def test_rows_move_to_sorted_parquet_parts_and_small_parts_are_merged(place: Pla
         assert keys == sorted(keys)
     assert versions(place.log()) == list(range(1, 31))
     assert [s.version for s in log.scan("audit_event", 1, 31)] == list(range(2, 31))
+
+
+@pytest.mark.parametrize("how", ["trimmed", "merged"])
+def test_pruned_rows_leave_the_parts_when_these_are_rewritten(place: Place, how: str) -> None:
+    log = place.log(every=1000)
+    begin(log, 2)
+    for version in range(3, 3 + maintenance_module.MERGED_AT_ONCE):
+        log.append(version, TOKEN, [measured(version)])
+        log.maintenance.tidy() if version == 4 else None
+    log.prune(STORAGE_USAGE_EVENT, 4, TOKEN)
+
+    def usage() -> set[int]:
+        batches, rows_of = log.shard.known.batches, log.shard.rows_of
+        kind = STORAGE_USAGE_EVENT
+        return {row.version for batch in batches for row in rows_of(batch, kind=kind)}
+
+    last = log.frontier().upper - 1
+    assert usage() == set(range(3, last + 1))
+    if how == "trimmed":
+        log.compact(last, TOKEN)
+    else:
+        for version in range(last + 1, last + 20):
+            log.append(version, TOKEN, [update(version, objects=4)])
+            log.maintenance.tidy()
+    assert usage() == set(range(5, last + 1))
+
+
+def test_a_rewrite_that_began_before_a_pruning_brings_nothing_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = place.log(every=1000), place.log(every=1000)
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(version) for version in range(3, 7)])
+    merged = maintenance_module.Maintenance._merged
+
+    def pruning(self: Any, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(maintenance_module.Maintenance, "_merged", merged)
+        assert other.prune(STORAGE_USAGE_EVENT, 5, TOKEN)
+        return merged(self, *arguments, **named)
+
+    monkeypatch.setattr(maintenance_module.Maintenance, "_merged", pruning)
+    log.maintenance.tidy()
+    for same in (log, other, place.log()):
+        assert [event.version for event in same.scan(STORAGE_USAGE_EVENT, 1, 7)] == [6, 6]
 
 
 def test_maintenance_does_not_read_the_parts_that_stay(

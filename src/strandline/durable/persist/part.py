@@ -96,12 +96,14 @@ def read_part(data: bytes) -> pa.Table:
     return table
 
 
-def rows_between(table: pa.Table, start: int, end: int) -> list[Row]:
-    """The rows of versions from ``start`` to ``end`` − 1, in the order of the part."""
+def rows_between(table: pa.Table, start: int, end: int, *, kind: str | None = None) -> list[Row]:
+    """The rows of versions from ``start`` to ``end`` − 1, in the order of the part; of one kind."""
     import pyarrow.compute as pc
 
     versions = table["version"]
     wanted = pc.and_(pc.greater_equal(versions, start), pc.less(versions, end))
+    if kind is not None:
+        wanted = pc.and_(wanted, pc.equal(table["kind"], kind))
     columns = [column.to_pylist() for column in table.filter(wanted).itercolumns()]
     columns[0] = list(map(intern, columns[0]))
     return list(map(Row._make, zip(*columns, strict=True)))

@@ -30,6 +30,8 @@ from strandline.durable.log import (
     check_times,
     check_versions,
     refuse_absent,
+    refuse_lasting,
+    refuse_other_token,
 )
 from strandline.durable.persist.blob import Blob, blobs_in
 from strandline.durable.persist.consensus import Consensus
@@ -43,7 +45,6 @@ from strandline.durable.persist.shard_state import (
     ShardState,
     Superseded,
     UploadExpired,
-    check_fence,
     compare_and_append,
     prune,
 )
@@ -265,14 +266,14 @@ class PersistLog(UpdateLog):
         self, kind: str, start: int, end: int, state: ShardState
     ) -> tuple[list[Row], int]:
         """Rows of an append-only kind from version ``start`` on, and where the next ones begin."""
-        start = max(start, state.pruned_up_to(kind) + 1)
+        start = max(start, _frontier_in(state).pruned_up_to(kind) + 1)
         if kind in LASTING:
             batches = self.shard.lasting_batches(state, start, end)
         else:
             batches = batches_between(state.batches, start, end)
         for batch in batches:
             stop = min(batch.upper, end)
-            rows = [row for row in self.shard.rows_of(batch, start, stop) if row.kind == kind]
+            rows = list(self.shard.rows_of(batch, start, stop, kind=kind))
             if rows:
                 return sorted(rows, key=lambda row: row.key), stop
         return [], end
@@ -284,12 +285,10 @@ class PersistLog(UpdateLog):
             return True
         return self.shard.consensus.wait(self.shard.name, revision, timeout=timeout)
 
-    def pruned(self, kind: str) -> int:
-        return self.shard.recent().pruned_up_to(kind)
-
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
+        refuse_lasting(kind)
         recent = self.shard.recent()
-        check_fence(recent, token)
+        refuse_other_token(recent.fence, token)
         refuse_absent(up_to, _frontier_in(recent))
         try:
             self.shard.commit(prune(kind, up_to, token))
@@ -305,7 +304,7 @@ class PersistLog(UpdateLog):
 
 
 def _frontier_in(state: ShardState) -> Frontier:
-    return Frontier(state.since, state.upper)
+    return Frontier(state.since, state.upper, state.pruned)
 
 
 def _beside(

@@ -281,20 +281,22 @@ class Shard:
             return None
         return Batch(lower, upper, len(rows), inline=data)
 
-    def rows_of(self, batch: Batch, start: int = 0, end: int = (1 << 63) - 1) -> Iterator[Row]:
-        """The rows of ``batch`` that are of versions from ``start`` to ``end`` − 1.
+    def rows_of(
+        self, batch: Batch, start: int = 0, end: int = (1 << 63) - 1, *, kind: str | None = None
+    ) -> Iterator[Row]:
+        """The rows of ``batch`` of versions from ``start`` to ``end`` − 1; of ``kind``, if given.
 
         Raises `CorruptData`, and an error that `reading` catches where the batch was swept.
         """
         if not batch.parts:
             for row in decode_rows(batch.inline):
-                if start <= row.version < end:
+                if start <= row.version < end and kind in (None, row.kind):
                     yield at_time(row, batch.time)
             return
         tables = []
         for ref in batch.parts:
             tables.append(self._table(ref))
-            for row in rows_between(tables[-1], start, end):
+            for row in rows_between(tables[-1], start, end, kind=kind):
                 yield at_time(row, batch.time)
         if sum(table.num_rows for table in tables) != batch.rows:
             raise CorruptData(

@@ -1,12 +1,12 @@
 """The state of a shard, and the pure functions that lead from one state to the next.
 
 A shard is a durable collection of rows, each of a version. Versions below ``upper`` are there and
-never change; of versions below ``since`` only the sum is left. Rows are kept in **batches**, which
-follow each other from version 0 to ``upper`` without a gap; a batch is a few rows inside the state
-(``inline``), or names the parts that it lies in. Rows of lasting kinds (audit events) are in
-batches of their own once they are in parts (``appended``): what trims the history leaves these
-alone. Of the other append-only kinds, rows of versions up to the one in ``pruned`` count no more;
-whoever rewrites their batches leaves them out.
+never change; of the objects of versions below ``since`` only the sum is left. Rows are kept in
+**batches**, which follow each other from version 0 to ``upper`` without a gap; a batch is a few
+rows inside the state (``inline``), or names the parts that it lies in. Rows of lasting kinds (audit
+events) are in batches of their own once they are in parts (``appended``): what trims the history
+leaves these alone. Of the other append-only kinds, rows of versions up to the one in ``pruned``
+count no more; whoever rewrites their batches leaves them out.
 
 A **command** is a function of a state. It raises why it is refused there, or gives the `ShardDiff`
 to the next state, which is what consensus keeps, one for each sequence number. A writer that loses
@@ -32,8 +32,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable.log import refuse_other_token
 from strandline.durable.rows import REMEDY
-from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, OutOfSync
+from strandline.errors import Conflict, CorruptData, InvalidInput, OutOfSync
 from strandline.fencing import FenceToken
 from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, optional, pair, sequence
 from strandline.wire.registry import nested, nested_list, register
@@ -146,10 +147,6 @@ class ShardState:
     batches: Batches = (Batch(0, 1, 0),)
     appended: Batches = ()
     pruned: tuple[tuple[str, int], ...] = ()
-
-    def pruned_up_to(self, kind: str) -> int:
-        """The version up to which rows of an append-only kind count no more."""
-        return dict(self.pruned).get(kind, 0)
 
     def blobs(self) -> set[str]:
         """The keys of all blobs that this state names."""
@@ -413,11 +410,7 @@ def _added(batches: Batches) -> Replaced:
 
 def check_fence(state: ShardState, fence: FenceToken | None) -> None:
     """Raise `Fenced` where the shard's fence token is another one."""
-    if state.fence != fence:
-        raise Fenced(
-            f"this node wrote with fence token {fence}, and the catalog's is {state.fence}: "
-            "another holder has opened the store; nothing was changed, try again"
-        )
+    refuse_other_token(state.fence, fence)
 
 
 def check_uploads(state: ShardState, uploads: Iterable[BlobRef]) -> None:
@@ -440,7 +433,7 @@ def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
 
     def command(state: ShardState) -> ShardDiff:
         check_fence(state, fence)
-        if up_to <= state.pruned_up_to(kind):
+        if up_to <= dict(state.pruned).get(kind, 0):
             raise Superseded(f"{kind} is pruned up to version {up_to} already")
         return replace(next_diff(state), pruned=(kind, up_to))
 

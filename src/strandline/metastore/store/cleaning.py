@@ -47,7 +47,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
-from strandline.clock import HybridClock, Timestamp, add_milliseconds
+from strandline.clock import HybridClock, Timestamp, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
@@ -223,7 +223,7 @@ class Cleaner:
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return
-        limit = min(limit, add_milliseconds(self._clock.current(), -self._snapshot_hold_ms))
+        limit = min(limit, milliseconds_before(self._clock.current(), self._snapshot_hold_ms))
         if not now.dry_run:
             self._runs += 1
             self._aborted_rows.clean(stopped=now.stopped)
@@ -355,7 +355,7 @@ class Cleaner:
     # -- events
 
     def _old_events(self, now: _Pass) -> Iterator[Cleaned]:
-        oldest = add_milliseconds(self._clock.current(), -self._notification_retention_ms)
+        oldest = milliseconds_before(self._clock.current(), self._notification_retention_ms)
         with self._database.read() as connection:
             ((count, first),) = run(connection, _OLD_EVENTS, (oldest,))
         if not count:
