@@ -1,0 +1,119 @@
+"""Random histories of a log, of which two nodes do a part each, against what it must say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from strandline.durable import Update, UpdateLog
+from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
+from strandline.durable.contents import EMPTY, Contents, restore
+from strandline.durable.log import Frontier, Scanned
+from strandline.durable.rows import rows_of
+from strandline.durable.update import Snapshot
+from tests.durable.conftest import NewLog
+from tests.durable.updates import TOKEN, begin, measured, update
+
+STEPS = 40
+
+
+class Model:
+    """What a log must say after what was done to it."""
+
+    def __init__(self, first: tuple[Update, ...]) -> None:
+        self.updates = {update.version: update for update in first}
+        self.contents: dict[int, Contents] = {0: EMPTY}
+        self.since = self.pruned = 0
+        self._contents_up_to(len(first))
+
+    def append(self, updates: tuple[Update, ...]) -> None:
+        self.updates |= {update.version: update for update in updates}
+        self._contents_up_to(updates[-1].version)
+
+    def _contents_up_to(self, last: int) -> None:
+        for version in range(len(self.contents), last + 1):
+            update = self.updates[version]
+            before = self.contents[version - 1]
+            self.contents[version] = before.apply(update.changes(), at=update.time)
+
+    @property
+    def last(self) -> int:
+        return max(self.updates)
+
+    def appended(self, kind: str, start: int, end: int) -> list[Scanned]:
+        """The objects of an append-only kind."""
+        lowest = self.pruned + 1 if kind == STORAGE_USAGE_EVENT else 1
+        return [
+            Scanned(row.version, row.time, row.value)
+            for version in range(max(start, lowest), end)
+            for row in rows_of(self.updates[version])
+            if row.kind == kind
+        ]
+
+    def compare(self, log: UpdateLog, start: int, end: int) -> None:
+        """Compare all, and of append-only kinds the versions from ``start`` to ``end`` − 1."""
+        pruned = ((STORAGE_USAGE_EVENT, self.pruned),) if self.pruned else ()
+        assert log.frontier() == Frontier(self.since, self.last + 1, pruned)
+        first = max(self.since + 1, start)
+        expected = tuple(replace(self.updates[v], appended=()) for v in range(first, end))
+        assert log.updates(first, end) == expected
+        for version in {self.since, self.last}:
+            assert _contents_of(log.snapshot(version)).dump() == self.contents[version].dump()
+        for kind in APPEND_ONLY:
+            assert list(log.scan(kind, start, end)) == self.appended(kind, start, end)
+
+
+def _contents_of(snapshot: Snapshot) -> Contents:
+    return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+
+
+def histories(new_log: NewLog, *, seed: int, steps: int) -> None:
+    """Do ``steps`` steps, and compare behind each of them."""
+    choose = random.Random(seed)
+    nodes = [new_log(), new_log()]
+    begin(nodes[0], 1)
+    model = Model(nodes[1].updates(1, 2))
+    for _ in range(steps):
+        node, last = choose.randrange(len(nodes)), model.last
+        match choose.choice(["append"] * 12 + ["prune", "prune", "compact", "open"]):
+            case "append":
+                versions = range(last + 1, last + 1 + choose.choice([1, 1, 2, 5]))
+                updates = [
+                    measured(version, choose.choice([1, 3, 12]))
+                    if choose.random() < 0.5
+                    else update(version, objects=choose.choice([1, 4]))
+                    for version in versions
+                ]
+                model.append(nodes[node].append(last + 1, TOKEN, updates))
+            case "prune":
+                up_to = choose.randint(1, last)
+                is_new = nodes[node].prune(STORAGE_USAGE_EVENT, up_to, TOKEN)
+                assert is_new == (up_to > model.pruned)
+                model.pruned = max(up_to, model.pruned)
+            case "compact":
+                up_to = choose.randint(1, last)
+                assert nodes[node].compact(up_to, TOKEN) == (up_to > model.since)
+                model.since = max(up_to, model.since)
+            case "open":
+                nodes[node] = new_log()
+        start = choose.randint(1, model.last)
+        model.compare(choose.choice(nodes), start, choose.randint(start, model.last) + 1)
+    model.compare(new_log(), 1, model.last + 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_log_says_what_was_done_to_it(new_log: NewLog, seed: int) -> None:
+    histories(new_log, seed=seed, steps=STEPS)
+
+
+@pytest.mark.soak
+def test_a_log_says_what_was_done_to_it_in_many_histories(
+    new_logs: Callable[[], NewLog],
+) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")  # shown where it fails
+    for number in range(200):
+        histories(new_logs(), seed=seed + number, steps=STEPS)
