@@ -74,6 +74,26 @@ def test_a_table_without_rows_has_its_columns(tables: Tables) -> None:
     assert tables.read("shop.t").count() == 0
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_part_of_a_struct_is_read_as_it_is_in_the_whole(tables: Tables, *, deleted: bool) -> None:
+    nested = "STRUCT<a: INT, b: STRING, c: STRUCT<d: INT, e: INT>>"
+    tables.create("shop.t", f"id BIGINT, s {nested}, l ARRAY<{nested}>, m MAP<STRING, {nested}>")
+    value = "named_struct('a', 7, 'b', 'x', 'c', named_struct('d', 8, 'e', 9))"
+    row = f"{value} s, array({value}) l, map('k', {value}) m"
+    tables.append("shop.t", tables.spark.sql(f"SELECT id, {row} FROM range(3)").coalesce(1))
+    if deleted:
+        tables.delete("shop.t", "id = 1 AND s.c.e = 9")
+    left = 2 if deleted else 3
+    for place in ("s", "l[0]", "m['k']"):
+        read = tables.read("shop.t").selectExpr(f"{place}.a", f"{place}.c.d", "l.b")
+        assert [tuple(row) for row in read.collect()] == [(7, 8, ["x"])] * left
+        assert tables.read("shop.t", where=f"{place}.c.d = 8").count() == left
+        assert tables.read("shop.t").filter(f"{place}.b IS NULL").count() == 0
+        assert tables.delete("shop.t", f"{place}.a IS NULL").rows == 0
+    with tables.transaction() as transaction:
+        assert transaction.read("shop.t").selectExpr("sum(s.c.e)").first() == (9 * left,)
+
+
 def test_columns_follow_their_ids_through_all_changes(tables: Tables) -> None:
     spark, execute = tables.spark, tables.session.execute
     note = ColumnDefinition("note", STRING)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from strandline.errors import UnsupportedOperation
 from strandline.spark import Tables
-from strandline.spark.schemas import READ_BY_ID, SETTINGS, WRITE_IDS
+from strandline.spark.schemas import PRUNE_FIELDS, READ_BY_ID, SETTINGS, WRITE_IDS
 from tests.spark.data import files, folder, numbers
 
 pytestmark = pytest.mark.spark
@@ -42,6 +42,24 @@ def test_a_session_that_reads_by_name_is_refused(tables: Tables) -> None:
         ):
             with pytest.raises(UnsupportedOperation, match=f"{READ_BY_ID} to true, or .*configure"):
                 use()
+
+
+def test_a_session_that_prunes_the_fields_of_structs_is_refused_for_tables_with_structs(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "id BIGINT, l ARRAY<STRUCT<x: INT>>")
+    tables.create("shop.flat", "id BIGINT, l ARRAY<INT>")
+    tables.spark.conf.set(PRUNE_FIELDS, "true")
+    try:
+        assert tables.read("shop.flat").count() == 0
+        for use in (
+            lambda: tables.read("shop.t"),
+            lambda: tables.delete("shop.t", "l[0].x = 1"),
+        ):
+            with pytest.raises(UnsupportedOperation, match=f"{PRUNE_FIELDS} to false, or .*conf"):
+                use()
+    finally:
+        tables.spark.conf.set(PRUNE_FIELDS, SETTINGS[PRUNE_FIELDS])
 
 
 def test_a_session_that_writes_no_ids_is_refused(tables: Tables) -> None:

@@ -76,7 +76,7 @@ def live_rows(
     elsewhere by now, after it was renamed or dropped, is looked up again. Raises
     `UnsupportedOperation` in a session that does not read by id, `CorruptData`, `Unavailable`.
     """
-    check_reading(spark)
+    check_reading(spark, table.descriptor.columns)
     try:
         return _live_rows(_Scan(spark, table), files, positions=positions)
     except (CorruptData, Unavailable):

@@ -14,7 +14,8 @@ would rebuild each struct in each row.
 
 **Settings.** Columns are found in files by id. A session that matches them by name instead would
 give wrong rows without a word after the first renamed column, so `check_reading` and
-`check_writing` refuse it.
+`check_writing` refuse it. So would one that reads only the wanted fields of a struct: what Spark
+prunes (`SchemaPruning`) comes out without the ids of its columns, and is read as NULL.
 """
 
 from __future__ import annotations
@@ -232,10 +233,12 @@ def _without_ids(data_type: DataType) -> DataType:
 
 READ_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 WRITE_IDS = "spark.sql.parquet.fieldId.write.enabled"
+PRUNE_FIELDS = "spark.sql.optimizer.nestedSchemaPruning.enabled"
 
 SETTINGS = {
     READ_BY_ID: "true",
     WRITE_IDS: "true",
+    PRUNE_FIELDS: "false",
     # The default, INT96, carries no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Above it Spark starts a job to look at the files of a list, which costs far more than they do.
@@ -250,9 +253,11 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     return builder
 
 
-def check_reading(spark: SparkSession) -> None:
-    """Raise `UnsupportedOperation` unless the session finds columns by id."""
+def check_reading(spark: SparkSession, columns: Iterable[ColumnDescriptor] = ()) -> None:
+    """Raise `UnsupportedOperation` unless the session finds ``columns`` by id."""
     _check(spark, READ_BY_ID, "would look for columns by name, and a renamed one has other files'")
+    if any(isinstance(inner, StructType) for column in columns for inner in walk(column.type)):
+        _check(spark, PRUNE_FIELDS, "would lose the id of a struct of which it reads some fields")
 
 
 def check_writing(spark: SparkSession) -> None:
@@ -261,8 +266,9 @@ def check_writing(spark: SparkSession) -> None:
 
 
 def _check(spark: SparkSession, setting: str, consequence: str) -> None:
-    if spark.conf.get(setting, "false") != "true":
+    needed = SETTINGS[setting]
+    if spark.conf.get(setting, None) != needed:
         raise UnsupportedOperation(
-            f"this Spark session {consequence}: set {setting} to true, or build the session with"
-            " strandline.spark.configure"
+            f"this Spark session {consequence}: set {setting} to {needed}, or build the session"
+            " with strandline.spark.configure"
         )
