@@ -86,11 +86,14 @@ from strandline.model.type_text import ddl_text, quoted, text_literal
 from strandline.model.types import (
     BIGINT,
     ArrayType,
+    CharType,
     DataType,
     MapType,
     StructField,
     StructType,
     as_stored,
+    walk,
+    without_char,
 )
 
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
@@ -279,12 +282,27 @@ def _order(part: DataPart) -> tuple[int, str, str, bool, int]:
 
 def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
     """The ``Table`` of a transactional table: a view. ``schema`` is the name that was asked for."""
-    table = snapshot.table
     selects = [
         _select(snapshot, number, part, schema=schema) for number, part in enumerate(snapshot.data)
     ]
     text = f"{MARK} {' UNION ALL '.join(selects)}"
+    table = _without_char(snapshot.table)
     return view_over(table, schema=schema, text=text, has_spark_schema=True)
+
+
+def _without_char(table: TableDescriptor) -> TableDescriptor:
+    """``table`` with strings for its chars: they are stored as they were appended, without blanks.
+
+    What is compared with a char, Spark fills with blanks, and would find none of them.
+    """
+    *older, last = table.schema_versions
+    columns = tuple(
+        replace(column, type=without_char(column.type))
+        if any(isinstance(inner, CharType) for inner in walk(column.type))
+        else column
+        for column in last.columns
+    )
+    return replace(table, schema_versions=(*older, replace(last, columns=columns)))
 
 
 def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str) -> str:
