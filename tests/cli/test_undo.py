@@ -27,10 +27,12 @@ from strandline.catalog.commands import (
 )
 from strandline.cli import main
 from strandline.cli.stores import reading
+from strandline.clock import system_wall_clock
 from strandline.errors import NotFound
 from strandline.metastore.store.rows import PartitionRow, RowKind, new_partition
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.conftest import ManualWall
 
 COLUMNS = (ColumnDefinition("k", INT),)
 INDEX = CreateIndex(schema="shop", index="i", table="orders", columns=("k",))
@@ -273,19 +275,45 @@ def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: 
         definition = TableDefinition(name="sales", columns=COLUMNS, partition_columns=("k",))
         node.session(user="ann").execute(CreateTable(schema="shop", definition=definition))
         table = node.session(user="ann").table("shop.sales").descriptor
-        rows = [PartitionRow(values=(value,), location=f"k={value}") for value in "12"]
-        with node.store.change(table.id, author="ann") as change:
-            change.stage(add=[new_partition(row, name=row.location) for row in rows])
-        for name in ("k=1", "k=2"):
+
+        def add(*values: str) -> None:
+            rows = [PartitionRow(values=(value,), location=f"k={value}") for value in values]
+            with node.store.change(table.id, author="ann") as change:
+                change.stage(add=[new_partition(row, name=row.location) for row in rows])
+
+        def drop(name: str) -> None:
             with node.store.change(table.id, author="ann") as change:
                 gone = change.visible(RowKind.PARTITION, [name]).values()
                 change.stage(remove=[row.row_id for row in gone])
+
+        add("1", "2")
+        drop("k=1")
+        add("3")
+        drop("k=2")  # one statement of Spark's
+        drop("k=3")
     last = strandline("undrop", store, "shop.sales", "--kind", "partitions")
-    assert (last.exit_code, last.stdout) == (0, "k=2\n")
+    assert (last.exit_code, last.stdout) == (0, "k=2\nk=3\n")
     named = ("undrop", store, "shop.sales", "--kind", "partitions", "--partition", "k=1")
     assert strandline(*named, "--output", "json").stdout == '{"partition": "k=1"}\n'
     again = strandline(*named)
     assert (again.exit_code, "k=1 of sales is there" in again.stderr) == (73, True)
     with Node.open(store) as node:
         found = node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
-        assert [row.name for row in found] == ["k=1", "k=2"]
+        assert [row.name for row in found] == ["k=1", "k=2", "k=3"]
+
+
+def test_drops_of_partitions_that_are_long_apart_are_no_single_drop(store: Path) -> None:
+    wall = ManualWall(system_wall_clock())
+    with Node.open(store, wall=wall) as node:
+        definition = TableDefinition(name="late", columns=COLUMNS, partition_columns=("k",))
+        node.session(user="ann").execute(CreateTable(schema="shop", definition=definition))
+        table = node.session(user="ann").table("shop.late").descriptor
+        rows = [PartitionRow(values=(value,), location=f"k={value}") for value in "12"]
+        with node.store.change(table.id, author="ann") as change:
+            change.stage(add=[new_partition(row, name=row.location) for row in rows])
+        for name in ("k=1", "k=2"):
+            wall.now += 60_000
+            with node.store.change(table.id, author="ann") as change:
+                gone = change.visible(RowKind.PARTITION, [name]).values()
+                change.stage(remove=[row.row_id for row in gone])
+        assert node.session(user="ann").undrop_partitions("shop.late") == ["k=2"]

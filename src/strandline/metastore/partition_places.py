@@ -246,9 +246,10 @@ def undrop_partitions(
 ) -> list[str]:
     """Bring partitions of a plain table back, each as it was when it was dropped last.
 
-    ``names`` are like ``year=2013/month=1``; without any, all partitions of the last drop. Returns
-    the names. Raises `ObjectNotFound` where none was dropped or the files are gone, `AlreadyExists`
-    where one is there, `IllegalChange` where other files lie in its folder.
+    ``names`` are like ``year=2013/month=1``; without any, all partitions of the last drop: what
+    one statement dropped, also by several requests. Returns the names. Raises `ObjectNotFound`
+    where none was dropped or the files are gone, `AlreadyExists` where one is there,
+    `IllegalChange` where other files lie in its folder.
     """
     if table.transactional or not table.partition_columns:
         raise InvalidInput(f"{table.name} has no partitions that could be dropped")

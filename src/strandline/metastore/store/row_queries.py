@@ -223,6 +223,20 @@ def rows_of_dropped_partitions(
     )
 
 
+def commit_times(
+    connection: Connection, table_id: int, write_ids: Iterable[int]
+) -> dict[int, Timestamp]:
+    """When these write ids of a table were committed, as far as that is known."""
+    times: dict[int, Timestamp] = {}
+    for chunk in chunks(write_ids):
+        statement = (
+            "SELECT write_id, commit_time FROM txn_write_id WHERE table_id = ? AND write_id IN"
+            f" {marks(chunk)} AND commit_time IS NOT NULL"
+        )
+        times |= dict(run(connection, statement, (table_id, *chunk)))
+    return times
+
+
 def rows_with_removers(
     connection: Connection, row_ids: Collection[int]
 ) -> dict[int, tuple[Row, list[int]]]:

@@ -8,10 +8,12 @@ transactions which could not see each other the first to commit wins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
 
+from strandline.clock import add_milliseconds
 from strandline.errors import AlreadyExists, WriteConflict
 from strandline.metastore.store import partition_moves, table_places
 from strandline.metastore.store import row_queries as queries
@@ -29,6 +31,9 @@ from strandline.model.places import Place
 from strandline.sql import Counter
 from strandline.transactions import Step, records
 from strandline.wire import encode
+
+_ONE_STATEMENT_MS = 10_000
+"""The longest between two of the requests that a client makes for one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +209,8 @@ class Staging:
         """
         dropped = self._dropped(RowKind.PARTITION, names)
         if names is None and dropped:
-            latest = max(remover for _, remover in dropped)
-            dropped = [(row, remover) for row, remover in dropped if remover == latest]
+            last_drop = self._last_drop({remover for _, remover in dropped})
+            dropped = [(row, remover) for row, remover in dropped if remover in last_drop]
         last = {row.name: (row, remover) for row, remover in dropped}
         statistics = {
             row.name: row
@@ -213,6 +218,22 @@ class Staging:
             if last[row.name][1] == remover
         }
         return [row for row, _ in last.values()], list(statistics.values())
+
+    def _last_drop(self, removers: Set[int]) -> Set[int]:
+        """The last of these write ids, and those that one statement made just before it.
+
+        Spark drops the partitions of a statement one by one, so they follow each other closely.
+        """
+        latest = max(removers)
+        ids = set(takewhile(removers.__contains__, range(latest, 0, -1)))
+        times = queries.commit_times(self._connection, self.table_id, ids)
+        before = times.get(latest)
+        for write_id in range(latest - 1, min(ids) - 1, -1):
+            time = times.get(write_id)
+            if before is None or time is None or before > add_milliseconds(time, _ONE_STATEMENT_MS):
+                return set(range(write_id + 1, latest + 1))
+            before = time
+        return ids
 
     def _dropped(self, kind: RowKind, names: Collection[str] | None) -> list[tuple[Row, int]]:
         return queries.rows_of_dropped_partitions(
