@@ -13,3 +13,8 @@ def exact_text(at: Timestamp) -> str:
     """``at`` with its logical counter, also where that is 0."""
     beginning = format_timestamp(timestamp(milliseconds(at)))
     return f"{beginning}+{logical(at)}"
+
+
+def exact(text: str) -> str:
+    """A time that was printed, with the counter 0 where it has none."""
+    return text if "+" in text else f"{text}+0"

@@ -69,7 +69,9 @@ def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
     Raises `InvalidInput` outside 0 ≤ milliseconds < 2⁴⁷, 0 ≤ logical < 2¹⁶, or for (0, 0).
     """
     if not 0 <= milliseconds < _PHYSICAL_LIMIT:
-        raise InvalidInput(f"physical time is out of bounds: {milliseconds} ms")
+        raise InvalidInput(
+            f"times are from 1970 to the year 6429; {milliseconds} ms since 1970 is none"
+        )
     if not 0 <= logical <= _LOGICAL_MASK:
         raise InvalidInput(f"logical time is out of bounds: {logical}")
     if milliseconds == 0 and logical == 0:

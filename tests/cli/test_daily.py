@@ -26,6 +26,7 @@ from strandline.metastore.store.rows import DataFile, DeleteFile, PartitionRow, 
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.snapshots import paths_of
+from tests.times import exact
 
 COLUMNS = (ColumnDefinition("k", INT),)
 
@@ -95,7 +96,7 @@ def test_log_is_filtered_by_point_user_and_table(made: Path) -> None:
     assert versions(made) == [2, 3, 4, 5, 6, 7, 8]
     assert versions(made, "--since", 4, "--until", 6) == [4, 5, 6]
     assert versions(made, "--user", "BOB") == [7, 8]
-    times = {one["version"]: one["time"] for one in lines("log", made)}
+    times = {one["version"]: exact(one["time"]) for one in lines("log", made)}
     assert versions(made, "--since", times[5], "--until", times[7])[0] <= 5
     assert versions(made, "--until", times[3]) == [2, 3]
     assert versions(made, "--until", "2013-01-01") == []
@@ -134,7 +135,7 @@ def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:
         session = node.session(user="ann")
         counted = []
         for commit in commits:
-            at = AsOf(time=parse_timestamp(commit["time"]))
+            at = AsOf(time=parse_timestamp(exact(commit["time"])))
             counted.append(len(paths_of(session, commit["changes"][0]["table"], at=at)))
     assert counted == [2, 1]
 
@@ -161,7 +162,7 @@ def test_what_is_no_point_is_said(made: Path, point: str) -> None:
 
 
 def test_trim_takes_a_version_or_a_time_and_says_what_is_left(store: Path) -> None:
-    time = lines("log", store)[2]["time"]
+    time = exact(lines("log", store)[2]["time"])
     assert strandline("trim", store, time).stdout == "trimmed; the earliest version is 4\n"
     assert lines("trim", store, 4) == [{"trimmed": False, "earliest_version": 4}]
     assert strandline("trim", store, 99).exit_code == 66

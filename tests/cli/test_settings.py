@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -11,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import main
-from strandline.cli.main import COMMANDS
+from strandline.cli.main import COMMANDS, IO_ERROR
 from strandline.cli.settings import FILE_NAME, REGISTRY, load, registry_of
 from strandline.config import Settings
 from strandline.errors import InvalidInput
@@ -186,3 +188,34 @@ def test_a_command_that_is_not_there_is_said_with_the_likeliest() -> None:
     shown = strandline("undorp")
     assert shown.exit_code == 2
     assert "there is no command 'undorp'; is undrop meant?" in shown.output
+
+
+def test_a_folder_that_the_user_may_not_look_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    result = strandline("config", tmp_path)
+    assert result.exit_code == 64
+    assert result.stderr == (
+        f"strandline: you may not look into the folder {tmp_path}; run this as its owner, or let"
+        " its owner set file_access and the permissions of the folder\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["config"]])
+def test_output_that_cannot_be_written_is_one_line_and_a_failure(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "strandline", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        IO_ERROR,
+        "strandline: [Errno 28] No space left on device\n",
+    )

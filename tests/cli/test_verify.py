@@ -22,7 +22,13 @@ from strandline.catalog.commands import (
 )
 from strandline.cli import main
 from strandline.metastore.interface import Session
-from strandline.metastore.store.rows import DataFile, DeleteFile, PartitionRow, new_partition
+from strandline.metastore.store.rows import (
+    DataFile,
+    DeleteFile,
+    PartitionRow,
+    RowKind,
+    new_partition,
+)
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -187,6 +193,17 @@ def test_a_missing_folder_of_a_table_or_a_partition_is_found(store: Store) -> No
         str(place.parent),
         f"file://{place}",
     }
+
+
+def test_a_partition_that_was_dropped_without_its_files_needs_no_folder(store: Store) -> None:
+    """As Spark drops those that an INSERT OVERWRITE leaves without rows."""
+    with Node.open(store.folder) as node:
+        table_id = node.session(user="ann").table("shop.p").descriptor.id
+        (store.folder / "warehouse/shop.db/p/k=1").rmdir()
+        with node.store.change(table_id, author="ann") as change:
+            dropped = change.visible(RowKind.PARTITION, ["k=1"])
+            change.stage(remove=[row.row_id for row in dropped.values()])
+    assert findings(store) == []
 
 
 def test_files_that_no_row_names_are_leftovers_and_no_errors(store: Store) -> None:

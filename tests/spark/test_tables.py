@@ -191,6 +191,9 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     then = tables.read("shop.b", version=before.catalog_version)
     assert rows(then) == {(1, 2, "x"): 1}
 
+    assert tables.alter("shop.c", new_name="shop.d").descriptor.name == "d"
+    assert tables.alter("shop.d", new_name="c").descriptor.name == "c"
+
     tables.drop("shop.c")
     assert tables.list("shop") == ("shop.a",)
     assert rows(tables.read("shop.b", version=before.catalog_version)) == {(1, 2, "x"): 1}
@@ -210,6 +213,14 @@ def test_what_cannot_be_altered_or_dropped_changes_nothing(tables: Tables) -> No
     tables.drop("shop.never", if_exists=True)
     plain = TableDefinition(name="plain", columns=(ColumnDefinition("id", BIGINT),))
     tables.session.execute(CreateTable(schema="shop", definition=plain))
+    for wrong, what in (
+        (lambda: tables.create("shop.p", "id INT", partitioned_by="id"), r"\['id'\]"),
+        (lambda: tables.create("shop.p", "id INT", primary_key="id"), r"\['id'\]"),
+        (lambda: tables.read("shop.t", version="abc"), "whole number, not 'abc'"),  # type: ignore[arg-type]  # wrong
+        (lambda: tables.read("shop.t", time="1969-01-01"), "from 1970"),
+    ):
+        with pytest.raises(InvalidInput, match=what):
+            wrong()
     for change in (tables.drop, lambda name: tables.alter(name, add="v INT")):
         with pytest.raises(InvalidInput, match="not a transactional table"):
             change("shop.plain")

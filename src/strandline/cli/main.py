@@ -6,7 +6,9 @@ is imported when it is called: ``strandline --help`` imports none of them.
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -25,6 +27,9 @@ class Entry:
     module: str
     summary: str
 
+
+IO_ERROR = 74
+"""The exit status where the system refuses to read or write, as sysexits.h has it."""
 
 COMMANDS = {
     "serve": Entry("settings", "Run a node on the store in a folder."),
@@ -83,6 +88,18 @@ class _Commands(click.Group):
             meant = f"; is {near[0]} meant?" if near else ""
             ctx.fail(f"there is no command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
+
+    def main(self, *arguments: Any, **named: Any) -> Any:  # Any: those of click
+        try:
+            try:
+                return super().main(*arguments, **named)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            click.echo(f"strandline: {in_one_line(str(error))}", err=True)
+            with suppress(OSError):  # what is left of the output goes nowhere
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(IO_ERROR)
 
     def invoke(self, ctx: click.Context) -> Any:  # Any: what the command returns
         try:

@@ -246,6 +246,8 @@ def accept_loss(folder: Path) -> None:
     running.
     """
     before, now = store_database.accept_loss(ensure_store(folder).parent)
+    if all(now.get(name, 0) >= number for name, number in before.items()):
+        click.echo("nothing is missing, so there was no loss to accept")
     for name, number in now.items():
         lost = max(0, before.get(name, 0) - number)
         click.echo(f"{name} {number}" + (f", {lost} lost" if lost else ""))

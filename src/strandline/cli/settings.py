@@ -238,7 +238,7 @@ def _places(
 ) -> list[_Place]:
     """What each place gives, the one that wins last."""
     places: list[_Place] = []
-    if folder is not None and (folder / FILE_NAME).is_file():
+    if folder is not None and _has_settings(folder):
         places.append(_of_file(folder / FILE_NAME))
     if config is not None:
         places.append(_of_file(config))
@@ -251,6 +251,16 @@ def _places(
     given = [(REGISTRY[name], value) for name, value in options.items() if value is not None]
     places.append((lambda setting: f"option {setting.option}", given))
     return places
+
+
+def _has_settings(folder: Path) -> bool:
+    try:
+        return (folder / FILE_NAME).is_file()
+    except PermissionError as error:
+        raise InvalidInput(
+            f"you may not look into the folder {folder}; run this as its owner, or let its owner"
+            " set file_access and the permissions of the folder"
+        ) from error
 
 
 def _of_file(file: Path) -> _Place:

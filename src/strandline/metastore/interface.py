@@ -49,6 +49,8 @@ class AsOf:
     def __post_init__(self) -> None:
         if self.version is not None and self.time is not None:
             raise InvalidInput("name a version or a time, not both")
+        if self.version is not None and not isinstance(self.version, int):
+            raise InvalidInput(f"a version is a whole number, not {self.version!r}")
         if self.version is not None and self.version < 0:
             raise InvalidInput(
                 f"version {self.version} cannot be: versions are counted from 0, and without "

@@ -77,10 +77,13 @@ class PartitionPlaces:
             return place
         return f"{GONE}{self._table.name}/{row.name}"
 
-    def is_purged(self, row: Row) -> bool:
-        """Whether the files of the partition were deleted when it was dropped."""
+    def is_kept(self, row: Row) -> bool:
+        """Whether the files of a partition that was dropped went with it, and are still there.
+
+        Spark deletes those of an INSERT OVERWRITE itself, and drops the partition without them.
+        """
         _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
-        return move is not None and move.target == PURGED
+        return move is not None and move.target != PURGED
 
     def is_own(self, row: Row) -> bool:
         """Whether the folder of the partition is Strandline's to move."""

@@ -161,6 +161,12 @@ class PendingTransaction(AbstractContextManager[TablesTransaction]):
         raise AttributeError(name)
 
 
+def _texts(what: str, values: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise InvalidInput(f"{what} is a list of texts, like [{values!r}]")
+    return tuple(values)
+
+
 class Tables:
     """Transactional tables, read and written by ``spark``; ``session`` says which files they are.
 
@@ -198,8 +204,8 @@ class Tables:
                 columns=column_definitions(schema),
                 transactional=True,
                 provider=PROVIDER,
-                primary_key=tuple(primary_key),
-                partitioned_by=tuple(partitioned_by),
+                primary_key=_texts("primary_key", primary_key),
+                partitioned_by=_texts("partitioned_by", partitioned_by),
                 properties=canonical_properties(properties or {}),
                 comment=comment,
             ),
@@ -251,12 +257,13 @@ class Tables:
 
         First the columns ``drop`` go, then those of ``rename`` (old name → new name) are renamed,
         then ``add``, a schema as in `create`, is put at the end: NULL in the rows that are there.
-        ``new_name`` is the table's, in its schema. Raises `ObjectNotFound`, `AlreadyExists`,
-        `IllegalChange`, and `InvalidInput` for a table that is not transactional; then nothing was
-        changed.
+        ``new_name`` is the table's, in its schema, or like ``schema.table``. Raises
+        `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, and `InvalidInput` for a table that is
+        not transactional; then nothing was changed.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema, table = qualified.schema, qualified.name
+        altered = QualifiedName.parse(name if new_name is None else new_name, default_schema=schema)
         self._refuse_plain(name)
         commands: MutableSequence[Command] = []
         if drop:
@@ -267,12 +274,15 @@ class Tables:
             columns = column_definitions(add)
             commands.append(AddColumns(schema=schema, table=table, columns=columns))
         if new_name is not None:
-            commands.append(RenameTable(schema=schema, table=table, new_name=new_name))
+            commands.append(
+                RenameTable(
+                    schema=schema, table=table, new_name=altered.name, new_schema=altered.schema
+                )
+            )
         if not commands:
             raise InvalidInput(f"nothing to alter in {name}: give add, rename, drop or new_name")
         executed = self.session.execute(commands)
-        altered_name = str(QualifiedName(schema, new_name or table))
-        return self.session.table(altered_name, at=AsOf(version=executed.version))
+        return self.session.table(str(altered), at=AsOf(version=executed.version))
 
     def _exists(self, name: str) -> bool:
         try:

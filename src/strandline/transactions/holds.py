@@ -194,9 +194,14 @@ class Holds:
             now = take_time(connection, self._clock)
             given = _given_watermark(connection)
             needs = [
-                (Timestamp(row.time), f"hold {row.hold_id} of {row.owner}")
+                (
+                    Timestamp(row.time),
+                    f"hold {row.hold_id} of {row.owner}",
+                    f" (for a {row.kind}, until {format_timestamp(Timestamp(row.expires))} if it is"
+                    " not renewed)",
+                )
                 for row in connection.execute(
-                    select(HOLD.c.time, HOLD.c.hold_id, HOLD.c.owner)
+                    select(HOLD.c.time, HOLD.c.hold_id, HOLD.c.owner, HOLD.c.kind, HOLD.c.expires)
                     .where(HOLD.c.expires > now, HOLD.c.time >= given, HOLD.c.time <= to)
                     .order_by(HOLD.c.time, HOLD.c.hold_id)
                     .limit(1)
@@ -204,12 +209,12 @@ class Holds:
             ]
             oldest_begin = records.oldest_begin(connection)
             if oldest_begin is not None and oldest_begin <= to:
-                needs.append((oldest_begin, "an open transaction"))
-            for since, holder in sorted(needs):
+                needs.append((oldest_begin, "an open transaction", ""))
+            for since, holder, until in sorted(needs):
                 raise Conflict(
                     f"history cannot be trimmed up to {format_timestamp(to)}: {holder} needs the"
-                    f" history from {format_timestamp(since)} on; trim to an older version, or end"
-                    " it first"
+                    f" history from {format_timestamp(since)} on{until}; trim to an older version,"
+                    " or wait for its end: `strandline holders` lists what needs history"
                 )
             if to > given:
                 _set_watermark(connection, to)
