@@ -361,7 +361,7 @@ def test_a_node_with_a_verifier_refuses_the_rest(proving: str, secret: str | Non
     )
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"].startswith("Basic ")
-    assert answer.json()["code"] == "permission_denied"
+    assert (answer.json()["code"], answer.json()["status"]) == ("permission_denied", 401)
 
 
 USER = "x-strandline-user"

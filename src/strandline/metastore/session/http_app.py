@@ -54,7 +54,6 @@ from strandline.metastore.session.callers import (
 )
 from strandline.metastore.session.calls import (
     CALLS,
-    PREFIX,
     PROTOCOL,
     PROTOCOL_HEADER,
     Call,
@@ -176,10 +175,10 @@ class HttpApplication:
         path = request.path
         methods, serve = self._routes.get(path, ((), None))
         if serve is None:
-            known = ", ".join(path.removeprefix(f"{PREFIX}/") for path in self._routes)
+            known = ", ".join(self._routes)
             raise NotFound(
-                f"{path[:80]!r} is not there; below {PREFIX}/ are: {known}; a client has to be of"
-                f" the node's release, which is {__version__}"
+                f"{path[:80]!r} is not there; there are: {known}; a client has to be of the node's"
+                f" release, which is {__version__}"
             )
         if request.method not in methods:
             raise UnsupportedOperation(
@@ -307,17 +306,16 @@ class HttpApplication:
         self._errors += 1
         if not isinstance(error, StrandlineError):
             logger.error("a request failed inside", exc_info=error)
-        answer = _error_answer(error)
+        answer = _error_answer(error, status=401 if isinstance(error, Unproved) else None)
         if isinstance(error, Overloaded):
             answer.headers["Retry-After"] = str(RETRY_SECONDS)
         if isinstance(error, BodyTooLate):
             answer.headers["Connection"] = "close"
         if isinstance(error, Unproved):
-            answer.status = 401
             answer.headers["WWW-Authenticate"] = 'Basic realm="strandline", charset="UTF-8"'
         return answer
 
 
-def _error_answer(error: BaseException) -> Answer:
-    status, body = write_error(error)
+def _error_answer(error: BaseException, *, status: int | None = None) -> Answer:
+    status, body = write_error(error, status=status)
     return Answer(body, PROBLEM_TYPE, status)

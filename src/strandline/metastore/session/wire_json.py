@@ -92,8 +92,10 @@ def parse_json(data: bytes) -> Json:
         raise InvalidInput(f"the body is not JSON: {error}") from None
 
 
-def write_error(error: BaseException) -> tuple[int, bytes]:
+def write_error(error: BaseException, *, status: int | None = None) -> tuple[int, bytes]:
     """The HTTP status and body for ``error``; what is not ours is an internal error.
+
+    ``status`` is given where that of the error's kind does not hold.
 
     The body is an object of RFC 9457 with the error's ``code`` beside its members.
     """
@@ -102,7 +104,7 @@ def write_error(error: BaseException) -> tuple[int, bytes]:
     else:
         code = StrandlineError.code
         message = f"the node failed inside ({type(error).__name__}); its log says where"
-    status = surface_of(error).http
+    status = status or surface_of(error).http
     problem = {
         "type": f"urn:strandline:error:{code}",
         "title": code.replace("_", " ").capitalize(),
