@@ -278,6 +278,8 @@ def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: 
 
         def add(*values: str) -> None:
             rows = [PartitionRow(values=(value,), location=f"k={value}") for value in values]
+            for row in rows:
+                (store / "warehouse/shop.db/sales" / row.location).mkdir()
             with node.store.change(table.id, author="ann") as change:
                 change.stage(add=[new_partition(row, name=row.location) for row in rows])
 
@@ -309,6 +311,9 @@ def test_drops_of_partitions_that_are_long_apart_are_no_single_drop(store: Path)
         node.session(user="ann").execute(CreateTable(schema="shop", definition=definition))
         table = node.session(user="ann").table("shop.late").descriptor
         rows = [PartitionRow(values=(value,), location=f"k={value}") for value in "12"]
+        folder = store / "warehouse/shop.db/late"
+        for row in rows:
+            (folder / row.location).mkdir()
         with node.store.change(table.id, author="ann") as change:
             change.stage(add=[new_partition(row, name=row.location) for row in rows])
         for name in ("k=1", "k=2"):
@@ -316,4 +321,8 @@ def test_drops_of_partitions_that_are_long_apart_are_no_single_drop(store: Path)
             with node.store.change(table.id, author="ann") as change:
                 gone = change.visible(RowKind.PARTITION, [name]).values()
                 change.stage(remove=[row.row_id for row in gone])
-        assert node.session(user="ann").undrop_partitions("shop.late") == ["k=2"]
+        session = node.session(user="ann")
+        assert session.undrop_partitions("shop.late") == ["k=2"]
+        (folder / "k=1").rmdir()  # as an INSERT OVERWRITE does before it drops it
+        with pytest.raises(NotFound, match="its files were deleted before it was dropped"):
+            session.undrop_partitions("shop.late", partitions=["k=1"])

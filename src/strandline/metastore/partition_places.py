@@ -173,9 +173,15 @@ class PartitionPlaces:
         Raises `ObjectNotFound` where its files are gone, `IllegalChange` where others lie there.
         """
         location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        place = resolve_location(self._location, location)
         if move is None:
+            if self.is_own(row) and not self._folders.exists(place):
+                raise ObjectNotFound(
+                    f"partition {row.name} of {self._table.name} cannot be brought back: its files"
+                    " were deleted before it was dropped, as INSERT OVERWRITE does"
+                )
             return None
-        place, aside = resolve_location(self._location, location), self._aside_of(move)
+        aside = self._aside_of(move)
         moved = None
         if aside is None or not self._folders.exists(aside):
             if aside is None or not self._folders.exists(place):
