@@ -34,7 +34,7 @@ class Settings:
     ``thrift_host``: the address of the Hive Metastore protocol, if it is another one. Its clients
     cannot prove who they are.
     ``users_file``: the path of a file of users and their tokens, as ``strandline token`` makes it.
-    With it, every call over HTTP has to bring one.
+    With it, every call over HTTP has to bring one; what watches a node needs none.
     ``tls_certificate``: the path of a certificate, with its chain, in PEM. With it, both ports
     speak TLS.
     ``tls_key``: the path of its private key in PEM, if that is not in the same file.
