@@ -256,9 +256,9 @@ def undrop_partitions(
     """Bring partitions of a plain table back, each as it was when it was dropped last.
 
     ``names`` are like ``year=2013/month=1``; without any, all partitions of the last drop: what
-    one statement dropped, also by several requests. Returns the names. Raises `ObjectNotFound`
-    where none was dropped or the files are gone, `AlreadyExists` where one is there,
-    `IllegalChange` where other files lie in its folder.
+    one statement dropped, also by several requests, and is not there again. Returns the names.
+    Raises `ObjectNotFound` where none was dropped or the files are gone, `AlreadyExists` where one
+    that is named is there, or all are, `IllegalChange` where other files lie in its folder.
     """
     if table.transactional or not table.partition_columns:
         raise InvalidInput(f"{table.name} has no partitions that could be dropped")
@@ -271,7 +271,13 @@ def undrop_partitions(
             if missing or not rows:
                 what = f"partition {missing[0]}" if missing else "partitions"
                 raise ObjectNotFound(f"no dropped {what} of {table.name} is kept")
-            _refuse_present(change, table, rows)
+            there = change.visible(rows[0].kind, [row.name for row in rows])
+            if there and (names or len(there) == len(rows)):
+                raise AlreadyExists(
+                    f"partition {min(there)} of {table.name} is there; drop or rename it first"
+                )
+            rows = [row for row in rows if row.name not in there]
+            statistics = [row for row in statistics if row.name not in there]
             for row in rows:
                 back = places.bring_back(change, row)
                 if back is not None:
@@ -287,12 +293,3 @@ def undrop_partitions(
 
 def _again(row: Row) -> NewRow:
     return NewRow.of(row.content, name=row.name, bucket=row.bucket)
-
-
-def _refuse_present(change: Staging, table: TableDescriptor, rows: Sequence[Row]) -> None:
-    kind = rows[0].kind
-    there = change.visible(kind, [row.name for row in rows])
-    if there:
-        raise AlreadyExists(
-            f"partition {min(there)} of {table.name} is there; drop or rename it first"
-        )

@@ -114,10 +114,16 @@ def test_a_drop_is_undone(hive: HiveNode, stub: Any) -> None:
     stub.drop_partition("d1", "t1", ["a"], True)
     stub.drop_partition("d1", "t1", ["b"], True)
     dropped = moment(hive)
-    assert session.undrop_partitions("d1.t1") == ["p=b"]
+    assert session.undrop_partitions("d1.t1", partitions=["p=b"]) == ["p=b"]
     assert texts(stub, "d1") == {"b": "first b", "c": "first c"}
-    assert session.undrop_partitions("d1.t1", partitions=["p=a"]) == ["p=a"]
+    assert session.undrop_partitions("d1.t1") == ["p=a"]  # what is left of the last drop
     assert texts(stub, "d1") == texts(stub, before) == FIRST
+    with pytest.raises(AlreadyExists, match="p=a"):
+        session.undrop_partitions("d1.t1")
+    stub.drop_partition("d1", "t1", ["a"], True)  # as one statement of Spark's does
+    stub.drop_partition("d1", "t1", ["c"], True)
+    assert session.undrop_partitions("d1.t1") == ["p=a", "p=c"]
+    assert texts(stub, "d1") == FIRST
     assert set(texts(stub, dropped)) == {"c"}
     # What was brought back is dropped again like any other.
     stub.drop_partition("d1", "t1", ["b"], True)
