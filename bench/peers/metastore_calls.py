@@ -78,9 +78,9 @@ class Connection:
             return
         self._socket.sendall(request)
         buffer, received = self._buffer, self._receive()
-        if received < min(length, len(buffer)):
-            received += self._receive(at=received)
         body = 12 + len(name)
+        while received < body + 3:
+            received += self._receive(at=received)
         is_reply = buffer[3] == REPLY
         if not is_reply or not (buffer[body] == 0 or buffer[body + 1 : body + 3] == b"\0\0"):
             raise RuntimeError(f"{name.decode()} failed: {bytes(buffer[:received])!r}")

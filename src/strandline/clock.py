@@ -70,7 +70,7 @@ def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
     """
     if not 0 <= milliseconds < _PHYSICAL_LIMIT:
         raise InvalidInput(
-            f"times are from 1970 to the year 6429; {milliseconds} ms since 1970 is none"
+            f"times lie from 1970 to the year 6429, and {milliseconds} ms since 1970 does not"
         )
     if not 0 <= logical <= _LOGICAL_MASK:
         raise InvalidInput(f"logical time is out of bounds: {logical}")

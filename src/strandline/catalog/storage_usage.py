@@ -118,7 +118,7 @@ def record_storage_usage(
     *,
     catalog: Catalog,
     at: Timestamp,
-    retention_ms: int = 0,
+    retention_ms: int,
 ) -> None:
     """Record those of ``sizes``, by table id, that are not the ones in the log.
 

@@ -96,9 +96,11 @@ class _Commands(click.Group):
             finally:
                 sys.stdout.flush()
         except OSError as error:
-            click.echo(f"strandline: {in_one_line(str(error))}", err=True)
             with suppress(OSError):  # what is left of the output goes nowhere
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, BrokenPipeError):  # the reader has what it wanted
+                sys.exit(1)
+            click.echo(f"strandline: {in_one_line(str(error))}", err=True)
             sys.exit(IO_ERROR)
 
     def invoke(self, ctx: click.Context) -> Any:  # Any: what the command returns

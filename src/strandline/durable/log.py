@@ -211,9 +211,9 @@ class UpdateLog(ABC):
     def compact(self, up_to: int, token: FenceToken) -> bool:
         """Let go of all versions below ``up_to``, to which ``since`` moves.
 
-        Objects of append-only kinds stay.
-        False, and nothing changed, when ``since`` is there or above it already. Raises `Fenced`,
-        and `VersionNotFound` for a version that is not in the log.
+        Objects of append-only kinds stay. False, and nothing changed, when ``since`` is there or
+        above it already. Raises `Fenced`, and `VersionNotFound` for a version that is not in the
+        log.
         """
 
     def copy_blobs(self, folder: Path) -> frozenset[str]:

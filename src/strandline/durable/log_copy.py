@@ -6,7 +6,7 @@ original before. So whoever comes may make it level, several at once too: two th
 updates append them once, by their ids. What a crash leaves is a copy that is behind.
 
 Where the original begins with a snapshot above all that the copy has, the copy gets updates that
-lead to the snapshot, and is compacted to it. They are made up: each audit event stands in the
+lead to the snapshot, and is compacted to it. They are made up: what is append-only stands in the
 version that it is of, each object is written by an update with the time at which it last changed,
 and the versions between are empty. So every log takes a history that was trimmed by what it can do
 anyway. *Rejected*: an operation of every log that begins with a snapshot (each would need a way to

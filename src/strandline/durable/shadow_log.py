@@ -3,9 +3,8 @@
 The **first** decides: its append orders an update and gives it its time, and its refusal is the
 answer. The **second** follows. Before each call it is brought to the first's upper, with the
 first's own updates and their times, to the first's since, and to what the first has pruned, by the
-caller that finds it behind.
-Then the call is made on both, and the answers are compared. A difference is a `CorruptData` that
-shows both answers.
+caller that finds it behind. Then the call is made on both, and the answers are compared. A
+difference is a `CorruptData` that shows both answers.
 
 So a process that dies between the two leaves the second behind, and the next call of any process
 makes it level. Several processes need nothing more: two that bring the second level append the same

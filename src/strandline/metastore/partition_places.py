@@ -77,8 +77,8 @@ class PartitionPlaces:
             return place
         return f"{GONE}{self._table.name}/{row.name}"
 
-    def is_kept(self, row: Row) -> bool:
-        """Whether the files of a partition that was dropped went with it, and are still there.
+    def went_aside(self, row: Row) -> bool:
+        """Whether the files of a partition that was dropped were moved aside with it.
 
         Spark deletes those of an INSERT OVERWRITE itself, and drops the partition without them.
         """

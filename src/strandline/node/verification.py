@@ -304,7 +304,7 @@ class Verification:
             if not _decodes(row):
                 continue
             place = places.place(row)
-            if row.row_id in removed and not (places.is_kept(row) and places.is_own(row)):
+            if row.row_id in removed and not (places.went_aside(row) and places.is_own(row)):
                 continue
             if place.startswith(GONE) or (folders.reaches(place) and not folders.exists(place)):
                 yield Finding(

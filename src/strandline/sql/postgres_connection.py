@@ -167,6 +167,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return _inserting(plain["head"], plain["tail"] or "", rows)
 
     @contextmanager
+    def remembering_none(self) -> Iterator[None]:
+        """For texts that do not come again: the driver keeps each text that it may prepare."""
+        threshold, self.prepare_threshold = self.prepare_threshold, None
+        try:
+            yield
+        finally:
+            self.prepare_threshold = threshold
+
+    @contextmanager
     def keeping_prepared(self) -> Iterator[None]:
         """For a text of `executing`: where it fails, what it prepares may not have come so far."""
         before = self.prepared.copy()

@@ -157,8 +157,9 @@ def _changed(driver: Any, waiting: Waiting) -> Any:
     texts = driver.inserting(statement, rows) if len(rows) >= _MANY else None
     if texts is None:
         return _change_each(driver, formatted(statement), rows)
-    for text in texts:
-        cursor = _sent(driver.cursor(), text, None)
+    with driver.remembering_none():
+        for text in texts:
+            cursor = _sent(driver.cursor(), text, None)
     return cursor
 
 

@@ -61,7 +61,7 @@ def test_a_planted_fault_is_found(
     "DID NOT RAISE Fenced",
 )
 def the_fence_token_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shard_state, "check_fence", lambda state, fence: None)
+    patch.setattr(shard_state, "refuse_other_token", lambda current, token: None)
 
 
 @found_by(

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import groupby
 
 from strandline.durable.collections import APPEND_ONLY, LASTING
-from strandline.durable.log import Frontier, refuse_absent
+from strandline.durable.log import Frontier, refuse_absent, refuse_other_token
 from strandline.durable.persist.shard import PART_ROWS, REFUSED, Shard
 from strandline.durable.persist.shard_state import (
     Batch,
@@ -31,7 +31,6 @@ from strandline.durable.persist.shard_state import (
     ShardState,
     Superseded,
     UploadExpired,
-    check_fence,
     raise_floor,
     rewrite,
     seqno_of,
@@ -97,7 +96,7 @@ class Maintenance:
         """Move ``since`` to ``up_to``; see `UpdateLog.compact`."""
         while True:
             state = self._shard.refresh()
-            check_fence(state, fence)
+            refuse_other_token(state.fence, fence)
             if up_to <= state.since:
                 return False
             refuse_absent(up_to, Frontier(state.since, state.upper))

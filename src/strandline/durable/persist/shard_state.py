@@ -385,7 +385,7 @@ def compare_and_append(append: Append) -> Command:
         for writer in state.writers:
             if writer.id == append.writer and writer.token == append.token:
                 raise AlreadyCommitted(writer.time)
-        check_fence(state, append.fence)
+        refuse_other_token(state.fence, append.fence)
         if state.upper != batch.lower:
             raise OutOfSync(
                 f"version {batch.lower} was asked for, the next version is {state.upper}"
@@ -408,11 +408,6 @@ def _added(batches: Batches) -> Replaced:
     return Replaced(batches[0].lower, batches[-1].upper, batches) if batches else NOTHING_REPLACED
 
 
-def check_fence(state: ShardState, fence: FenceToken | None) -> None:
-    """Raise `Fenced` where the shard's fence token is another one."""
-    refuse_other_token(state.fence, fence)
-
-
 def check_uploads(state: ShardState, uploads: Iterable[BlobRef]) -> None:
     """Raise `UploadExpired` where one of ``uploads``, which no state names, may have been swept."""
     for ref in uploads:
@@ -432,7 +427,7 @@ def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
     """
 
     def command(state: ShardState) -> ShardDiff:
-        check_fence(state, fence)
+        refuse_other_token(state.fence, fence)
         if up_to <= dict(state.pruned).get(kind, 0):
             raise Superseded(f"{kind} is pruned up to version {up_to} already")
         return replace(next_diff(state), pruned=(kind, up_to))
@@ -479,7 +474,7 @@ def rewrite(change: Rewrite) -> Command:
 
     def command(state: ShardState) -> ShardDiff:
         if change.since is not None:
-            check_fence(state, change.fence)
+            refuse_other_token(state.fence, change.fence)
         same_rows = state.batches[: len(base.batches)] == base.batches and all(
             batch in state.appended for batch in base.appended
         )
