@@ -17,6 +17,7 @@ from strandline.sql import (
     run,
     run_all,
     run_at_commit,
+    run_in_parts,
     value,
 )
 from tests.sql.work import COUNTER, put
@@ -75,6 +76,25 @@ def test_changes_that_wait_for_no_answer_are_there_for_the_next_question(
         assert answers == [[(41,)], [(3,)]]
         change_each(connection, "DELETE FROM counter WHERE id = ?", [(3,)])
     assert database.rows("SELECT * FROM counter") == [(1, 11)]
+
+
+def test_a_statement_that_is_read_in_parts_ends_with_the_error_that_cuts_it_short(
+    database: Database,
+) -> None:
+    """Left open, it would keep its snapshot, and be closed behind its connection."""
+    with database.write() as connection:
+        rows: list[tuple[Any, ...]] = [(number, number) for number in range(5)]
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", rows)
+    with database.read() as connection:
+        with run_in_parts(connection, "SELECT id FROM counter ORDER BY id", rows=2) as parts:
+            assert list(parts) == [[(0,), (1,)], [(2,), (3,)], [(4,)]]
+        with (
+            pytest.raises(ZeroDivisionError),
+            run_in_parts(connection, "SELECT id FROM counter", rows=2) as cut,
+        ):
+            raise ZeroDivisionError(next(cut))
+        with pytest.raises(Exception, match="closed"):
+            next(cut)
 
 
 HARD_TEXTS = [

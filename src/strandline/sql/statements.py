@@ -9,7 +9,7 @@ whole numbers, are parameters.
 
     run(connection, "SELECT name FROM t WHERE id = ?", (7,))       all rows, as tuples
     first_row(…), value(…)                                         one of them, or its first column
-    run_in_parts(…, rows=500)                                      lists of so many of them
+    with run_in_parts(…, rows=500) as parts:                       lists of so many of them
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
     run_all(connection, (statement, parameters), …)                the rows of each of them
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
@@ -89,20 +89,22 @@ def value(
     return rows[0][0] if rows else None
 
 
+@contextmanager
 def run_in_parts(
     connection: Connection,
     statement: str,
     parameters: tuple[Parameter, ...] = (),
     *,
     rows: int,
-) -> Iterator[list[Row]]:
-    """All rows of ``statement``, so many at once: what a caller may give up on the way."""
-    cursor = _sent(_driver_of(connection).cursor(), _text_for(connection, statement), parameters)
-    try:
-        while part := cursor.fetchmany(rows):
-            yield part
-    finally:
-        cursor.close()
+) -> Iterator[Iterator[list[Row]]]:
+    """All rows of ``statement``, so many at once: what a caller may give up on the way.
+
+    The statement ends with the block. Left to the collector of garbage, one that an error cut short
+    would keep its snapshot, and could outlive its connection.
+    """
+    text = _text_for(connection, statement)
+    with closing(_sent(_driver_of(connection).cursor(), text, parameters)) as cursor:
+        yield iter(lambda: cursor.fetchmany(rows), [])
 
 
 def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:

@@ -7,8 +7,10 @@ out here, since there are few of them and a statement's parameters are limited.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection
@@ -114,15 +116,17 @@ def visible_rows(
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
     for statement, parameters in asking_visible(table_id, kind, names, hwm=write_ids.hwm):
+        reading: AbstractContextManager[Iterable[Sequence[Any]]]
         if names is None:
-            rows = _fetched(connection, statement, parameters)
+            reading = _fetched(connection, statement, parameters)
         else:
-            rows = work.spending(run(connection, statement, parameters))
-        for columns in rows:
-            if valid(columns[_WRITE_ID]):
-                stored.append(columns)
-                if columns[_REMOVER] is not None and valid(columns[_REMOVER]):
-                    removed.add(columns[_ID])
+            reading = nullcontext(work.spending(run(connection, statement, parameters)))
+        with reading as rows:
+            for columns in rows:
+                if valid(columns[_WRITE_ID]):
+                    stored.append(columns)
+                    if columns[_REMOVER] is not None and valid(columns[_REMOVER]):
+                        removed.add(columns[_ID])
     newest: dict[str, Sequence[Any]] = {}
     for columns in stored:
         other = newest.get(columns[_NAME])
@@ -177,13 +181,13 @@ def cleaned_tables(connection: Connection) -> dict[int, Timestamp]:
     return {table_id: Timestamp(up_to) for table_id, up_to in rows}
 
 
+@contextmanager
 def _fetched(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...]
-) -> Iterator[Sequence[Any]]:
+) -> Iterator[Iterable[Sequence[Any]]]:
     """The rows of a statement, fetched many at once. Raises `TooLong`."""
-    for part in run_in_parts(connection, statement, parameters, rows=CHUNK):
-        work.spend(len(part))
-        yield from part
+    with run_in_parts(connection, statement, parameters, rows=CHUNK) as parts:
+        yield work.spending(chain.from_iterable(parts))
 
 
 def _narrowed(
@@ -372,13 +376,14 @@ def table_contents(
     up_to = cleaned_up_to(connection, table_id)
     aborted = _aborted_write_ids(connection, table_id)
     of_table = f"SELECT {_COLUMNS} {_FOR_MEMORY}"
-    rows = map(_row, _fetched(connection, of_table, (table_id,)))
+    with _fetched(connection, of_table, (table_id,)) as fetched:
+        rows = tuple(row for row in map(_row, fetched) if row.write_id not in aborted)
     removed = run(
         connection, "SELECT row_id, write_id FROM store_removal WHERE table_id = ?", (table_id,)
     )
     removals = [Removal(row_id, table_id, write_id) for row_id, write_id in removed]
     return TableContents(
-        rows=tuple(row for row in rows if row.write_id not in aborted),
+        rows=rows,
         removals=tuple(removal for removal in removals if removal.write_id not in aborted),
         committed=committed,
         event_id=event_id,
