@@ -26,6 +26,7 @@ from strandline.model.partitioning import (
     Transform,
     TransformKind,
 )
+from strandline.node.database_mark import DatabaseTime
 from tests.golden.goldens_0_1_0 import STORAGE, STORAGE_PAYLOAD
 from tests.golden.goldens_0_2_0 import COLUMN, COLUMNS, GRANT_LIST, GRANTS
 from tests.golden.goldens_0_2_1 import TIME, TIME_BYTES
@@ -180,6 +181,7 @@ GOLDENS: list[tuple[object, bytes]] = [
             n(2), text("b"), n(4), text("storage_usage_event"), n(3),
         ),
     ),
+    (DatabaseTime(TIME), sealed(76, 1, TIME_BYTES)),
     (ANALYZED, sealed(48, 1, ANALYZED_PAYLOAD)),
     (StatisticsRow(columns=(ANALYZED,)), sealed(49, 1, n(1), nested(48, 1, ANALYZED_PAYLOAD))),
 ]  # fmt: skip

@@ -95,6 +95,13 @@ class PostgresServer:
         self._connection(self.url()).execute(create.encode())
         return self.url(database=name)
 
+    def copy_of_database(self, address: str) -> str:
+        """The address of a copy of the database at ``address``, to which nobody is connected."""
+        name = f"d{next(_schemas)}"
+        original = address.rpartition("/")[2]
+        self._connection(self.url()).execute(f"CREATE DATABASE {name} TEMPLATE {original}".encode())
+        return self.url(database=name)
+
     def new_empty_database(self) -> str:
         """The name of a database without tables, for another program."""
         name = f"d{next(_schemas)}"

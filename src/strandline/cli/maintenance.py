@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,12 @@ import click
 from strandline.cli.changes import joining
 from strandline.cli.options import FILE_TYPE, FOLDER, OUTPUT, STORE, USER, Store, print_json
 from strandline.cli.settings import load
-from strandline.cli.stores import address_of, database_of, ensure_store
+from strandline.cli.stores import address_of, database_at, database_of, ensure_store
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.durable import durable_state
 from strandline.errors import CorruptData, InvalidInput, surface_of
 from strandline.logs import in_one_line
+from strandline.metastorage import open_metastorage
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node import relocation, store_database
@@ -33,6 +34,7 @@ from strandline.node.address import StoreAddress, shown_address, store_address
 from strandline.node.backup import Manifest, back_up
 from strandline.node.backup import restore as restore_backup
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
+from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database
 from strandline.node.store_database import compare_head, refuse_older_parts
 from strandline.node.verification import Finding, Verification, Verified
@@ -134,20 +136,36 @@ _OLDER = (
 def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
     """The store as it is, however damaged it may be."""
     address = address_of(store)
-    with closing(_database(address)) as database:
+    clock = HybridClock()
+    with ExitStack() as opened, closing(_database(address)) as database:
         refuse_older_parts(database, todo=_OLDER)
-        clock = HybridClock()
         with reading_catalog_log(LogPlace(database, address, clock)) as log:
             yield Verification(
                 database,
                 durable_state(log).open_read_only,
                 NotificationLog(database, clock),
                 folders=_folders(address, database),
-                compare_head=partial(compare_head, address.folder, database)
-                if address.folder is not None and isinstance(database, SqliteDatabase)
-                else None,
+                compare_head=_comparing(address, database, clock, opened),
                 pages=pages,
             )
+
+
+def _comparing(
+    address: StoreAddress, database: Database, clock: HybridClock, opened: ExitStack
+) -> Callable[[], None] | None:
+    """What compares the database with what stands outside of it, if anything does."""
+    if isinstance(database, SqliteDatabase) and address.folder is not None:
+        return partial(compare_head, address.folder, database)
+    if address.is_one_database:
+        return None
+    mark = opened.enter_context(_mark_of(address, clock))
+    return lambda: mark.compare(mark.says(), database)
+
+
+@contextmanager
+def _mark_of(address: StoreAddress, clock: HybridClock) -> Iterator[DatabaseMark]:
+    with closing(open_metastorage(address.catalog, clock)) as metastorage:
+        yield DatabaseMark(metastorage, address.name)
 
 
 def _database(address: StoreAddress) -> Database:
@@ -235,19 +253,45 @@ def relocate(folder: Path, *, copy: bool) -> None:
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.confirmation_option(prompt="What the store has lost will be gone for good. Go on?")
-def accept_loss(folder: Path) -> None:
-    """Go on with the store in FOLDER although a part of what was committed is missing.
+def accept_loss(store: Store) -> None:
+    """Go on with STORE although a part of what was committed is missing.
 
-    A node refuses a database that is older than the file strandline.head beside it says: its
-    write-ahead log was cut or removed, or the database alone was put back from an older day. First
-    look for a backup of the whole folder. This command writes strandline.head anew. No node may be
-    running.
+    A node refuses a database that is older than what stands outside of it says: the file
+    strandline.head in the folder of the store, or etcd, where it keeps the catalog. The write-ahead
+    log was cut or removed, or the database alone was put back from an older day. First look for a
+    backup of the whole store. No node may be running.
     """
-    before, now = store_database.accept_loss(ensure_store(folder).parent)
+    address = address_of(store)
+    if address.folder is not None:
+        _accept_loss_of_folder(ensure_store(address.folder).parent)
+        return
+    if address.is_one_database:
+        raise InvalidInput(
+            f"{address.name} keeps the catalog and the rows, which are restored together;"
+            " accept-loss is for a store in a folder, and for one whose catalog is in etcd"
+        )
+    clock = HybridClock()
+    with (
+        database_at(address, read_only=False) as database,
+        _mark_of(address, clock) as mark,
+    ):
+        time, said = mark.accept_loss(database, clock)
+    if time < said:
+        click.echo(f"lost: what was written between {format_timestamp(time)} and")
+        click.echo(f"      {format_timestamp(said)}; the store can be opened")
+    else:
+        click.echo(_NO_LOSS)
+
+
+_NO_LOSS = "nothing is missing, so there was no loss to accept"
+
+
+def _accept_loss_of_folder(folder: Path) -> None:
+    before, now = store_database.accept_loss(folder)
     if all(now.get(name, 0) >= number for name, number in before.items()):
-        click.echo("nothing is missing, so there was no loss to accept")
+        click.echo(_NO_LOSS)
     for name, number in now.items():
         lost = max(0, before.get(name, 0) - number)
         click.echo(f"{name} {number}" + (f", {lost} lost" if lost else ""))

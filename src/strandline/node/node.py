@@ -47,6 +47,7 @@ from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.node.address import StoreAddress
 from strandline.node.chores import Chores
+from strandline.node.database_mark import NOTE_SECONDS
 from strandline.node.membership import (
     Guard,
     finish_half_raised,
@@ -108,6 +109,7 @@ CACHE_FILE = "strandline.cache"
 CACHE_PAUSE_SECONDS = 0.02
 """Between two parts of that file, so that no caller waits for the thread that writes it."""
 WRITING_CACHE = "writing what is remembered"
+NOTING_MARK = "noting in etcd how far the database is"
 
 
 class Counted(Protocol):
@@ -226,6 +228,9 @@ class Node:
         store.watch()
         self._chores = chores = Chores()
         self.storage = StorageRecorder(database, folders, self.catalogs, settings, chores)
+        self._note_mark: Callable[[], object] | None = None
+        if store.mark is not None:
+            self._note_mark = partial(store.mark.note, database, clock, guard)
         self._has_reserved_ids = False
         self._cache_file: StateFile | None = None
 
@@ -334,6 +339,10 @@ class Node:
             interval = settings.storage_usage_interval_ms / 1000
             chores.repeat("storage", measure, pauses=repeat(min(interval, LOOK_SECONDS)))
 
+        if self._note_mark is not None:
+            note = {NOTING_MARK: self._note_mark}
+            chores.repeat("mark", note, pauses=chain([0.0], repeat(NOTE_SECONDS)))
+
     def _load_cache(self) -> None:
         folder, settings = self.address.folder, self.settings
         environment = self.catalogs.state.environment or ""
@@ -437,6 +446,8 @@ class Node:
         if self._has_reserved_ids:
             with suppress(StrandlineError):  # else ids are skipped by the next start
                 self.transactions.reserved_ids.release()
+            if self._note_mark is not None:
+                self._chores.do(NOTING_MARK, self._note_mark)
         self._opened_store.close()
 
     def __enter__(self) -> Node:

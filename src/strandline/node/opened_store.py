@@ -11,7 +11,7 @@ catalog               the folder's SQLite database            PostgreSQL, or etc
 all else              the same database                       PostgreSQL
 warehouse             ``warehouse`` in the folder             the folder of that setting
 same place as before  path and inode of the database          path and marker of the warehouse
-lost end of the log   told by the head file                   the server's to prevent
+lost end of the rows  told by the head file                   told by etcd, where it has the catalog
 delay, clock skew     0 and 0: one machine                    200 ms and 100 ms, or as set
 ====================  ======================================  ====================================
 """
@@ -27,11 +27,13 @@ from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import UpdateLog
 from strandline.errors import InvalidInput
+from strandline.metastorage import open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
+from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import DATABASE_FILE, settle
 from strandline.node.store_database import (
     BackgroundCheck,
@@ -59,7 +61,8 @@ class OpenedStore:
     not say. ``claim`` is called with the environment id once the catalog is joined, before anything
     is written, and raises where the store is not at its place. ``watch`` is called once all tables
     are there. ``examine`` reads the store through in the background, where nothing else does.
-    ``checks`` are what `NodeHealth` asks about the store, by name.
+    ``checks`` are what `NodeHealth` asks about the store, by name. ``mark`` says how far the
+    database is, in etcd, where that keeps the catalog.
     """
 
     address: StoreAddress
@@ -76,6 +79,7 @@ class OpenedStore:
     watch: Callable[[], None]
     examine: Callable[[], None]
     checks: Callable[[str], Sequence[tuple[str, Check]]]
+    mark: DatabaseMark | None
     _opened: ExitStack
 
     def close(self) -> None:
@@ -152,6 +156,7 @@ def _open_folder(
             ("database in its place", database.check_place),
             ("database sound", database.check_damage),
         ),
+        mark=None,
         _opened=ExitStack(),
     )
 
@@ -164,9 +169,13 @@ def _open_servers(
             "delay_ms is 0, and the catalog lies in etcd: a transaction could never know which"
             " catalog it commits under; leave delay_ms out, or give it at least 100 ms"
         )
+    mark = None if address.is_one_database else _open_mark(address, clock, opened)
+    said = mark and mark.says()
     database = open_engine(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
+    if mark is not None and said:
+        mark.compare(said, database)
     kept = _log_of(address, database, settings, clock, opened)
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: kept.log.token() is None)
@@ -191,8 +200,15 @@ def _open_servers(
         watch=lambda: None,
         examine=lambda: None,
         checks=lambda environment: (("warehouse in its place", lambda: place.check(environment)),),
+        mark=mark,
         _opened=ExitStack(),
     )
+
+
+def _open_mark(address: StoreAddress, clock: HybridClock, opened: ExitStack) -> DatabaseMark:
+    metastorage = open_metastorage(address.catalog, clock)
+    opened.callback(metastorage.close)
+    return DatabaseMark(metastorage, address.name)
 
 
 def _log_of(

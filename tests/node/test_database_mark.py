@@ -1,0 +1,153 @@
+"""A database that is restored alone, beside a catalog in etcd, is noticed when a node starts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.cli.main import main
+from strandline.clock import HybridClock, Timestamp
+from strandline.errors import CorruptData, Fenced, IncompatibleFormat
+from strandline.metastorage import Delete, Metastorage, Put, open_metastorage
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from strandline.node.database_mark import KEY, DatabaseMark
+from strandline.sql import Database, open_engine, stored_time
+from tests.node.test_warehouse_place import before_the_next
+from tests.servers import postgresql, stores
+from tests.servers.stores import EmptyStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EmptyStore:
+    """With one table, which has one commit."""
+    store = stores.new_store("etcd", tmp_path)
+    with Node.open(store.address, settings=store.settings) as node:
+        columns = (ColumnDefinition("k", BIGINT),)
+        definition = TableDefinition(name="t", columns=columns, transactional=True)
+        session = node.session(user="ann")
+        session.execute(CreateTable(schema="default", definition=definition))
+    append(store)
+    return store
+
+
+def append(store: EmptyStore) -> None:
+    """One more commit of rows; the catalog stays as it is."""
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        table = session.table("default.t")
+        txn_id = session.begin().txn_id
+        first, path = txn_id << FILE_NUMBER_BITS, f"{uuid4()}.parquet"
+        file = DataFile(file_id=first, path=path, rows=1, bytes=10)
+        (Path(table.location.removeprefix("file://")) / file.path).write_bytes(b"x" * 10)
+        session.stage(txn_id, table.descriptor.id, add=[file])
+        session.commit(txn_id)
+
+
+def mark_of(store: EmptyStore) -> tuple[Metastorage, DatabaseMark]:
+    metastorage = open_metastorage(store.address, HybridClock())
+    return metastorage, DatabaseMark(metastorage, store.address)
+
+
+def said_of(store: EmptyStore) -> Timestamp:
+    metastorage, mark = mark_of(store)
+    with closing(metastorage):
+        return mark.says()
+
+
+def restored_alone(store: EmptyStore) -> EmptyStore:
+    """The store, whose database is as it was before one more commit of rows."""
+    backup = postgresql.running().copy_of_database(store.settings.objects)
+    append(store)
+    return store._replace(settings=replace(store.settings, objects=backup))
+
+
+def last_time(database: Database) -> Timestamp:
+    with database.read() as connection:
+        return stored_time(connection)
+
+
+def test_a_database_that_is_restored_alone_is_refused(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored = restored_alone(store)
+    for _ in range(2):
+        with pytest.raises(CorruptData, match=r"older than it was: it ends at 2.*accept-loss"):
+            Node.open(restored.address, settings=restored.settings)
+    said = said_of(store)
+    monkeypatch.setenv("STRANDLINE_OBJECTS", restored.settings.objects)
+    verified = CliRunner().invoke(main, ["verify", store.address])
+    assert verified.exit_code == 65
+    assert "older than it was" in verified.output
+    for outcome in ("lost: what was written between", "nothing is missing"):
+        done = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+        assert done.exit_code == 0, done.output
+        assert outcome in done.output
+    with closing(open_engine(restored.settings.objects)) as database:
+        assert last_time(database) > said
+    append(restored)
+
+
+def test_an_empty_database_in_place_of_the_stores_is_refused(store: EmptyStore) -> None:
+    empty = replace(store.settings, objects=postgresql.running().new_database())
+    with pytest.raises(CorruptData, match="it is empty, and had come to"):
+        Node.open(store.address, settings=empty)
+
+
+def test_a_store_of_before_there_was_a_mark_is_opened_and_gets_one(store: EmptyStore) -> None:
+    metastorage, mark = mark_of(store)
+    with closing(metastorage):
+        metastorage.invoke([], [Delete(KEY)])
+        assert mark.says() == 0
+        append(store)
+        assert mark.says() > 0
+
+
+def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:
+    metastorage, mark = mark_of(store)
+    with closing(metastorage):
+        kept = metastorage.get(KEY)
+        assert kept is not None
+        for place in range(len(kept.value)):
+            spoiled = bytearray(kept.value)
+            spoiled[place] ^= 1
+            metastorage.invoke([], [Put(KEY, bytes(spoiled))])
+            with pytest.raises((CorruptData, IncompatibleFormat)):
+                mark.says()
+
+
+def test_a_node_may_start_while_another_writes_the_mark(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_next(monkeypatch, DatabaseMark, "compare", lambda: append(store))
+    append(store)
+
+
+def test_the_mark_is_never_ahead_of_what_is_durable(store: EmptyStore) -> None:
+    """Its time is of a write that waits for the disk, which all earlier ones have reached then."""
+    metastorage, mark = mark_of(store)
+    with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
+        mark.note(database, HybridClock(), lambda _: None)
+        assert mark.says() == last_time(database)
+        counts = database.statistics()
+        assert (counts.writes, counts.unsynced_writes) == (1, 0)
+
+
+def test_a_fenced_node_does_not_write_the_mark(store: EmptyStore) -> None:
+    def fenced(_: object) -> None:
+        raise Fenced("a newer epoch")
+
+    before = said_of(store)
+    metastorage, mark = mark_of(store)
+    with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
+        with pytest.raises(Fenced):
+            mark.note(database, HybridClock(), fenced)
+        assert mark.says() == before
+        assert last_time(database) <= before
