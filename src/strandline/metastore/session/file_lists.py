@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from typing import Any
 
@@ -151,13 +152,14 @@ def read_staging(body: bytes) -> dict[str, Any]:
 
 
 def _read_data_files(source: _Source) -> tuple[DataFile, ...]:
+    partition_of = cache(_partition)  # many files share one
     return tuple(
         DataFile(
             file_id=file_id,
             path=path,
             rows=rows,
             bytes=size,
-            partition=_partition(partition),
+            partition=partition_of(partition),
             statistics=statistics,
             schema_version=schema_version,
         )

@@ -72,11 +72,12 @@ def partition_filter(
         return None
 
     def may_hold(partition: Partition) -> bool:
-        return all(
-            wanted[known.field_id].has(known.value)
-            for known in partition
-            if known.field_id in wanted
-        )
+        # Called for each of many thousand partitions: a generator would double what it costs.
+        for known in partition:
+            values = wanted.get(known.field_id)
+            if values is not None and not values.has(known.value):
+                return False
+        return True
 
     return may_hold
 

@@ -34,8 +34,8 @@ from strandline.wire.registry import PROTOCOL, newest_header
 
 PART = 10_000
 """Files whose columns are read at once: these bytes and numbers stay in the processor's cache."""
-FEW = 32
-"""So many files cost less one by one, all the more where they were decoded to be chosen."""
+FEW, FEW_DECODED = 32, 400
+"""So many files cost less one by one; more of them where they were decoded to be chosen."""
 _KIND = RowKind.DATA_FILE
 _SEAL = struct.Struct("<HI")
 _FILE_HEADER, _STATISTICS_HEADER = (newest_header(of) for of in (DataFile, ColumnStatistics))
@@ -112,10 +112,12 @@ class StoredDataFiles(Sequence[DataFile]):
 
     def columns(self) -> Iterator[FileColumns]:
         """All of them as columns, `PART` files at a time."""
-        if 0 < len(self._rows) <= FEW:
+        count = len(self._rows)
+        most = FEW_DECODED if all(map(Row.is_decoded, self._rows[:FEW_DECODED])) else FEW
+        if 0 < count <= most:
             yield FileColumns.of(list(self))
             return
-        for first in range(0, len(self._rows), PART):
+        for first in range(0, count, PART):
             yield FileColumns.read(self._rows[first : first + PART])
 
 

@@ -244,6 +244,10 @@ class Row(_StoredRow):
             self._content = decode(self.body, _CLASSES[self.kind], context=self._context())
         return self._content
 
+    def is_decoded(self) -> bool:
+        """Whether `content` costs nothing any more."""
+        return self._content is not None
+
     def compare(self) -> None:
         """Raise `CorruptData` unless the row is as it was stored."""
         if self._content is None:
