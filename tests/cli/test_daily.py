@@ -106,7 +106,10 @@ def test_log_is_filtered_by_point_user_and_table(made: Path) -> None:
 def test_log_of_a_table_follows_its_older_names(made: Path) -> None:
     assert versions(made, "--table", "store.second") == [4, 5, 7, 8]
     assert versions(made, "--table", "STORE.second", "--user", "ann") == [4, 5]
-    assert versions(made, "--table", "store.other") == []
+    assert versions(made, "--table", "`store`.second") == [4, 5, 7, 8]
+    missing = strandline("log", made, "--table", "other")
+    assert missing.exit_code == 66
+    assert "no version has done anything to a table default.other" in missing.stderr
 
 
 def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -> None:
@@ -126,7 +129,7 @@ def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -
     assert "store.second: 300 rows appended, 2 data files added" in until
     missing = strandline("log", made, "--data", "--table", "store.never")
     assert missing.exit_code == 66
-    assert "has a table store.never" in missing.stderr
+    assert "anything to a table store.never" in missing.stderr
 
 
 def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:

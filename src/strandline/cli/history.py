@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.catalog import Catalog, VersionInfo
+from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.differences import Difference, Shown, differences
 from strandline.catalog.history import History
 from strandline.catalog.kinds import spoken
@@ -38,9 +39,10 @@ from strandline.clock import (
     format_timestamp,
 )
 from strandline.durable import Arguments
-from strandline.errors import VersionNotFound
+from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.logs import in_one_line
 from strandline.metastore.store.data_history import DataCommit, TableChange
+from strandline.model.identifiers import QualifiedName
 
 
 def version_as_json(info: VersionInfo) -> dict[str, object]:
@@ -149,14 +151,20 @@ def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
 
 
 def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
-    """The versions that did something to the table of that name, or of an older name of it."""
-    name_then = name.lower()
+    """The versions that did something to the table of that name, or of an older name of it.
+
+    Raises `InvalidName`, and `ObjectNotFound` if there are none.
+    """
+    table = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+    name_then = str(table).lower()
     chosen = []
     for info in reversed(infos):
         if any(_mentions(arguments, name_then) for _, arguments in info.actions):
             chosen.append(info)
         for verb, arguments in reversed(info.actions):
             name_then = _before(verb, arguments, name_then)
+    if not chosen:
+        raise ObjectNotFound(f"no version has done anything to a table {table}")
     return chosen[::-1]
 
 
