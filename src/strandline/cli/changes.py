@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from strandline.catalog import Command
 from strandline.catalog.undo.reading import restorable
 from strandline.catalog.verbs import describe
 from strandline.cli.history import version_as_json
@@ -55,6 +56,13 @@ def report(
         click.echo(f"version {info.version}")
         for verb, arguments in info.actions:
             click.echo(f"  {describe(verb, arguments)}")
+
+
+def execute(store: Store, command: Command, *, user: str, output: str, nothing: str) -> None:
+    """Execute ``command`` on a store that is there, and `report` what it made."""
+    with joining(store) as node:
+        session = node.session(user=user)
+        report(session, session.execute(command), output=output, nothing=nothing)
 
 
 class _Versions(click.ParamType[tuple[int, int | None]]):

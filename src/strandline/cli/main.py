@@ -48,6 +48,7 @@ COMMANDS = {
     "role": Entry("privileges", "Make, change, drop and list roles."),
     "grant": Entry("privileges", "Grant privileges to a role."),
     "revoke": Entry("privileges", "Revoke privileges from a role."),
+    "parameter": Entry("parameters", "Show and set the parameters of a catalog."),
     "token": Entry("tokens", "Give a user a token for calls over HTTP."),
     "repair-clock": Entry("maintenance", "Let a store go on whose time is far ahead."),
     "relocate": Entry("maintenance", "Say that a folder was moved or copied."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from strandline.catalog import Command
 from strandline.catalog.commands import (
     AlterRole,
     CreateRole,
@@ -15,7 +14,7 @@ from strandline.catalog.commands import (
     RevokeRole,
 )
 from strandline.catalog.commands.grants import grantable
-from strandline.cli.changes import joining, report
+from strandline.cli.changes import execute
 from strandline.cli.options import (
     OUTPUT,
     STORE,
@@ -29,12 +28,6 @@ from strandline.cli.options import (
 from strandline.cli.stores import catalogs_of
 from strandline.errors import InvalidInput
 from strandline.model.privileges import ObjectKind, Privilege, privilege_names
-
-
-def _execute(store: Store, command: Command, *, user: str, output: str, nothing: str) -> None:
-    with joining(store) as node:
-        session = node.session(user=user)
-        report(session, session.execute(command), output=output, nothing=nothing)
 
 
 @click.group()
@@ -54,7 +47,7 @@ def create(
 ) -> None:
     """Make the role NAME. A user who connects under that name has it."""
     made = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
-    _execute(store, made, user=user, output=output, nothing="the role is there")
+    execute(store, made, user=user, output=output, nothing="the role is there")
 
 
 @role.command()
@@ -75,7 +68,7 @@ def alter(
 ) -> None:
     """Change the role NAME."""
     changed = AlterRole(name=name, superuser=superuser, inherit=inherit)
-    _execute(store, changed, user=user, output=output, nothing="nothing to change")
+    execute(store, changed, user=user, output=output, nothing="nothing to change")
 
 
 @role.command()
@@ -87,7 +80,7 @@ def alter(
 def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
     """Drop the role NAME."""
     dropped = DropRole(name=name, reassign_to=reassign_to)
-    _execute(store, dropped, user=user, output=output, nothing="there is no such role")
+    execute(store, dropped, user=user, output=output, nothing="there is no such role")
 
 
 @role.command("grant")
@@ -99,7 +92,7 @@ def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output:
 def add_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """Make MEMBER a member of ROLE: it has the privileges of ROLE too."""
     granted = GrantRole(role=role, member=member)
-    _execute(store, granted, user=user, output=output, nothing="it is a member already")
+    execute(store, granted, user=user, output=output, nothing="it is a member already")
 
 
 @role.command("revoke")
@@ -111,7 +104,7 @@ def add_member(store: Store, *, role: str, member: str, user: str, output: str) 
 def remove_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """End the membership of MEMBER in ROLE."""
     revoked = RevokeRole(role=role, member=member)
-    _execute(store, revoked, user=user, output=output, nothing="it is no member")
+    execute(store, revoked, user=user, output=output, nothing="it is no member")
 
 
 @role.command("list")
@@ -195,7 +188,7 @@ def grant(
     command = GrantPrivileges(
         kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
     )
-    _execute(store, command, user=user, output=output, nothing="it was granted before")
+    execute(store, command, user=user, output=output, nothing="it was granted before")
 
 
 @click.command()
@@ -224,4 +217,4 @@ def revoke(
     command = RevokePrivileges(
         kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
     )
-    _execute(store, command, user=user, output=output, nothing="it was not granted")
+    execute(store, command, user=user, output=output, nothing="it was not granted")

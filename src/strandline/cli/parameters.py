@@ -1,0 +1,71 @@
+"""The command ``parameter``: the configuration parameters of a whole catalog."""
+
+from __future__ import annotations
+
+import click
+
+from strandline.catalog.commands import SetConfiguration
+from strandline.catalog.configuration import PARAMETERS
+from strandline.cli.changes import execute
+from strandline.cli.options import (
+    OUTPUT,
+    STORE,
+    USER,
+    Store,
+    cells,
+    new_console,
+    new_table,
+    print_json,
+)
+from strandline.cli.stores import catalogs_of
+
+_NOTHING = "it has that value already"
+
+
+@click.group()
+def parameter() -> None:
+    """Show and set the parameters of STORE, which hold on every node.
+
+    The settings of one node are options of `strandline serve`, and `strandline config` shows them.
+    """
+
+
+@parameter.command("list")
+@STORE
+@OUTPUT
+def show(store: Store, *, output: str) -> None:
+    """Show each parameter, its value, and what it means."""
+    catalog = catalogs_of(store).latest
+    table = new_table("parameter", "value", "is")
+    for declared in PARAMETERS.values():
+        value = catalog.configuration(declared.name)
+        if output == "json":
+            print_json({"name": declared.name, "value": value, "default": declared.default})
+            continue
+        shown = declared.default or "unset" if value is None else f"{value} (set)"
+        table.add_row(*cells(declared.name, shown, declared.doc))
+    if output == "text":
+        new_console().print(table)
+
+
+@parameter.command("set", context_settings={"ignore_unknown_options": True})  # a value like -5
+@STORE
+@click.argument("name")
+@click.argument("value")
+@USER
+@OUTPUT
+def set_value(store: Store, *, name: str, value: str, user: str, output: str) -> None:
+    """Give the parameter NAME a VALUE, on every node and at once."""
+    command = SetConfiguration(name=name, value=value)
+    execute(store, command, user=user, output=output, nothing=_NOTHING)
+
+
+@parameter.command()
+@STORE
+@click.argument("name")
+@USER
+@OUTPUT
+def reset(store: Store, *, name: str, user: str, output: str) -> None:
+    """Give the parameter NAME its default again."""
+    command = SetConfiguration(name=name, value=None)
+    execute(store, command, user=user, output=output, nothing=_NOTHING)

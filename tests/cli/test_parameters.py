@@ -1,0 +1,66 @@
+"""``strandline parameter``: the configuration parameters of a catalog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.catalog.configuration import PARAMETERS
+from strandline.cli.main import main
+from strandline.node import Node
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Node.open(tmp_path / "lake"):
+        return tmp_path / "lake"
+
+
+def strandline(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def values(store: Path) -> dict[str, str | None]:
+    listed = strandline("parameter", "list", store, "--output", "json")
+    assert listed.exit_code == 0, listed.stderr
+    lines = [json.loads(line) for line in listed.stdout.splitlines()]
+    return {line["name"]: line["value"] for line in lines}
+
+
+def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
+    assert values(store) == dict.fromkeys(PARAMETERS)
+    done = strandline("parameter", "set", store, "history_retention", "3 days", "--user", "ann")
+    assert done.exit_code == 0, done.stderr
+    assert "set configuration history_retention (value: 3 days)" in done.stdout
+    assert values(store)["history_retention"] == "3 days"
+    again = strandline("parameter", "set", store, "history_retention", "3 days")
+    assert again.stdout == "it has that value already\n"
+    table = strandline("parameter", "list", store).stdout
+    assert "3 days (set)" in table
+    assert all(declared.doc in table for declared in PARAMETERS.values())
+    assert strandline("parameter", "reset", store, "history_retention").exit_code == 0
+    assert values(store) == dict.fromkeys(PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("colour", "blue", "parameter 'colour' is unknown; known are cluster_sizes"),
+        ("max_tables", "-5", "max_tables cannot be '-5': it is a whole number, 0 or more"),
+        ("enforce_privileges", "true", "first create a role with superuser"),
+    ],
+)
+def test_what_cannot_be_set_changes_nothing(
+    store: Path, name: str, value: str, message: str
+) -> None:
+    refused = strandline("parameter", "set", store, name, value)
+    assert refused.exit_code != 0
+    assert message in refused.stderr
+    assert values(store) == dict.fromkeys(PARAMETERS)
+
+
+def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert strandline("parameter", "list", tmp_path / "none").exit_code == 66
