@@ -248,6 +248,7 @@ def test_status_tells_versions_objects_transactions_and_holds(store: Path) -> No
     assert (status["version"], status["earliest_version"], status["tables"]) == (8, 0, 0)
     assert (status["open_transactions"], status["holds"]) == (1, 1)
     assert status["database_bytes"] > 4096
+    assert (status["store"], status["catalog_log"]) == (str(store), "metastorage")
     assert rf"{txn.txn_id} of ann\nx (session), begun " in told
     assert "(backup) of me, keeps history from " in told
 

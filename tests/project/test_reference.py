@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 
 import click
 import pytest
@@ -17,6 +18,7 @@ from strandline.catalog import manager
 from strandline.catalog.commands import definition
 from strandline.cli.main import COMMANDS, IO_ERROR, main
 from strandline.cli.settings import REGISTRY
+from strandline.cli.status import Status
 from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
@@ -109,6 +111,11 @@ def test_every_command_and_option_is_listed(name: str) -> None:
     of_settings = {setting.option for setting in REGISTRY.values()}  # the page of limits has them
     told = {option.split(" ")[0] for option in names(section(text, title[0]))}
     assert told - of_settings == {opt for one in options for opt in one.opts} - of_settings
+
+
+def test_the_fields_of_the_status_are_listed() -> None:
+    told = section(page("commands"), "## `strandline status STORE`")
+    assert ", ".join(f"`{field.name}`" for field in fields(Status)) in told
 
 
 def test_every_type_on_disk_is_listed() -> None:

@@ -1,4 +1,4 @@
-"""``strandline status``: how the store in a folder stands."""
+"""``strandline status``: how a store stands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 import click
 from rich.text import Text
 
+from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.cli.holders import age, holders_on
 from strandline.cli.options import OUTPUT, STORE, Store, new_console, new_table, print_json
 from strandline.cli.stores import address_of, catalogs_and_rows, database_of
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import HybridClock, Timestamp, format_timestamp
 from strandline.logs import in_one_line
+from strandline.node.catalog_log import DEFAULT, Kept, LogPlace, remembered
 from strandline.transactions import Holder, Holders, HolderType
 
 MOST_SHOWN = 20
@@ -24,6 +26,7 @@ class Status:
 
     store: str
     environment: str
+    catalog_log: str
     version: int
     version_time: str
     earliest_version: int
@@ -41,15 +44,17 @@ class Status:
 
 def status_of(store: Store) -> Status:
     """How the store stands, read without joining it. `NotFound`."""
+    address = address_of(store)
     with database_of(store) as database:
         size = database.size()
+        kept = remembered(LogPlace(database, address, HybridClock()))
     with catalogs_and_rows(store) as (history, state, connection):
         catalog = history.latest
         holders, now = holders_on(connection, store, catalog)
-        enforced = (catalog.configuration("enforce_privileges") or "").lower() in ("true", "on")
         return Status(
-            store=address_of(store).name,
+            store=address.name,
             environment=state.environment or "",
+            catalog_log=str(kept or Kept(DEFAULT)),
             version=catalog.version,
             version_time=format_timestamp(catalog.time),
             earliest_version=history.earliest.version,
@@ -57,7 +62,7 @@ def status_of(store: Store) -> Status:
             tables=catalog.table_count(),
             views=catalog.contents.count("view"),
             roles=len(catalog.roles()),
-            privileges_enforced=enforced,
+            privileges_enforced=ENFORCE_PRIVILEGES.required(catalog),
             database_bytes=size,
             open_transactions=holders.transactions,
             oldest_transactions=_shown(holders, HolderType.TRANSACTION, now),
