@@ -75,6 +75,15 @@ RELEASES = {
     "0_2_0": {"sql": 1, "metastorage": 1, "transactions": 1, "metastore": 1},
     "0_2_1": {"sql": 2, "metastorage": 2, "transactions": 2, "metastore": 2, "place": 1},
     "0_3_0": {"sql": 3, "metastorage": 2, "transactions": 3, "metastore": 3, "place": 1},
+    "0_4_0": {
+        "sql": 3,
+        "metastorage": 2,
+        "transactions": 4,
+        "metastore": 4,
+        "place": 1,
+        "stash": 1,
+        "catalog_log": 1,
+    },
 }
 """The versions of the parts, by the releases that changed tables. Those of 0.1.0 are 0.2.0's."""
 ROWS = {
