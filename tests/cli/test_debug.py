@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,26 @@ def test_an_object_is_removed_and_shown(store: Any) -> None:
     assert "does not exist" in run("delete", store, "setting", '"note"', fails=True)
 
 
+def test_a_dump_takes_the_place_of_a_file_and_of_nothing_else(tmp_path: Path) -> None:
+    lake, file, link, pipe = (tmp_path / name for name in ("lake", "file", "link", "pipe"))
+    Node.open(lake).close()
+    file.write_text("before")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    run("dump", lake, link, "--stats-only")
+    assert link.is_symlink()
+    assert "collections" in json.loads(file.read_text())
+    assert file.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as threads:
+        text = threads.submit(pipe.read_text)
+        run("dump", lake, pipe, "--stats-only")
+        assert "collections" in json.loads(text.result())
+    assert pipe.is_fifo()
+    assert "cannot be written" in run("dump", lake, tmp_path / "none" / "x", fails=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "lake", "link", "pipe"]
+
+
 def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     """Edits and deletes that break a rule, and what is said of them."""
     schemas = objects(dump, "schema")
@@ -77,8 +99,19 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     (database_id,) = objects(dump, "database")
     next_id = objects(dump, "id_allocator")["object"]["next_id"]
 
+    ((zone_id, default_zone),) = objects(dump, "zone").items()
+
     def schema(**changed: Any) -> str:
         return json.dumps({**shop, **changed})
+
+    def zone(**changed: Any) -> str:
+        return json.dumps({**default_zone, **changed})
+
+    def allocator(number: int) -> str:
+        return json.dumps({"name": "object", "next_id": number})
+
+    def config(name: str, value: str) -> str:
+        return json.dumps({"name": name, "value": value})
 
     return [
         (["edit", "schema", str(shop_id), schema(name="EMPTY")], "exists already"),
@@ -92,6 +125,17 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "schema", str(next_id), schema(id=next_id, name="n")], "was never given"),
         (["edit", "schema", "-5", schema(id=-5, name="n")], "-5"),
         (["edit", "id_allocator", '"object"', '{"name": "object", "next_id": 3}'], "go back"),
+        (["edit", "id_allocator", '"object"', allocator(2**63 - 1)], "at most to"),
+        (["edit", "id_allocator", '"new"', '{"name": "new", "next_id": 0}'], "cannot be 0"),
+        (["edit", "zone", str(shop_id), zone(id=shop_id)], f"id {shop_id} is that of a schema"),
+        (["edit", "zone", str(zone_id), zone(partitions=0)], "which never changes"),
+        (["edit", "schema", str(shop_id), schema(name=" ")], "must not be empty"),
+        (["edit", "system_view", "5", "{}"], "no kind 'system_view'"),
+        (["edit", "config", '"default_zone"', config("default_zone", "x")], "the id of a zone"),
+        (["edit", "system_configuration", '"max_tables"', config("max_tables", "-1")], "'-1'"),
+        (["edit", "system_configuration", '"colour"', config("colour", "7")], "is unknown"),
+        (["delete", "schema", "[" * 100_000], "is not JSON"),
+        (["edit", "schema", str(shop_id), "[" * 100_000], "too deep"),
         (["edit", "fence", '"catalog"', "{}"], "no kind 'fence'"),
         (["edit", "colour", '"x"', "{}"], "no kind 'colour'"),
         (["delete", "setting", '"content_version"'], "migrates it"),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import CreateCluster, CreateSchema
 from strandline.cli import main
 from strandline.cli.stores import database_of, log_of
+from strandline.config import Settings
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.migrations import FORMAT
+from strandline.errors import StrandlineError, surface_of
 from strandline.node import Node
 from strandline.node.membership import raises_fence_of
 from strandline.node.place import DATABASE_FILE
@@ -56,6 +60,57 @@ def test_a_store_of_an_older_release_is_checked_refused_and_then_migrated(
     assert "migrate note the default zone by its id" in run("log", made.address)
 
 
+BROKEN = {
+    "a newer release": "UPDATE strandline_schema SET version = 99 WHERE part = 'metastore'",
+    "another environment": "UPDATE strandline_fence SET environment = 'another'",
+    "an older catalog": "UPDATE strandline_fence SET catalog_version = 99",
+    "an older epoch": "UPDATE strandline_fence SET epoch = 9",
+    "an older generation": "UPDATE strandline_fence SET deploy_generation = 9",
+}
+
+
+@pytest.mark.parametrize("log", ["metastorage", "stash", "persist", "shadow"])
+def test_what_a_node_would_refuse_the_check_refuses(log: str, tmp_path: Path) -> None:
+    settings = Settings(catalog_log=log)
+    for number, (name, statement) in enumerate(BROKEN.items()):
+        folder = tmp_path / str(number)
+        Node.open(folder, settings=settings).close()
+        with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+            database.execute(statement)
+            database.commit()
+        with pytest.raises(StrandlineError) as refused:
+            Node.open(folder)
+        checked = CliRunner().invoke(main, ["upgrade-check", str(folder)])
+        assert checked.exit_code == surface_of(refused.value).exit, (name, checked.output)
+        assert "can open" not in checked.output, name
+
+
+def test_an_opener_that_ended_between_the_halves_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    Node.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+        database.execute("UPDATE strandline_fence SET epoch = epoch + 1")
+        database.commit()
+    assert "can open" in run("upgrade-check", tmp_path)
+    Node.open(tmp_path).close()
+
+
+def test_a_system_view_that_was_renamed_by_hand_is_brought_again(tmp_path: Path) -> None:
+    Node.open(tmp_path).close()
+
+    def rename(transaction: CatalogTransaction) -> None:
+        first = next(iter(transaction.contents.objects("system_view"))).value
+        with transaction.entry("configure", {}):
+            transaction.put(replace(first, name="renamed"))
+
+    with database_of(tmp_path, read_only=False) as database, log_of(tmp_path, database) as log:
+        durable_state(log).edit(
+            rename, member="a test", raise_fence=raises_fence_of(database), author="ann"
+        )
+    assert "a node would bring it 1 system views" in run("upgrade-check", tmp_path)
+    Node.open(tmp_path).close()
+    assert "would" not in run("upgrade-check", tmp_path)
+
+
 def test_a_check_leaves_the_database_byte_for_byte_and_its_node_in_place(tmp_path: Path) -> None:
     with Node.open(tmp_path / "lake") as node:
         node.session(user="ann").execute(CreateSchema(name="shop"))
@@ -72,15 +127,7 @@ def test_a_check_leaves_the_database_byte_for_byte_and_its_node_in_place(tmp_pat
 def test_the_sizes_of_clusters_are_compared_with_those_listed(tmp_path: Path) -> None:
     with Node.open(tmp_path / "lake") as node:
         session = node.session(user="ann")
-        session.execute(CreateSchema(name="shop"))
-    run(
-        "debug",
-        "edit",
-        tmp_path / "lake",
-        "cluster",
-        "5",
-        json.dumps({"id": 5, "name": "etl", "owner": "ann", "size": "large"}),
-    )
+        session.execute(CreateCluster(name="etl", size="large"))
     sizes = tmp_path / "sizes.json"
     sizes.write_text('{"small": {"cores": 1}}')
     option = ["--cluster-replica-sizes", str(sizes)]
@@ -88,6 +135,6 @@ def test_the_sizes_of_clusters_are_compared_with_those_listed(tmp_path: Path) ->
     assert "cluster etl: large" in said
     sizes.write_text('{"large": {"cores": 8}}')
     assert "can open" in run("upgrade-check", tmp_path / "lake", *option)
-    for text in ("[]", "{"):
+    for text in ("[]", "{", "[" * 100_000):
         sizes.write_text(text)
         assert "JSON" in run("upgrade-check", tmp_path / "lake", *option, fails=True)

@@ -14,7 +14,7 @@ from strandline.durable.collections import (
     collection,
     collection_of,
 )
-from strandline.errors import CorruptData
+from strandline.errors import IncompatibleFormat
 from strandline.model.descriptors import (
     IndexDescriptor,
     IndexKind,
@@ -72,7 +72,7 @@ def test_only_names_in_a_namespace_can_be_free() -> None:
 
 
 def test_a_kind_that_nobody_knows_names_those_that_are_known() -> None:
-    with pytest.raises(CorruptData, match=r"'tabel' is unknown; known are .*zone"):
+    with pytest.raises(IncompatibleFormat, match=r"'tabel', which .* newer .* Known are .*zone"):
         collection("tabel")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from strandline.durable import CatalogTransaction, DurableCatalogState, migrations
+from strandline.durable.collections import COLLECTIONS
 from strandline.durable.migrations import (
     CONTENT,
     FORMAT,
@@ -171,3 +172,24 @@ def test_a_format_that_is_no_number_is_corrupt(member: LogMember, text: str) -> 
     set_format(member.open(), text)
     with pytest.raises(CorruptData, match=FORMAT):
         member.join()
+
+
+@pytest.mark.parametrize("how", ["join", "open", "check_open", "open_read_only", "is_initialized"])
+def test_a_kind_of_object_that_a_newer_release_added_is_refused_as_such(
+    member: LogMember, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = member.open()
+    monkeypatch.delitem(COLLECTIONS, "zone")
+    head = member.head()
+    openable = member.openable()
+    calls: dict[str, Callable[[], object]] = {
+        "join": member.join,
+        "open": member.open,
+        "check_open": lambda: openable.check_open(member="m"),
+        "open_read_only": openable.open_read_only,
+        "is_initialized": openable.is_initialized,
+    }
+    with pytest.raises(IncompatibleFormat, match=r"'zone', which .* a newer release wrote them"):
+        calls[how]()
+    assert member.head() == head
+    state.confirm_leadership()

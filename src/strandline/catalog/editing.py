@@ -13,15 +13,26 @@ from itertools import pairwise
 from typing import Any
 
 from strandline.catalog.applier import DELAY, SKEW
+from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
 from strandline.catalog.commands.definition import check_distinct
+from strandline.catalog.commands.zones import MAX_PARTITIONS
+from strandline.catalog.configuration import parameter
 from strandline.catalog.kinds import all_kinds, kind_of, references
 from strandline.catalog.verbs import Verb, declare_verb
 from strandline.durable.collections import COLLECTIONS, CONFIG, FENCE, SETTING, Collection
 from strandline.durable.migrations import CONTENT, FORMAT
 from strandline.durable.state import ENVIRONMENT
-from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
+from strandline.durable.transaction import MAX_IDS_AT_ONCE, OBJECT_IDS, CatalogTransaction
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.model.descriptors import SchemaVersion, TableDescriptor
+from strandline.model.descriptors import (
+    ConfigEntry,
+    IdAllocator,
+    SchemaVersion,
+    SystemConfiguration,
+    TableDescriptor,
+    ZoneDescriptor,
+)
+from strandline.model.identifiers import check_name
 
 # Below, Any stands for a descriptor of some kind.
 Key = int | str
@@ -54,8 +65,11 @@ for _name in (EDIT, DELETE):
 
 
 def editable(kind: str) -> Collection:
-    """The collection of that name. `InvalidInput` where there is none, or it is not for hands."""
-    known = sorted(name for name in COLLECTIONS if name != FENCE.kind)
+    """The collection of that name. `InvalidInput` where there is none, or it is not for hands.
+
+    A node brings the system views whose fingerprints differ: to repair one, delete its fingerprint.
+    """
+    known = sorted(set(COLLECTIONS) - {FENCE.kind, "system_view"})
     if kind not in known:
         raise InvalidInput(f"there is no kind {kind!r} that can be edited: {', '.join(known)}")
     return COLLECTIONS[kind]
@@ -85,10 +99,23 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
     _refuse_fixed(kind, key)
     if key_of(kind, value) != key:
         raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
+    existing = current(transaction, kind, key)
     if isinstance(key, int):
+        check_name(value.name, kind.kind.replace("_", " "))
         _require_given(transaction, key)
-    if isinstance(value, TableDescriptor):
-        _require_columns(value, existing_table=current(transaction, kind, key))
+        if existing is None:
+            _require_free(transaction, kind, key)
+    match value:
+        case TableDescriptor():
+            _require_columns(value, existing_table=existing)
+        case ZoneDescriptor():
+            _require_partitions(value, existing_zone=existing)
+        case IdAllocator():
+            _require_next_id(transaction, value)
+        case SystemConfiguration():
+            parameter(value.name).read(value.value)
+        case ConfigEntry(name=name, value=zone_id) if name == DEFAULT_ZONE_CONFIG:
+            _require_zone(transaction, zone_id)
     with transaction.entry(EDIT, {"object": f"{kind.kind} {key}"}):
         transaction.put(value)
         for name, object_id in references(value):
@@ -120,6 +147,58 @@ def _require_given(transaction: CatalogTransaction, object_id: int) -> None:
         raise InvalidInput(
             f"id {object_id} was never given, the next one is {allocator.next_id};"
             f" edit id_allocator '\"{OBJECT_IDS}\"' first if that is too low"
+        )
+
+
+def _require_free(transaction: CatalogTransaction, kind: Collection, object_id: int) -> None:
+    """All kinds take their ids from one allocator, so an id is that of one object."""
+    for other in COLLECTIONS.values():
+        if other.has_id and transaction.get(other.kind, object_id) is not None:
+            raise InvalidInput(
+                f"id {object_id} is that of a {other.kind.replace('_', ' ')};"
+                f" a {kind.kind.replace('_', ' ')} needs one of its own"
+            )
+
+
+def _require_next_id(transaction: CatalogTransaction, allocator: IdAllocator) -> None:
+    """Above every id in use, and not so far that ids would run out."""
+    existing = transaction.get_named("id_allocator", allocator.name)
+    if existing is not None and allocator.next_id <= existing.next_id:
+        return  # the transaction refuses a lower one
+    in_use = [
+        stored.id
+        for kind in COLLECTIONS.values()
+        if kind.has_id
+        for stored in transaction.contents.objects(kind.kind)
+    ]
+    highest = max(in_use, default=0) if allocator.name == OBJECT_IDS else 0
+    present = max(highest + 1, 1 if existing is None else existing.next_id)
+    if not highest < allocator.next_id <= present + MAX_IDS_AT_ONCE:
+        raise InvalidInput(
+            f"next_id cannot be {allocator.next_id}: the highest id in use is {highest}, and it may"
+            f" go at most to {present + MAX_IDS_AT_ONCE} at once"
+        )
+
+
+def _require_partitions(zone: ZoneDescriptor, *, existing_zone: ZoneDescriptor | None) -> None:
+    """Files belong to the partitions of a zone by their number, which never changes."""
+    if existing_zone is not None and zone.partitions != existing_zone.partitions:
+        raise InvalidInput(
+            f"zone {zone.name} has {existing_zone.partitions} partitions, which never changes:"
+            " files belong to them by a hash"
+        )
+    if not 1 <= zone.partitions <= MAX_PARTITIONS:
+        raise InvalidInput(
+            f"zone {zone.name} cannot have {zone.partitions} partitions; 1 to {MAX_PARTITIONS} may"
+        )
+
+
+def _require_zone(transaction: CatalogTransaction, zone_id: str) -> None:
+    known = {str(stored.id) for stored in transaction.contents.objects("zone")}
+    if zone_id not in known:
+        raise InvalidInput(
+            f"{zone_id!r} is not the id of a zone; those of this catalog are"
+            f" {', '.join(sorted(known))}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from strandline.cli.stores import database_of, log_of, reading
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.collections import Collection
 from strandline.durable.opening import Fill
+from strandline.durable.state import opening_with
 from strandline.errors import InvalidInput
 from strandline.metastore.session.wire_json import read_json, write_json
 from strandline.node.catalog_dump import write_dump
@@ -25,6 +27,8 @@ from strandline.node.membership import new_member_id, raises_fence_of
 
 _KIND = click.argument("kind")
 _KEY = click.argument("key")
+_KEY_SHOWN = 200
+"""Characters of a key that is refused."""
 
 
 @click.group()
@@ -52,19 +56,33 @@ def dump(store: Store, *, target: Path | None, ignore: tuple[str, ...], stats_on
 
 @contextmanager
 def _written(target: Path | None) -> Iterator[TextIO]:
-    """A file that takes its name when it is whole."""
+    """A file that takes its name when it is whole; what is no file is written to as it is."""
     if target is None:
         yield sys.stdout
         return
+    try:
+        if target.exists() and not target.is_file():
+            with target.open("w", encoding="utf-8") as file:
+                yield file
+        else:
+            with _replaced(target.resolve()) as file:
+                yield file
+    except OSError as error:
+        raise InvalidInput(f"{target} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[TextIO]:
+    """A new file in the place of ``target``, with the permissions of that."""
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with part.open("x", encoding="utf-8") as file:
+            if target.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-    except OSError as error:
-        raise InvalidInput(f"{target} cannot be written: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -74,8 +92,12 @@ def _written(target: Path | None) -> Iterator[TextIO]:
 def epoch(store: Store) -> None:
     """Show the epoch and the deploy generation of the catalog of STORE."""
     with database_of(store) as database, log_of(store, database) as log:
-        openable = durable_state(log)
-        click.echo(f"epoch {openable.epoch()}, deploy generation {openable.deploy_generation()}")
+        token = log.token()
+        opening = None if token is None else opening_with(log, token)
+        click.echo(
+            f"epoch {token and token.epoch}, deploy generation {token and token.deploy_generation}"
+            + ("" if opening is None else f", which {opening}")
+        )
 
 
 @debug.command(short_help="Put VALUE at KEY.")
@@ -117,14 +139,15 @@ def delete(store: Store, *, kind: str, key: str, user: str) -> None:
 
 
 def _parsed_key(text: str) -> editing.Key:
+    shown = text[:_KEY_SHOWN]
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput(
-            f"the key {text!r} is not JSON; write a name in quotes: '{json.dumps(text)}'"
+            f"the key {shown!r} is not JSON; write a name in quotes: '{json.dumps(shown)}'"
         ) from None
     if not isinstance(parsed, (int, str)):
-        raise InvalidInput(f"the key {text!r} is neither a number nor a text")
+        raise InvalidInput(f"the key {shown!r} is neither a number nor a text")
     return parsed
 
 

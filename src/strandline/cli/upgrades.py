@@ -18,7 +18,7 @@ from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import Contents
 from strandline.durable.migrations import MIGRATIONS, format_of
 from strandline.errors import InvalidInput
-from strandline.node.membership import new_member_id
+from strandline.node.membership import new_member_id, refuse_other_half
 
 
 @click.command()
@@ -37,6 +37,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     """
     known = None if sizes is None else _known_sizes(sizes)
     with database_of(store) as database, log_of(store, database) as log:
+        refuse_other_half(database, log)
         had = format_of(ReadOnlyState(log).recovered[-1].contents)
         began = time.monotonic()
         latest = durable_state(log).check_open(member=new_member_id()).recovered[-1]
@@ -64,7 +65,7 @@ def _read(contents: Contents, kind: str) -> int:
 def _known_sizes(file: Path) -> set[str]:
     try:
         parsed = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise InvalidInput(f"{file} holds no JSON object whose members are sizes")

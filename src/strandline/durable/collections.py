@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.durable.update import AuditEvent
-from strandline.errors import CorruptData
+from strandline.errors import IncompatibleFormat
 from strandline.model.descriptors import (
     ConfigEntry,
     FenceEntry,
@@ -126,12 +126,15 @@ def forget_collection(removed: Collection) -> None:
 
 
 def collection(kind: str) -> Collection:
-    """The collection of ``kind``; `CorruptData` if there is none."""
+    """The collection of ``kind``. Raises `IncompatibleFormat` for one that only others know."""
     try:
         return COLLECTIONS[kind]
     except KeyError:
         known = ", ".join(sorted(COLLECTIONS))
-        raise CorruptData(f"object kind {kind!r} is unknown; known are {known}") from None
+        raise IncompatibleFormat(
+            f"the catalog has objects of the kind {kind!r}, which this release does not know: a"
+            f" newer release wrote them; use that one. Known are {known}"
+        ) from None
 
 
 def collection_of(value: object) -> Collection:

@@ -34,7 +34,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, format_timestamp
+from strandline.durable.collections import FENCE as FENCES
 from strandline.durable.contents import Contents, restore, stamp
 from strandline.durable.log import MOVED, Companion, UpdateLog
 from strandline.durable.transaction import CatalogTransaction, Position
@@ -48,6 +49,7 @@ from strandline.errors import (
 )
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
+from strandline.wire.registry import decode
 
 FENCE = "catalog"
 ENVIRONMENT = "environment"
@@ -188,7 +190,7 @@ class DurableCatalogState(ReadOnlyState):
         if token.is_sealed:  # the end of this log; or history, of a catalog that was moved
             self._compare_token()
         elif token > self.token:
-            self._fenced = f"this node holds fence token {self.token}, the catalog's is {token}"
+            self._fenced = self._overtaken_by(token)
             raise Fenced(self._fenced)
 
     def _check_fenced(self) -> None:
@@ -241,6 +243,8 @@ class DurableCatalogState(ReadOnlyState):
             appended = self.log.append(updates[0].version, self.token, updates, companion=companion)
         except Fenced as error:
             self._fenced = error.message
+            if type(error) is Fenced:
+                self._compare_token()  # raises too, and says by whom
             raise
         applied = []
         for transaction, update, objects in zip(transactions, appended, written, strict=True):
@@ -272,8 +276,15 @@ class DurableCatalogState(ReadOnlyState):
         if current is not None and current.is_sealed:
             self._fenced = MOVED
         elif current != self.token:
-            self._fenced = f"this node holds fence token {self.token}, the catalog's is {current}"
+            self._fenced = self._overtaken_by(current)
         self._check_fenced()
+
+    def _overtaken_by(self, current: FenceToken | None) -> str:
+        """Why this state is fenced, and by whom, as far as the log tells."""
+        opening = None if current is None else opening_with(self.log, current)
+        return f"this node holds fence token {self.token}, the catalog's is {current}" + (
+            "" if opening is None else f", which {opening}"
+        )
 
     def compact(self, version: int) -> bool:
         """Trim the log up to ``version``; see `UpdateLog.compact`."""
@@ -284,6 +295,22 @@ class DurableCatalogState(ReadOnlyState):
         """Remove what is older of an append-only kind; see `UpdateLog.prune`."""
         self._check_fenced()
         return self.log.prune(kind, version, self.token)
+
+
+def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
+    """Who took ``token`` and when, as the end of a sentence; None where the log does not tell."""
+    frontier = log.frontier()
+    first = max(frontier.since + 1, frontier.upper - MAX_UPDATES_AT_ONCE)
+    try:
+        for update in reversed(log.updates(first, frontier.upper)):
+            for change in update.changes():
+                if change.kind == FENCES.kind and change.new is not None:
+                    entry = decode(change.new, FenceEntry)
+                    if FenceToken(entry.deploy_generation, entry.epoch) == token:
+                        return f"{update.member} took at {format_timestamp(update.time)}"
+    except (CorruptData, IncompatibleFormat, VersionNotFound):
+        return None  # a newer release wrote what this one cannot read, or trimmed it meanwhile
+    return None
 
 
 def config_in(contents: Contents, name: str) -> str | None:

@@ -112,7 +112,8 @@ class _Synchronize:
                 qualified = planning.catalog.qualified_name(old)
                 with planning.entry("drop_system_view", system_view=qualified) as transaction:
                     delete_with_comment(transaction, "system_view", old.id)
-                    transaction.delete(FINGERPRINT_KIND, _fingerprint_name(old.name))
+                    if planning.catalog.get(FINGERPRINT_KIND, _fingerprint_name(old.name)):
+                        transaction.delete(FINGERPRINT_KIND, _fingerprint_name(old.name))
         with planning.transaction.entry("configure", {"name": migrations.CONTENT}):
             planning.transaction.put(migrations.present_content())
 
