@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from base64 import b64encode
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
+import psycopg
 import pytest
 
+from strandline.clock import HybridClock
 from strandline.durable import CatalogTransaction, DurableCatalogState, OpenableState
 from strandline.durable.buffered_log import BufferedLog
 from strandline.durable.log import Frontier
@@ -16,6 +21,7 @@ from strandline.errors import Fenced, NotFound, OutOfSync, UnsupportedOperation,
 from strandline.model.descriptors import Setting
 from strandline.node.catalog_dump import write_dump
 from tests.conftest import NOTHING, LogMember
+from tests.durable.logs import LOGS
 
 
 def put_setting(name: str, value: str = "x") -> Callable[[CatalogTransaction], None]:
@@ -57,9 +63,12 @@ def test_a_trial_opens_as_in_earnest_and_leaves_no_trace(
         holder.log.updates(applied.version, applied.version + 1)
 
 
-def stored_in(folder: Path) -> dict[str, object]:
-    """Every row of each SQLite file below ``folder``, and the bytes of each blob."""
-    stored: dict[str, object] = {}
+def stored_in(folder: Path, address: str = "") -> dict[str, object]:
+    """Every row of each SQLite file below ``folder``, and the bytes of each blob.
+
+    With the ``address`` of a log on a server, also every row or key there.
+    """
+    stored = stored_on_server(address.partition("|")[0])
     for file in folder.rglob("*"):
         if file.name.endswith(".db"):
             with closing(sqlite3.connect(file)) as connection:
@@ -69,8 +78,47 @@ def stored_in(folder: Path) -> dict[str, object]:
     return stored
 
 
+def stored_on_server(address: str) -> dict[str, object]:
+    if address.startswith("postgresql:"):
+        with psycopg.connect(address) as connection:
+            named = connection.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+            )
+            return {
+                table: connection.execute(f'SELECT xmin, * FROM "{table}" ORDER BY 2').fetchall()
+                for (table,) in named.fetchall()
+            }
+    if address.startswith("etcd:"):
+        parts = urlsplit(address)
+        first, last = (b64encode(parts.path[1:].encode() + end).decode() for end in (b"", b"\xff"))
+        asked = {"key": first, "range_end": last}
+        answer = httpx.post(f"http://{parts.netloc}/v3/kv/range", json=asked).json()
+        return {key["key"]: (key["value"], key["mod_revision"]) for key in answer["kvs"]}
+    return {}
+
+
 def test_a_look_and_a_trial_leave_each_row_and_blob_as_it_was(
     new_member: Callable[[], LogMember], tmp_path: Path
+) -> None:
+    look_and_try(new_member, lambda: stored_in(tmp_path))
+
+
+SERVERS = ("metastorage on postgresql", "stash on postgresql", "persist on postgresql")
+
+
+@pytest.mark.parametrize("name", [*SERVERS, "metastorage on etcd"])
+def test_a_look_and_a_trial_leave_each_row_of_a_server_as_it_was(name: str, tmp_path: Path) -> None:
+    kind = LOGS[name]
+    address = kind.create(tmp_path)
+    with ExitStack() as opened:
+        look_and_try(
+            lambda: LogMember(opened.enter_context(kind.open(address, HybridClock())), []),
+            lambda: stored_in(tmp_path, address),
+        )
+
+
+def look_and_try(
+    new_member: Callable[[], LogMember], stored: Callable[[], dict[str, object]]
 ) -> None:
     state = new_member().open()
     for number in range(6):
@@ -78,7 +126,8 @@ def test_a_look_and_a_trial_leave_each_row_and_blob_as_it_was(
         put_setting(f"note {number}")(transaction)
         state.recovered.append(state.commit_transaction(transaction))
     assert state.compact(5)
-    before = stored_in(tmp_path)
+    before = stored()
+    assert len(str(before)) > 1_000
     other = new_member()
     tried = other.openable().check_open(member="trial")
     transaction = tried.transaction(tried.recovered[-1], author="ann")
@@ -87,7 +136,7 @@ def test_a_look_and_a_trial_leave_each_row_and_blob_as_it_was(
     reader = other.openable().open_read_only()
     assert reader.recovered[-1].version == state.recovered[-1].version
     write_dump(reader, lambda piece: None)
-    assert stored_in(tmp_path) == before
+    assert stored() == before
 
 
 def test_there_is_no_trial_without_a_catalog(member: LogMember) -> None:
