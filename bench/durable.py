@@ -52,7 +52,7 @@ from strandline.model.types import BIGINT, STRING
 from strandline.node.catalog_dump import write_dump
 from strandline.sql import open_engine
 from strandline.work import keeping_garbage
-from tests.durable.logs import LOGS, SHARD, LogKind, OnMetastorage, Persist
+from tests.durable.logs import LOGS, SHARD, LogKind, OnMetastorage, Persist, Shadow
 from tests.durable.updates import TOKEN, begin, update
 from tests.metastorage.stores import STORES
 from tests.servers.postgresql import PostgresServer
@@ -63,6 +63,11 @@ KINDS: dict[str, LogKind] = {
     "stash on postgresql": LOGS["stash on postgresql"],
     "persist on sqlite": Persist(STORES["sqlite"], tidied_every=EVERY),
     "persist on postgresql": Persist(STORES["postgresql"], tidied_every=EVERY),
+    "shadow in sqlite": Shadow(
+        OnMetastorage(STORES["sqlite"], chunk_bytes=CHUNK_BYTES),
+        LOGS["stash on sqlite"],
+        share=True,
+    ),
 }
 """As a node has them: the tests cut snapshots and roll up far more often."""
 FEW, MANY = 100, 100_000
