@@ -96,13 +96,17 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     """Edits and deletes that break a rule, and what is said of them."""
     schemas = objects(dump, "schema")
     ((shop_id, shop),) = ((k, v) for k, v in schemas.items() if v["name"] == "shop")
-    (database_id,) = objects(dump, "database")
+    ((database_id, hive),) = objects(dump, "database").items()
+    (default_id,) = (key for key, value in schemas.items() if value["name"] == "default")
     next_id = objects(dump, "id_allocator")["object"]["next_id"]
 
     ((zone_id, default_zone),) = objects(dump, "zone").items()
 
     def schema(**changed: Any) -> str:
         return json.dumps({**shop, **changed})
+
+    def database(**changed: Any) -> str:
+        return json.dumps({**hive, **changed})
 
     def zone(**changed: Any) -> str:
         return json.dumps({**default_zone, **changed})
@@ -117,7 +121,7 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "schema", str(shop_id), schema(name="EMPTY")], "exists already"),
         (["edit", "schema", str(shop_id), schema(id=1)], "the key is"),
         (["edit", "schema", str(shop_id), schema(colour=1)], "colour"),
-        (["edit", "schema", str(shop_id), "{"], "not JSON"),
+        (["edit", "schema", str(shop_id), "{"], "the value is not JSON"),
         (["edit", "schema", '"shop"', schema()], "its id, a number"),
         (["edit", "schema", "shop", schema()], "write a name in quotes"),
         (["edit", "schema", "true", schema()], "is none"),
@@ -128,6 +132,10 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "id_allocator", '"object"', allocator(2**63 - 1)], "at most to"),
         (["edit", "id_allocator", '"new"', '{"name": "new", "next_id": 0}'], "cannot be 0"),
         (["edit", "zone", str(shop_id), zone(id=shop_id)], f"id {shop_id} is that of a schema"),
+        (["edit", "zone", str(zone_id), zone(name="other")], "is the default one"),
+        (["delete", "zone", str(zone_id)], "is the default one"),
+        (["delete", "schema", str(default_id)], "is the default one"),
+        (["edit", "database", str(database_id), database(name="other")], "is the default one"),
         (["edit", "zone", str(zone_id), zone(partitions=0)], "which never changes"),
         (["edit", "schema", str(shop_id), schema(name=" ")], "must not be empty"),
         (["edit", "system_view", "5", "{}"], "no kind 'system_view'"),

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from strandline.catalog.applier import DELAY, SKEW
-from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
+from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG
+from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.commands.definition import check_distinct
 from strandline.catalog.commands.zones import MAX_PARTITIONS
 from strandline.catalog.configuration import parameter
@@ -100,6 +101,8 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
     if key_of(kind, value) != key:
         raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
     existing = current(transaction, kind, key)
+    if existing is None or value.name != existing.name:
+        _refuse_default(transaction, kind, existing)
     if isinstance(key, int):
         check_name(value.name, kind.kind.replace("_", " "))
         _require_given(transaction, key)
@@ -126,10 +129,12 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
 def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
     """Remove the object at ``key``. Raises `ObjectNotFound`, and `InvalidInput` while needed."""
     _refuse_fixed(kind, key)
-    if current(transaction, kind, key) is None:
+    existing = current(transaction, kind, key)
+    if existing is None:
         raise ObjectNotFound(f"{kind.kind} {key} does not exist")
     if isinstance(key, int):
         _require_unneeded(transaction, kind.kind, key)
+    _refuse_default(transaction, kind, existing)
     with transaction.entry(DELETE, {"object": f"{kind.kind} {key}"}):
         transaction.delete(kind.kind, key)
 
@@ -138,6 +143,26 @@ def _refuse_fixed(kind: Collection, key: Key) -> None:
     reason = _FIXED.get((kind.kind, key))
     if reason is not None:
         raise InvalidInput(f"{kind.kind} {key!r} cannot be edited: {reason}")
+
+
+def _refuse_default(transaction: CatalogTransaction, kind: Collection, existing: Any) -> None:
+    """Clients take the default database and schema for granted, and new tables the default zone."""
+    if existing is None:
+        return
+    zone = transaction.get_named(CONFIG.kind, DEFAULT_ZONE_CONFIG)
+    is_default = (
+        existing.name == _DEFAULTS.get(kind.kind)
+        if kind.kind != "zone"
+        else zone is not None and zone.value == str(existing.id)
+    )
+    if is_default:
+        raise InvalidInput(
+            f"{kind.kind} {existing.name!r} is the default one, and can be neither renamed nor"
+            " deleted"
+        )
+
+
+_DEFAULTS = {"database": DEFAULT_DATABASE, "schema": DEFAULT_SCHEMA}
 
 
 def _require_given(transaction: CatalogTransaction, object_id: int) -> None:

@@ -100,7 +100,11 @@ def epoch(store: Store) -> None:
         )
 
 
-@debug.command(short_help="Put VALUE at KEY.")
+_TAKES_NUMBERS = {"ignore_unknown_options": True}
+"""A key like -5 is one that is refused, and no option."""
+
+
+@debug.command(short_help="Put VALUE at KEY.", context_settings=_TAKES_NUMBERS)
 @STORE
 @_KIND
 @_KEY
@@ -115,7 +119,10 @@ def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
         strandline debug edit ./lake setting '"note"' '{"name": "note", "value": "seen"}'
     """  # noqa: D301 - the mark that keeps lines as they are
     collection, parsed_key = editing.editable(kind), _parsed_key(key)
-    new = read_json(value.encode(), collection.of)
+    try:
+        new = read_json(value.encode(), collection.of)
+    except InvalidInput as error:
+        raise InvalidInput(error.message.replace("the body", "the value", 1)) from None
 
     def change(transaction: CatalogTransaction) -> None:
         editing.edit(transaction, collection, parsed_key, new)
@@ -123,7 +130,7 @@ def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
     _apply(store, collection, parsed_key, change, user=user)
 
 
-@debug.command(short_help="Remove the object at KEY.")
+@debug.command(short_help="Remove the object at KEY.", context_settings=_TAKES_NUMBERS)
 @STORE
 @_KIND
 @_KEY

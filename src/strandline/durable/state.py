@@ -25,7 +25,9 @@ decodes what comes after; the outer store (``raise_fence``) is fenced before the
 moment exists in which an old writer can still write there after the new one began.
 
 Rejected: mutability as a flag that is looked at when writing (a read-only state simply has no such
-methods), and a leadership lease in place of the fence (a paused holder would not notice).
+methods), a leadership lease in place of the fence (a paused holder would not notice), a call that
+gives up what a state holds (it holds nothing that others wait for), and a start time in the catalog
+(the version of each new epoch has its time).
 """
 
 from __future__ import annotations

@@ -305,11 +305,10 @@ def test_an_append_without_an_answer_is_settled_by_its_token(
 
     log = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
     mine = update(2, "configure")
-    with pytest.raises(OutOfSync):
-        log.append(2, TOKEN, [mine])  # the id that stood at its version is trimmed
-    (appended,) = log.append(2, TOKEN, [mine])
-    assert (appended.version, appended.id) == (2, mine.id)
-    assert appended.time < other.snapshot().time
+    for _ in range(2):
+        (appended,) = log.append(2, TOKEN, [mine])  # its version is trimmed, and its id with it
+        assert (appended.version, appended.id) == (2, mine.id)
+        assert appended.time < other.snapshot().time
     assert log.frontier().upper == 4
 
 

@@ -211,13 +211,16 @@ class PersistLog(UpdateLog):
         return self.shard.reading(lambda state: self._time_in(state, update))
 
     def _time_in(self, state: ShardState, update: Update) -> Timestamp | None:
-        # Where its version was trimmed since, its audit event still tells.
         version = update.version
+        for writer in state.writers:  # of this process: it tells where all else was trimmed since
+            if (writer.id, writer.token) == (self._writer, update.id):
+                return writer.time
         if state.since < version < state.upper:
             for row in self.shard.history(state, version, version + 1):
                 if row.kind == UPDATE:
                     same = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
                     return row.time if same else None
+        # Where its version was trimmed since, its audit event still tells.
         events, _ = self._next_appended(AUDIT_EVENT, version, version + 1, state)
         for row in events:
             if decode(row.value, AuditEvent).id == update.id:
