@@ -212,9 +212,6 @@ class PersistLog(UpdateLog):
 
     def _time_in(self, state: ShardState, update: Update) -> Timestamp | None:
         version = update.version
-        for writer in state.writers:  # of this process: it tells where all else was trimmed since
-            if (writer.id, writer.token) == (self._writer, update.id):
-                return writer.time
         if state.since < version < state.upper:
             for row in self.shard.history(state, version, version + 1):
                 if row.kind == UPDATE:
@@ -225,7 +222,9 @@ class PersistLog(UpdateLog):
         for row in events:
             if decode(row.value, AuditEvent).id == update.id:
                 return row.time
-        return None
+        # Of a silent one nothing is left; but of its own last append the shard knows the token.
+        own = (writer for writer in state.writers if writer.id == self._writer)
+        return next((writer.time for writer in own if writer.token == update.id), None)
 
     # -- reading -----------------------------------------------------------------------------------
 
