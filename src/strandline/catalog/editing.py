@@ -2,8 +2,9 @@
 
 No command checks what an edit means, so an edit is checked by what every catalog keeps to: names
 are unique and numbers that grow do not fall (`CatalogTransaction`), ids are below the next id, what
-an object refers to is there, and the columns of a table have ids of their own. An edit is one entry
-of the history, as any change. Code that reads an older version relies on these rules too, so a
+an object refers to is there, the columns of a table have ids of their own, the default objects keep
+their names, and a parameter has a value that it can have. An edit is one entry of the history, as
+any change. Code that reads an older version relies on these rules too, so a
 second edit cannot make up for one that broke them.
 """
 
@@ -27,7 +28,9 @@ from strandline.durable.transaction import MAX_IDS_AT_ONCE, OBJECT_IDS, CatalogT
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.model.descriptors import (
     ConfigEntry,
+    DatabaseDescriptor,
     IdAllocator,
+    SchemaDescriptor,
     SchemaVersion,
     SystemConfiguration,
     TableDescriptor,
@@ -101,8 +104,8 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
     if key_of(kind, value) != key:
         raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
     existing = current(transaction, kind, key)
-    if existing is None or value.name != existing.name:
-        _refuse_default(transaction, kind, existing)
+    if existing is not None and value.name != existing.name:
+        _refuse_default(transaction, existing)
     if isinstance(key, int):
         check_name(value.name, kind.kind.replace("_", " "))
         _require_given(transaction, key)
@@ -134,7 +137,7 @@ def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
         raise ObjectNotFound(f"{kind.kind} {key} does not exist")
     if isinstance(key, int):
         _require_unneeded(transaction, kind.kind, key)
-    _refuse_default(transaction, kind, existing)
+    _refuse_default(transaction, existing)
     with transaction.entry(DELETE, {"object": f"{kind.kind} {key}"}):
         transaction.delete(kind.kind, key)
 
@@ -145,24 +148,24 @@ def _refuse_fixed(kind: Collection, key: Key) -> None:
         raise InvalidInput(f"{kind.kind} {key!r} cannot be edited: {reason}")
 
 
-def _refuse_default(transaction: CatalogTransaction, kind: Collection, existing: Any) -> None:
+def _refuse_default(transaction: CatalogTransaction, existing: Any) -> None:
     """Clients take the default database and schema for granted, and new tables the default zone."""
-    if existing is None:
-        return
-    zone = transaction.get_named(CONFIG.kind, DEFAULT_ZONE_CONFIG)
-    is_default = (
-        existing.name == _DEFAULTS.get(kind.kind)
-        if kind.kind != "zone"
-        else zone is not None and zone.value == str(existing.id)
-    )
+    match existing:
+        case DatabaseDescriptor():
+            is_default = existing.name == DEFAULT_DATABASE
+        case SchemaDescriptor(name=name) if name == DEFAULT_SCHEMA:
+            database = transaction.get("database", existing.database_id)
+            is_default = database is not None and database.name == DEFAULT_DATABASE
+        case ZoneDescriptor():
+            entry = transaction.get_named(CONFIG.kind, DEFAULT_ZONE_CONFIG)
+            is_default = entry is not None and entry.value == str(existing.id)
+        case _:
+            is_default = False
     if is_default:
+        kind = kind_of(existing).name
         raise InvalidInput(
-            f"{kind.kind} {existing.name!r} is the default one, and can be neither renamed nor"
-            " deleted"
+            f"{kind} {existing.name!r} is the default one, and can be neither renamed nor deleted"
         )
-
-
-_DEFAULTS = {"database": DEFAULT_DATABASE, "schema": DEFAULT_SCHEMA}
 
 
 def _require_given(transaction: CatalogTransaction, object_id: int) -> None:

@@ -93,11 +93,10 @@ def epoch(store: Store) -> None:
     """Show the epoch and the deploy generation of the catalog of STORE."""
     with database_of(store) as database, log_of(store, database) as log:
         token = log.token()
-        opening = None if token is None else opening_with(log, token)
-        click.echo(
-            f"epoch {token and token.epoch}, deploy generation {token and token.deploy_generation}"
-            + ("" if opening is None else f", which {opening}")
-        )
+        assert token is not None  # a store without one has no catalog, which `log_of` refuses
+        opening = opening_with(log, token)
+        shown = f"epoch {token.epoch}, deploy generation {token.deploy_generation}"
+        click.echo(shown if opening is None else f"{shown}, which {opening}")
 
 
 _TAKES_NUMBERS = {"ignore_unknown_options": True}

@@ -37,8 +37,9 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     """
     known = None if sizes is None else _known_sizes(sizes)
     with database_of(store) as database, log_of(store, database) as log:
-        refuse_other_half(database, log)
-        had = format_of(ReadOnlyState(log).recovered[-1].contents)
+        state = ReadOnlyState(log)
+        refuse_other_half(database, state)
+        had = format_of(state.recovered[-1].contents)
         began = time.monotonic()
         latest = durable_state(log).check_open(member=new_member_id()).recovered[-1]
         objects = sum(_read(latest.contents, kind) for kind in COLLECTIONS)

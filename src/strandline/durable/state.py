@@ -47,6 +47,7 @@ from strandline.errors import (
     Fenced,
     IncompatibleFormat,
     NotFresh,
+    StrandlineError,
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
@@ -310,8 +311,8 @@ def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
                     entry = decode(change.new, FenceEntry)
                     if FenceToken(entry.deploy_generation, entry.epoch) == token:
                         return f"{update.member} took at {format_timestamp(update.time)}"
-    except (CorruptData, IncompatibleFormat, VersionNotFound):
-        return None  # a newer release wrote what this one cannot read, or trimmed it meanwhile
+    except StrandlineError:  # it cannot be read here, or now: that the fence is newer stands
+        return None
     return None
 
 

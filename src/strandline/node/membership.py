@@ -150,21 +150,20 @@ def _not_empty(_: CatalogTransaction) -> None:
     raise NotFound("there is no catalog in this store any more; restore it from a backup")
 
 
-def refuse_other_half(database: Database, log: UpdateLog) -> None:
+def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
     """Raise `Fenced` or `WrongEnvironment` where a node would not open this store; writes nothing.
 
     An opener that ended between the two halves is no reason: the next one goes on.
     """
-    state = ReadOnlyState(log)
-    token = log.token()
+    token = state.log.token()
     with database.read() as connection:
         fence = FenceRow.read(connection)
         if fence is None or token is None:
             return
-        half_raised = FenceToken(token.deploy_generation, token.epoch + 1)
-        own = half_raised if fence.token == half_raised else token
-        FenceRow.check(connection, environment=state.environment or "", token=own)
-    _refuse_older_catalog(database, log)
+        next_token = FenceToken(token.deploy_generation, token.epoch + 1)
+        expected = next_token if fence.token == next_token else token
+        FenceRow.check(connection, environment=state.environment or "", token=expected)
+    _refuse_older_catalog(database, state.log)
 
 
 def _agree(database: Database, state: DurableCatalogState) -> None:

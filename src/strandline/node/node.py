@@ -338,7 +338,6 @@ class Node:
             measure = {"measuring the storage": self.storage.measure_when_due}
             interval = settings.storage_usage_interval_ms / 1000
             chores.repeat("storage", measure, pauses=repeat(min(interval, LOOK_SECONDS)))
-
         if self._note_mark is not None:
             note = {NOTING_MARK: self._note_mark}
             chores.repeat("mark", note, pauses=chain([0.0], repeat(NOTE_SECONDS)))

@@ -107,6 +107,7 @@ def refuse_foreign_parts(database: Database) -> None:
             return  # opened for reading before there is a store
         ground.refuse_unknown_parts(versions, PARTS, name=database.name)
         for part, (version, _) in PARTS.items():
+            # A newer version is refused; an older one is upgraded later.
             ground.is_current(versions.get(part), part=part, version=version, name=database.name)
         current = {part: known for part, known in PARTS.items() if versions.get(part) == known[0]}
         database.refuse_incomplete(connection, current)
