@@ -23,7 +23,7 @@ from strandline.catalog.declared_kinds import DeclaredKind
 from strandline.catalog.planning import Planning
 from strandline.durable.collections import COLLECTIONS, Collection, collection_of
 from strandline.durable.contents import EMPTY
-from strandline.durable.transaction import CatalogTransaction
+from strandline.durable.transaction import CatalogTransaction, _Written
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError
 from strandline.model.descriptors import ColumnDescriptor, SchemaDescriptor, TableDescriptor
 from strandline.model.type_changes import check_change
@@ -197,7 +197,7 @@ def what_is_there_is_written_again(patch: pytest.MonkeyPatch) -> None:
         stored = kind.stored_value(value)
         old = self.contents.get(kind.kind, kind.key(stored))
         if old is not None and old.value == value:
-            self._record(kind, kind.key(stored), old, stored)
+            self._change(_Written(kind, kind.key(stored), old, stored))
         else:
             real(self, value)
 

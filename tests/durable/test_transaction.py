@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import strandline.catalog  # noqa: F401 - registers the kinds
 from strandline.durable import AppliedUpdate, CatalogTransaction, Update
@@ -157,3 +160,105 @@ def test_a_put_that_is_refused_leaves_the_object_as_it_was(
         transaction.put(ZoneDescriptor(11, "b", "ann"))
     assert transaction.contents is before
     assert len(list(transaction.changes())) == 2
+
+
+def test_objects_put_together_may_exchange_their_names(transaction: CatalogTransaction) -> None:
+    """Reference cases 50 and 51: one by one, the first put meets the other object."""
+    first, second = BELOW["view"](10, "x", 1), BELOW["view"](11, "y", 1)
+    with transaction.entry("create", {}):
+        transaction.put_all([first, second])
+    with transaction.entry("exchange", {}):
+        with pytest.raises(AlreadyExists, match="view 'Y' exists already"):
+            transaction.put(replace(first, name="Y"))
+        transaction.put_all([replace(first, name="Y"), replace(second, name="x")])
+    views = transaction.contents.objects("view")
+    assert {view.id: view.name for view in views} == {10: "Y", 11: "x"}
+    assert EMPTY.apply(transaction.changes()) == transaction.contents
+
+
+def test_a_name_given_up_is_free_for_what_is_put_with_it(transaction: CatalogTransaction) -> None:
+    with transaction.entry("create", {}):
+        transaction.put_all([ZoneDescriptor(10, "a", "ann"), ZoneDescriptor(11, "b", "ann")])
+    with transaction.entry("move", {}):
+        transaction.put_all([ZoneDescriptor(10, "b", "ann"), ZoneDescriptor(11, "c", "ann")])
+    assert {zone.id: zone.name for zone in transaction.contents.objects("zone")} == {
+        10: "b",
+        11: "c",
+    }
+    assert EMPTY.apply(transaction.changes()) == transaction.contents
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("b", "B", "c"), id="two of them"),
+        pytest.param(("b", "a", "taken"), id="one that stays, after an exchange"),
+    ],
+)
+def test_of_objects_put_together_none_is_put_when_two_end_at_one_name(
+    transaction: CatalogTransaction, names: tuple[str, ...]
+) -> None:
+    zones = [ZoneDescriptor(10 + place, name, "ann") for place, name in enumerate("abc")]
+    with transaction.entry("create", {}):
+        transaction.put_all([*zones, ZoneDescriptor(20, "taken", "ann")])
+        transaction.delete("zone", 12)
+        before, written = transaction.contents, len(transaction._changes)
+        with pytest.raises(AlreadyExists):
+            transaction.put_all(
+                replace(zone, name=name) for zone, name in zip(zones, names, strict=True)
+            )
+        assert transaction.contents is before
+        assert len(transaction._changes) == written
+
+
+def test_of_two_values_for_one_key_the_last_is_put(transaction: CatalogTransaction) -> None:
+    with transaction.entry("configure", {}):
+        transaction.put_all([ConfigEntry("a", "1"), ConfigEntry("a", "2")])
+    (change,) = transaction.changes()
+    assert change.old is None
+    assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
+
+
+def test_what_an_entry_makes_and_removes_leaves_nothing(transaction: CatalogTransaction) -> None:
+    """Reference cases 45 to 48: the log has what came of the entry, not each step to it."""
+    with transaction.entry("create", {}):
+        transaction.put(ZoneDescriptor(10, "a", "ann"))
+        transaction.put(ZoneDescriptor(11, "b", "ann"))
+        transaction.delete("zone", 10)
+    (made,) = transaction.changes()
+    assert int.from_bytes(made.key, "big") == 11
+    with transaction.entry("nothing", {}):
+        transaction.put(ZoneDescriptor(12, "c", "ann"))
+        transaction.delete("zone", 12)
+    with transaction.entry("back", {}):
+        transaction.put(ZoneDescriptor(11, "z", "ann"))
+        transaction.put(ZoneDescriptor(11, "b", "ann"))
+    assert len(transaction.entries) == 1
+    with transaction.entry("again", {}):
+        transaction.delete("zone", 11)
+        transaction.put(ZoneDescriptor(11, "c", "ann"))
+    *_, again = transaction.changes()
+    assert again.old == made.new
+    assert again.new is not None
+    assert EMPTY.apply(transaction.changes()) == transaction.contents
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["a", "b", "c", "d", None])), max_size=12)
+)
+def test_consolidated_changes_lead_to_the_same_objects(
+    steps: list[tuple[int, str | None]],
+) -> None:
+    transaction = CatalogTransaction(AppliedUpdate(Update(0, b"", "", "", ()), EMPTY), author="ann")
+    with transaction.entry("create", {}):
+        transaction.put_all(ZoneDescriptor(number, f"{number}", "ann") for number in (1, 2))
+    base = transaction.contents
+    with transaction.entry("several steps", {}):
+        for number, name in steps:
+            with suppress(AlreadyExists, ObjectNotFound):
+                if name is None:
+                    transaction.delete("zone", number)
+                else:
+                    transaction.put(ZoneDescriptor(number, name, "ann"))
+    later = [change for entry in transaction.entries[1:] for change in entry.changes]
+    assert base.apply(later) == transaction.contents

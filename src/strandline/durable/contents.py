@@ -54,6 +54,13 @@ class Group(NamedTuple):
     id: int
 
 
+def name_of(kind: Collection, stored: AnyStored | None) -> tuple[Namespace, str] | None:
+    """Where ``stored`` has its name, and the name, normalized; None where it takes none."""
+    if kind.scope is None or stored is None or not kind.occupies(stored):
+        return None
+    return Namespace(kind.scope, stored.parent), normalize(stored.name)
+
+
 Objects = Map[bytes, AnyStored]
 Kinds = Map[str, Objects]
 Names = Map[str, Reference]
@@ -271,7 +278,7 @@ class _Draft:
         elif old is not None:
             del objects[key]
         if kind.scope is not None:
-            self._rename(kind, kind.scope, key, old, new)
+            self._rename(kind, key, old, new)
         if kind.group is not None:
             before = None if old is None else old.group
             after = None if new is None else new.group
@@ -282,24 +289,18 @@ class _Draft:
                     insort(self._keys_of(Group(kind.kind, after)), key)
 
     def _rename(
-        self,
-        kind: Collection,
-        scope: str,
-        key: bytes,
-        old: AnyStored | None,
-        new: AnyStored | None,
+        self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
     ) -> None:
-        before = old and kind.occupies(old) and (Namespace(scope, old.parent), normalize(old.name))
-        after = new and kind.occupies(new) and (Namespace(scope, new.parent), normalize(new.name))
+        before, after = name_of(kind, old), name_of(kind, new)
         if before == after:
             return
-        if before:
+        if before is not None:
             del self.names_in(before[0])[before[1]]
-        if after:
+        if after is not None:
             there = self.names_in(after[0])
             if after[1] in there:
                 raise CorruptData(
-                    f"two objects of the log are named {after[1]!r} in one {scope} namespace"
+                    f"two objects of the log are named {after[1]!r} in one {kind.scope} namespace"
                 )
             there[after[1]] = Reference(kind.kind, key)
 

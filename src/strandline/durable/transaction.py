@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from strandline.durable.collections import (
     AUDIT_EVENT,
@@ -23,7 +23,7 @@ from strandline.durable.collections import (
     collection_of,
     id_key,
 )
-from strandline.durable.contents import Contents, Namespace, Reference
+from strandline.durable.contents import Contents, Reference, name_of
 from strandline.durable.update import (
     Appended,
     Arguments,
@@ -54,6 +54,15 @@ class Position(Protocol):
     def version(self) -> int: ...
     @property
     def contents(self) -> Contents: ...
+
+
+class _Written(NamedTuple):
+    """What stands at a key, and what takes its place."""
+
+    kind: Collection
+    key: bytes
+    old: AnyStored | None
+    new: AnyStored | None
 
 
 class CatalogTransaction:
@@ -96,6 +105,44 @@ class CatalogTransaction:
         what ``value`` was decoded from, if it is known. Raises `AlreadyExists` when its name stands
         for another object of its namespace.
         """
+        written = self._written(value, record=record)
+        if written is not None:
+            self._require_free(written)
+            self._change(written)
+
+    def put_all(self, values: Iterable[Any]) -> None:  # Any: descriptors of some kinds
+        """Put ``values`` together: their names are judged by where all of them end.
+
+        So objects may exchange their names, which put one by one would each meet the other. Of two
+        values for one key the last counts. Raises `AlreadyExists`, and then has put none of them.
+        """
+        before, done = self.contents, len(self._changes)
+        of_keys = {}
+        for value in values:
+            written = self._written(value)
+            if written is not None:
+                of_keys[written.kind.kind, written.key] = written
+        wanted = {name_of(written.kind, written.new): target for target, written in of_keys.items()}
+        try:
+            for target, written in of_keys.items():
+                if wanted.get(name_of(written.kind, written.old), target) != target:
+                    self._change(written._replace(new=None))
+                    of_keys[target] = written._replace(old=None)
+            for written in of_keys.values():
+                self._require_free(written)
+                self._change(written)
+        except AlreadyExists:
+            self.contents = before
+            del self._changes[done:]
+            raise
+
+    def _written(
+        self,
+        value: Any,  # Any: a descriptor of some kind
+        *,
+        record: bytes | None = None,
+    ) -> _Written | None:
+        """What putting ``value`` replaces and by what; None where an equal value is there."""
         kind = collection_of(value)
         key = id_key(value.id) if kind.has_id else value.name.encode()
         old = self.contents.get(kind.kind, key)
@@ -104,14 +151,19 @@ class CatalogTransaction:
                 inserted = self.on_insert(value)
                 value, record = inserted, record if inserted is value else None
         elif old.value == value:
-            return
+            return None
         new = kind.stored_value(value, record=record)
-        if kind.scope is not None and kind.occupies(new):
-            namespace = Namespace(kind.scope, new.parent)
-            holder = self.contents.find(namespace, new.name)
-            if holder is not None and holder != Reference(kind.kind, key):
-                raise AlreadyExists(f"{holder.kind} {new.name!r} exists already")
-        self._record(kind, key, old, new)
+        _refuse_running_back(kind, old, new)
+        return _Written(kind, key, old, new)
+
+    def _require_free(self, written: _Written) -> None:
+        kind, key, _, new = written
+        name = name_of(kind, new)
+        if name is None or new is None:
+            return
+        holder = self.contents.find(*name)
+        if holder is not None and holder != Reference(kind.kind, key):
+            raise AlreadyExists(f"{holder.kind} {new.name!r} exists already")
 
     def delete(self, kind: str, key: int | str) -> None:
         """Remove the object of ``kind`` with that id, or that name where it is keyed by name.
@@ -122,23 +174,15 @@ class CatalogTransaction:
         old = self.contents.get(kind, stored_key)
         if old is None:
             raise ObjectNotFound(f"{kind} {key} does not exist")
-        self._record(collection(kind), stored_key, old, None)
+        _refuse_running_back(collection(kind), old, None)
+        self._change(_Written(collection(kind), stored_key, old, None))
 
     def append(self, kind: str, event: object) -> None:
         """Add an object of an append-only kind, which no transaction reads."""
         self._appended.append(Appended(kind, encode(event)))
 
-    def _record(
-        self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
-    ) -> None:
-        backwards = kind.runs_back(old, new)
-        if backwards is not None:
-            raise InvalidInput(f"{backwards}; it only ever grows")
-        self._change(kind, key, old, new)
-
-    def _change(
-        self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
-    ) -> None:
+    def _change(self, written: _Written) -> None:
+        kind, key, old, new = written
         change = Change(
             kind.kind, key, None if old is None else old.data, None if new is None else new.data
         )
@@ -159,7 +203,7 @@ class CatalogTransaction:
             )
         if amount:
             new = ID_ALLOCATOR.stored_value(IdAllocator(name, start + amount))
-            self._change(ID_ALLOCATOR, key, old, new)
+            self._change(_Written(ID_ALLOCATOR, key, old, new))
         return range(start, start + amount)
 
     @contextmanager
@@ -177,10 +221,10 @@ class CatalogTransaction:
             self.contents = before
             self._changes = []
             raise
-        if self._changes:
-            changes = tuple(self._fold_allocations(self._changes))
+        consolidated, self._changes = _consolidated(self._changes), []
+        if consolidated:
+            changes = tuple(self._fold_allocations(consolidated))
             self.entries.append(Entry(verb, EntryArguments(arguments), changes))
-            self._changes = []
 
     def _fold_allocations(self, changes: Iterable[Change]) -> list[Change]:
         """``changes``, without those of an allocator that an earlier entry has changed.
@@ -229,6 +273,37 @@ class CatalogTransaction:
         rebased._appended = self._appended
         rebased.contents = base.contents.apply(self.changes())
         return rebased
+
+
+def _refuse_running_back(kind: Collection, old: AnyStored | None, new: AnyStored | None) -> None:
+    backwards = kind.runs_back(old, new)
+    if backwards is not None:
+        raise InvalidInput(f"{backwards}; it only ever grows")
+
+
+def _consolidated(changes: list[Change]) -> list[Change]:
+    """``changes`` without those that came to nothing: they lead to the same objects.
+
+    An object that was made and removed leaves none, and changes of one object in a row are one.
+    Others stay as they are: what came between may rest on a name that was given up or taken.
+    """
+    ends: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
+    for change in changes:
+        target = change.kind, change.key
+        ends[target] = ends.get(target, (change.old, None))[0], change.new
+    if len(ends) == len(changes):
+        return changes
+    kept: list[Change] = []
+    for change in changes:
+        target = change.kind, change.key
+        if ends[target] == (None, None):
+            continue
+        if kept and (kept[-1].kind, kept[-1].key) == target:
+            change = replace(change, old=kept.pop().old)
+            if change.old == change.new:
+                continue
+        kept.append(change)
+    return kept
 
 
 def new_update(

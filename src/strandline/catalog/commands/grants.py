@@ -179,8 +179,10 @@ def _write(
         for stored in list(catalog.contents.objects("system_privilege")):
             if stored.name not in left:
                 transaction.delete("system_privilege", stored.name)
-        for key, grant in left.items():
-            transaction.put(SystemPrivilege(key, grant.grantee, grant.grantor, grant.privileges))
+        transaction.put_all(
+            SystemPrivilege(key, grant.grantee, grant.grantor, grant.privileges)
+            for key, grant in left.items()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,10 +233,8 @@ class RenameTable:
         moved = _moved_indexes(planning, relation, renamed, target)
         arguments: dict[str, Argument] = {kind.name: old, "to": new, "id": relation.id}
         with planning.entry(kind.verb(Action.RENAME), **arguments) as transaction:
-            transaction.put(renamed)
-            for before, after in moved:
-                if before.name == after.name:
-                    transaction.put(after)
+            together = (after for before, after in moved if before.name == after.name)
+            transaction.put_all([renamed, *together])
         for before, after in moved:
             if before.name != after.name:
                 with planning.entry(
