@@ -79,7 +79,7 @@ class Connection:
         self._socket.sendall(request)
         buffer, received = self._buffer, self._receive()
         body = 12 + len(name)
-        while received < body + 3:
+        while received < min(length, body + 3):
             received += self._receive(at=received)
         is_reply = buffer[3] == REPLY
         if not is_reply or not (buffer[body] == 0 or buffer[body + 1 : body + 3] == b"\0\0"):
