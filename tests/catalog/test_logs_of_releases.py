@@ -19,6 +19,7 @@ import pytest
 
 from strandline.catalog import Catalog, CatalogManager, read_history
 from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.catalog.rules import broken_rules
 from strandline.catalog.undo.reading import visible_undo
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
@@ -123,6 +124,7 @@ def test_each_version_has_the_objects_and_the_time_that_the_release_showed(
     store, _ = open_store()
     assert manager.earliest_catalog().version == min(golden.objects)
     assert manager.latest_catalog().version == golden.migrated
+    assert list(broken_rules(manager.latest_catalog().contents)) == []
     last = read_history(manager.state.log)[-1]
     assert last.actions == (("migrate", {"step": "note the default zone by its id"}),)
     made = {"config 0 format_version", "config 0 default_zone"}  # 0.1.0 knew the zone by its name

@@ -15,7 +15,9 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    CreateView,
     TableDefinition,
+    ViewDefinition,
 )
 from strandline.cli import main
 from strandline.model.types import BIGINT
@@ -42,7 +44,19 @@ def objects(dump: dict[str, Any], kind: str) -> dict[Any, Any]:
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     made = stores.new_store(request.param, tmp_path_factory.mktemp("debug"))
     with Node.open(made.address, settings=made.settings) as node:
-        node.session(user="ann").execute([CreateSchema(name="shop"), CreateSchema(name="empty")])
+        top = ViewDefinition(
+            name="top",
+            columns=(ColumnDefinition("one", BIGINT),),
+            original_text="SELECT 1",
+            expanded_text="SELECT 1",
+        )
+        node.session(user="ann").execute(
+            [
+                CreateSchema(name="shop"),
+                CreateSchema(name="empty"),
+                CreateView(schema="shop", definition=top),
+            ]
+        )
     return made.address
 
 
@@ -100,10 +114,15 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     (default_id,) = (key for key, value in schemas.items() if value["name"] == "default")
     next_id = objects(dump, "id_allocator")["object"]["next_id"]
 
+    (system_id,) = (key for key, value in schemas.items() if value["name"] == "system")
+    ((view_id, top),) = objects(dump, "view").items()
     ((zone_id, default_zone),) = objects(dump, "zone").items()
 
     def schema(**changed: Any) -> str:
         return json.dumps({**shop, **changed})
+
+    def view(**changed: Any) -> str:
+        return json.dumps({**top, **changed})
 
     def database(**changed: Any) -> str:
         return json.dumps({**hive, **changed})
@@ -128,9 +147,13 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "schema", str(shop_id), schema(database_id=999)], "database 999"),
         (["edit", "schema", str(next_id), schema(id=next_id, name="n")], "was never given"),
         (["edit", "schema", "-5", schema(id=-5, name="n")], "-5"),
-        (["edit", "id_allocator", '"object"', '{"name": "object", "next_id": 3}'], "go back"),
+        (
+            ["edit", "id_allocator", '"object"', '{"name": "object", "next_id": 3}'],
+            "the highest id in use is",
+        ),
         (["edit", "id_allocator", '"object"', allocator(2**63 - 1)], "at most to"),
         (["edit", "id_allocator", '"new"', '{"name": "new", "next_id": 0}'], "cannot be 0"),
+        (["edit", "view", str(view_id), view(schema_id=system_id)], "the catalog's own"),
         (["edit", "zone", str(shop_id), zone(id=shop_id)], f"id {shop_id} is that of a schema"),
         (["edit", "zone", str(zone_id), zone(name="other")], "is the default one"),
         (["delete", "zone", str(zone_id)], "is the default one"),

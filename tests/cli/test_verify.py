@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from strandline.catalog.commands import (
 )
 from strandline.cli import main
 from strandline.metastore.interface import Session
+from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store.rows import (
     DataFile,
     DeleteFile,
@@ -29,6 +30,7 @@ from strandline.metastore.store.rows import (
     RowKind,
     new_partition,
 )
+from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -130,6 +132,23 @@ def test_a_store_that_is_whole_has_no_findings(store: Store, options: tuple[str,
     assert result.exit_code == 0
     assert "0 errors, 0 leftovers" in result.stdout
     assert "3 files" in result.stdout
+
+
+def test_an_object_that_breaks_a_rule_is_named_with_what_repairs_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of a release that did not know the rule."""
+    with Node.open(store.folder) as node:
+        table = node.session(user="ann").table("shop.p").descriptor
+    edited = write_json(replace(table, primary_key=(9,)), TableDescriptor).decode()
+    with monkeypatch.context() as patch:
+        patch.setattr("strandline.catalog.editing.check_object", lambda *_: None)
+        arguments = ["debug", "edit", str(store.folder), "table", str(table.id), edited]
+        assert CliRunner().invoke(main, arguments).exit_code == 0
+    (found,) = findings(store)
+    assert (found["finding"], found["place"]) == ("record", f"table {table.id}")
+    assert "column 9, which it lacks" in str(found["message"])
+    assert "strandline debug edit" in str(found["message"])
 
 
 def empty(path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from strandline.catalog import editing
+from strandline.catalog.rules import Key
 from strandline.cli.options import STORE, USER, Store
 from strandline.cli.stores import database_of, log_of, reading
 from strandline.durable import CatalogTransaction, durable_state
@@ -144,7 +145,7 @@ def delete(store: Store, *, kind: str, key: str, user: str) -> None:
     _apply(store, collection, parsed_key, change, user=user)
 
 
-def _parsed_key(text: str) -> editing.Key:
+def _parsed_key(text: str) -> Key:
     shown = text[:_KEY_SHOWN]
     try:
         parsed = json.loads(text)
@@ -157,7 +158,7 @@ def _parsed_key(text: str) -> editing.Key:
     return parsed
 
 
-def _apply(store: Store, kind: Collection, key: editing.Key, change: Fill, *, user: str) -> None:
+def _apply(store: Store, kind: Collection, key: Key, change: Fill, *, user: str) -> None:
     before: list[Any] = []
 
     def noting(transaction: CatalogTransaction) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from strandline.catalog.editing import key_of
+from strandline.catalog.rules import key_of
 from strandline.clock import format_timestamp
 from strandline.durable.collections import APPEND_ONLY, COLLECTIONS, FENCE
 from strandline.durable.log import Scanned

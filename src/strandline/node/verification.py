@@ -3,7 +3,7 @@
 Three things are compared, and nothing is changed:
 
 * *records*: the database is whole, and every version, row and event in it decodes, with its
-  checksum where it has one;
+  checksum where it has one. The last version keeps to what every catalog keeps to;
 * *files*: every data and delete file that a committed row names is there, has the size that was
   written, and its footer has the number of rows; on request every page is read, and compared with
   its checksum. Files of removed rows count too, because versions of the past need them;
@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Connection, select
 
 from strandline.catalog import Catalog, VersionInfo, read_history
+from strandline.catalog.rules import broken_rules
 from strandline.catalog.storage_usage import read_events
 from strandline.clock import format_timestamp
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
@@ -140,6 +141,7 @@ class Verification:
             _parse_arguments(state, history)
             yield from compare_times(state, history)
             tables = _tables(state)
+            yield from _broken(state)
             self.verified.records += state.recovered[-1].version
             self.verified.records += _storage_usage_events(state)
         except StrandlineError as error:
@@ -388,6 +390,12 @@ def compare_times(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[
                 f"its time is {format_timestamp(time)} in the log and"
                 f" {format_timestamp(entry.time)} in the history",
             )
+
+
+def _broken(state: ReadOnlyState) -> Iterator[Finding]:
+    for kind, key, message in broken_rules(state.recovered[-1].contents):
+        repair = f"{message}; repair it with `strandline debug edit`"
+        yield Finding(Kind.RECORD, f"{kind} {key}", repair)
 
 
 def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:

@@ -1,0 +1,197 @@
+"""What every catalog keeps to, whoever wrote it.
+
+Commands lead to no other catalog, and rest on these rules: ids are below the next id and each is
+that of one object, what an object refers to is there, the columns of a table have ids of their own,
+parameters have values that they can have, the schema of the catalog's own views has nothing else.
+An edit by hand that would break one is refused (`strandline.catalog.editing`). What an edit of a
+release that did not know a rule has broken, a verification finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG, is_reserved
+from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.commands.definition import check_distinct
+from strandline.catalog.commands.zones import MAX_PARTITIONS
+from strandline.catalog.configuration import parameter
+from strandline.catalog.kinds import references
+from strandline.durable.collections import COLLECTIONS, ID_ALLOCATOR, Collection, id_key
+from strandline.durable.contents import Contents
+from strandline.durable.transaction import OBJECT_IDS
+from strandline.errors import InvalidInput, StrandlineError
+from strandline.model.descriptors import (
+    ConfigEntry,
+    DatabaseDescriptor,
+    IdAllocator,
+    SchemaDescriptor,
+    SchemaVersion,
+    SystemConfiguration,
+    SystemViewDescriptor,
+    TableDescriptor,
+    ZoneDescriptor,
+)
+from strandline.model.identifiers import check_name
+from strandline.model.privileges import SYSTEM_NAME
+
+# Below, Any stands for a descriptor of some kind.
+Key = int | str
+"""An object's id, or its name where the kind is keyed by name."""
+
+
+class BrokenRule(NamedTuple):
+    """An object of a catalog that is not as every catalog's is, and what is wrong with it."""
+
+    kind: str
+    key: Key
+    message: str
+
+
+def key_of(kind: Collection, value: Any) -> Key:
+    """The key of ``value``, an object of ``kind``."""
+    key: Key = value.id if kind.has_id else value.name
+    return key
+
+
+def broken_rules(contents: Contents) -> Iterator[BrokenRule]:
+    """Each object of ``contents`` that breaks a rule; the time follows their number."""
+    for kind in COLLECTIONS.values():
+        for stored in contents.objects(kind.kind):
+            try:
+                check_object(contents, kind, stored.value)
+            except StrandlineError as error:
+                yield BrokenRule(kind.kind, key_of(kind, stored), error.message)
+    yield from _missing_defaults(contents)
+
+
+def check_object(contents: Contents, kind: Collection, value: Any) -> None:
+    """Raise `InvalidInput` unless ``value`` may be an object of ``kind`` in ``contents``."""
+    if kind.has_id:
+        check_name(value.name, _spoken(kind))
+        _check_id(contents, kind, value.id)
+    match value:
+        case TableDescriptor():
+            _check_columns(value)
+        case ZoneDescriptor(name=name, partitions=partitions):
+            if not 1 <= partitions <= MAX_PARTITIONS:
+                raise InvalidInput(
+                    f"zone {name} cannot have {partitions} partitions; 1 to {MAX_PARTITIONS} may"
+                )
+        case IdAllocator():
+            _check_next_id(contents, value)
+        case SystemConfiguration():
+            parameter(value.name).read(value.value)
+        case ConfigEntry(name=name, value=zone_id) if name == DEFAULT_ZONE_CONFIG:
+            _check_default_zone(contents, zone_id)
+    for name, object_id in references(value):
+        referred = contents.get(name, id_key(object_id))
+        if referred is None:
+            raise InvalidInput(f"the value refers to {name} {object_id}, which does not exist")
+        if (
+            name == "schema"
+            and is_reserved(referred.name)
+            and referred.value.owner == SYSTEM_NAME  # a catalog of 0.1.0 may have one of a user
+            and not isinstance(value, SystemViewDescriptor)
+        ):
+            raise InvalidInput(
+                f"{_spoken(kind)} {value.name} cannot be in schema {referred.name}: it is the"
+                " catalog's own"
+            )
+
+
+def highest_id(contents: Contents) -> int:
+    """The highest id that an object has; 0 where none has one."""
+    return max(
+        (
+            stored.id
+            for kind in COLLECTIONS.values()
+            if kind.has_id
+            for stored in contents.objects(kind.kind)
+        ),
+        default=0,
+    )
+
+
+def _spoken(kind: Collection) -> str:
+    return kind.kind.replace("_", " ")
+
+
+def _check_id(contents: Contents, kind: Collection, object_id: int) -> None:
+    """All kinds take their ids from one allocator, so an id is that of one object.
+
+    One that the allocator has yet to give would be given twice.
+    """
+    allocator = contents.get(ID_ALLOCATOR.kind, OBJECT_IDS.encode())
+    next_id = 1 if allocator is None else allocator.value.next_id
+    if not 0 < object_id < next_id:
+        raise InvalidInput(
+            f"id {object_id} was never given, the next one is {next_id};"
+            f" edit id_allocator '\"{OBJECT_IDS}\"' first if that is too low"
+        )
+    key = id_key(object_id)
+    for other in COLLECTIONS.values():
+        if other.has_id and other is not kind and contents.get(other.kind, key) is not None:
+            raise InvalidInput(
+                f"id {object_id} is that of a {_spoken(other)};"
+                f" a {_spoken(kind)} needs one of its own"
+            )
+
+
+def _check_next_id(contents: Contents, allocator: IdAllocator) -> None:
+    highest = highest_id(contents) if allocator.name == OBJECT_IDS else 0
+    if allocator.next_id <= highest:
+        raise InvalidInput(
+            f"next_id cannot be {allocator.next_id}: the highest id in use is {highest}"
+        )
+
+
+def _check_default_zone(contents: Contents, zone_id: str) -> None:
+    known = {str(stored.id) for stored in contents.objects("zone")}
+    if zone_id not in known:
+        raise InvalidInput(
+            f"{zone_id!r} is not the id of a zone; those of this catalog are"
+            f" {', '.join(sorted(known))}"
+        )
+
+
+def _check_columns(table: TableDescriptor) -> None:
+    """Columns are found by their ids: in data files, in keys, and in the past of the table."""
+    numbers = [version.number for version in table.schema_versions]
+    if not numbers or any(later <= earlier for earlier, later in pairwise(numbers)):
+        raise InvalidInput(
+            f"the schema versions of {table.name} have the numbers {numbers}; a table has at least"
+            " one version, and the numbers rise"
+        )
+    for version in table.schema_versions:
+        _check_distinct_columns(table, version)
+    ids = {column.id for column in table.columns}
+    for field in ("partition_columns", "primary_key", "colocation"):
+        unknown = set(getattr(table, field)) - ids
+        if unknown:
+            raise InvalidInput(f"{field} of {table.name} has column {min(unknown)}, which it lacks")
+
+
+def _check_distinct_columns(table: TableDescriptor, version: SchemaVersion) -> None:
+    what = f"schema version {version.number} of {table.name}"
+    check_distinct([column.name for column in version.columns], what=what)
+    ids = [column.id for column in version.columns]
+    if len(set(ids)) < len(ids) or not all(0 < n < table.next_column_id for n in ids):
+        raise InvalidInput(
+            f"the columns of {what} have the ids {ids}; each has its own, below next_column_id,"
+            f" which is {table.next_column_id}"
+        )
+
+
+def _missing_defaults(contents: Contents) -> Iterator[BrokenRule]:
+    """Clients take the default database for granted, and the default schema in it."""
+    databases: Iterator[DatabaseDescriptor] = (d.value for d in contents.objects("database"))
+    default = next((each for each in databases if each.name == DEFAULT_DATABASE), None)
+    if default is None:
+        yield BrokenRule("database", DEFAULT_DATABASE, "the default database does not exist")
+        return
+    schemas: Iterator[SchemaDescriptor] = (stored.value for stored in contents.objects("schema"))
+    if not any(s.database_id == default.id and s.name == DEFAULT_SCHEMA for s in schemas):
+        yield BrokenRule("schema", DEFAULT_SCHEMA, "the default schema does not exist")

@@ -1,0 +1,151 @@
+"""What every catalog keeps to: catalogs of commands do, and each rule that is broken is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.catalog import CatalogManager
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.catalog.rules import BrokenRule, broken_rules
+from strandline.durable.transaction import CatalogTransaction
+from strandline.model.descriptors import (
+    ConfigEntry,
+    FunctionDescriptor,
+    IdAllocator,
+    SystemConfiguration,
+    TableDescriptor,
+)
+from strandline.model.types import BIGINT
+
+# Below, Any stands for a descriptor of some kind.
+Break = Callable[["World"], Any]
+
+
+class World:
+    """A catalog that commands made, and its objects."""
+
+    def __init__(self, manager: CatalogManager) -> None:
+        columns = ColumnDefinition("a", BIGINT), ColumnDefinition("b", BIGINT)
+        table = TableDefinition(name="t", columns=columns)
+        create = CreateTable(schema="shop", definition=table)
+        manager.execute([CreateSchema(name="shop"), create], author="ann")
+        self.catalog = manager.present()
+
+    def named(self, kind: str, name: str) -> Any:
+        """The object of ``kind`` with that name."""
+        (value,) = (s.value for s in self.catalog.contents.objects(kind) if s.name == name)
+        return value
+
+    @property
+    def table(self) -> TableDescriptor:
+        table: TableDescriptor = self.named("table", "t")
+        return table
+
+    @property
+    def next_id(self) -> int:
+        allocator: IdAllocator = self.named("id_allocator", "object")
+        return allocator.next_id
+
+    def with_versions(self, *numbers: int, **of_last_column: Any) -> TableDescriptor:
+        """The table with schema versions of those numbers, and another last column."""
+        (version,) = self.table.schema_versions
+        *others, last = version.columns
+        columns = (*others, replace(last, **of_last_column))
+        versions = tuple(replace(version, number=n, columns=columns) for n in numbers)
+        return replace(self.table, schema_versions=versions)
+
+
+@pytest.fixture
+def world(manager: CatalogManager) -> World:
+    return World(manager)
+
+
+def function(world: World, object_id: int) -> FunctionDescriptor:
+    return FunctionDescriptor(object_id, world.table.schema_id, "f", owner="ann", class_name="F")
+
+
+BROKEN: dict[str, tuple[Break, str]] = {
+    "an id that is yet to be given": (
+        lambda world: function(world, world.next_id + 5),
+        "was never given",
+    ),
+    "an id of two objects": (
+        lambda world: function(world, world.table.id),
+        "is that of a table",
+    ),
+    "the next id is given": (
+        lambda world: IdAllocator("other", 0),
+        "next_id cannot be 0",
+    ),
+    "no name": (lambda world: replace(world.table, name=" "), "must not be empty"),
+    "a reference to nothing": (
+        lambda world: replace(world.table, schema_id=world.next_id - 1),
+        "which does not exist",
+    ),
+    "in the schema of the catalog's own views": (
+        lambda world: replace(world.table, schema_id=world.named("schema", "system").id),
+        "the catalog's own",
+    ),
+    "no schema version": (lambda world: world.with_versions(), "at least one version"),
+    "the numbers of versions fall": (lambda world: world.with_versions(2, 1), "the numbers rise"),
+    "two columns of one id": (lambda world: world.with_versions(1, id=1), "each has its own"),
+    "two columns of one name": (lambda world: world.with_versions(1, name="A"), "duplicate"),
+    "a column id too high": (lambda world: world.with_versions(1, id=9), "below next_column_id"),
+    "a key without its column": (
+        lambda world: replace(world.table, primary_key=(9,)),
+        "column 9, which it lacks",
+    ),
+    "a zone without partitions": (
+        lambda world: replace(world.named("zone", "default"), partitions=0),
+        "cannot have 0 partitions",
+    ),
+    "a parameter's value": (
+        lambda world: SystemConfiguration("max_tables", "-1"),
+        "'-1'",
+    ),
+    "an unknown parameter": (lambda world: SystemConfiguration("colour", "7"), "is unknown"),
+    "no default zone": (
+        lambda world: ConfigEntry("default_zone", "999"),
+        "is not the id of a zone",
+    ),
+    "no default database": (
+        lambda world: replace(world.named("database", "hive"), name="other"),
+        "the default database does not exist",
+    ),
+    "no default schema": (
+        lambda world: replace(world.named("schema", "default"), name="other"),
+        "the default schema does not exist",
+    ),
+}
+
+
+def broken(world: World, *values: Any) -> list[BrokenRule]:
+    """What is wrong once ``values`` stand in the catalog, put there past the rules."""
+    transaction = CatalogTransaction(world.catalog, author="ann")
+    transaction.put_all(values)
+    return list(broken_rules(transaction.contents))
+
+
+def test_a_catalog_that_commands_made_breaks_no_rule(world: World) -> None:
+    assert broken(world) == []
+
+
+@pytest.mark.parametrize(("breaks", "reason"), BROKEN.values(), ids=BROKEN.keys())
+def test_each_broken_rule_is_found(world: World, breaks: Break, reason: str) -> None:
+    assert any(reason in rule.message for rule in broken(world, breaks(world)))
+
+
+def test_every_object_that_breaks_a_rule_is_named(world: World) -> None:
+    zone = replace(world.named("zone", "default"), partitions=0)
+    table = replace(world.table, primary_key=(9,))
+    named = {(rule.kind, rule.key) for rule in broken(world, zone, table)}
+    assert named == {("zone", zone.id), ("table", table.id)}
