@@ -1,6 +1,8 @@
 """A process that opens or joins a catalog and commits to it, until it is done or killed.
 
-It is killed at a counted point: before or after the n-th statement that it sends to a database.
+It is killed at a counted point: before or after the n-th step that it leaves behind, which is a
+statement that it sends to a database, or what it does with the file of a blob; or within a write
+of one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import random
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,33 +27,51 @@ from strandline.durable import (
     joined_anew,
 )
 from strandline.durable.migrations import present_format
+from strandline.durable.persist import blob
 from strandline.durable.state import ENVIRONMENT, TrimmedAway
 from strandline.errors import Fenced, NotFound, OutOfSync
 from strandline.model.descriptors import ConfigEntry
 from strandline.sql import statements
 from tests.durable import logs
 from tests.durable.logs import LOGS
+from tests.durable.racing_faults import FAULTS
 
 COMMITS = 5
 CHUNKED = 4000
 """Snapshots above so many bytes are cut: into a few, also behind a hundred rounds."""
 
 
+Step = Callable[..., Any]
+
+
 def kill_at(count: int, *, behind: bool) -> None:
-    """From now on, end this process at the ``count``-th statement."""
-    left, send = count, statements._sent
+    """From now on, end this process at the ``count``-th step."""
+    left = count
 
-    def sent(*arguments: Any, **named: Any) -> Any:  # Any: passed on as it came
-        nonlocal left
-        left -= 1
-        if left == 0 and not behind:
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = send(*arguments, **named)
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+    def counted(step: Step, part: Step | None = None) -> Step:
+        """``step``, of which ``part`` is done where the process ends before it."""
 
-    pytest.MonkeyPatch().setattr(statements, "_sent", sent)
+        def do(*arguments: Any, **named: Any) -> Any:  # Any: passed on as it came
+            nonlocal left
+            left -= 1
+            if left == 0 and not behind:
+                if part is not None:
+                    part(*arguments)
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = step(*arguments, **named)
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return do
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(statements, "_sent", counted(statements._sent))
+    system = SimpleNamespace(**vars(os))
+    system.write = counted(os.write, lambda file, data: os.write(file, data[: len(data) // 2]))
+    for name in ("fsync", "rename", "unlink"):
+        setattr(system, name, counted(getattr(os, name)))
+    patch.setattr(blob, "os", system)
 
 
 def run(
@@ -61,11 +82,15 @@ def run(
     name: str,
     seed: int,
     trimmed_to: int,
+    fault: str,
 ) -> None:
-    """Say each epoch that was taken and each object that was committed; see the module.
+    """Say each epoch that was taken, and each object with the epoch in which it was committed.
 
     ``trimmed_to`` is a version that every process has seen, up to which the log may be trimmed.
+    ``fault`` is one of `FAULTS`, or nothing.
     """
+    if fault:
+        FAULTS[fault](pytest.MonkeyPatch())
     pytest.MonkeyPatch().setattr(logs, "CHUNKED", CHUNKED)
     choose = random.Random(seed)
     if choose.random() < 0.7:
@@ -77,7 +102,7 @@ def run(
             if choose.random() < 0.1 and trimmed_to:
                 _compact(state, trimmed_to)
             state, latest = _commit(state, latest, f"{name} {number}")
-            say(["committed", f"{name} {number}"])
+            say(["committed", f"{name} {number}", state.token.epoch])
 
 
 def _opened(

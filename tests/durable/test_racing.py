@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.durable import Contents, Update, UpdateLog, durable_state
+from strandline.durable import AuditEvent, Contents, Update, UpdateLog, durable_state
+from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.contents import EMPTY
-from strandline.errors import NotFound
+from strandline.errors import CorruptData, NotFound
+from strandline.wire import decode
 from tests.durable.logs import LOGS
 from tests.durable.racing import COMMITS
+from tests.durable.racing_faults import FAULTS, KINDS
 from tests.sql.processes import Process
 
 PROCESSES = 2
@@ -29,11 +32,13 @@ IN_SQL = [name for name in LOGS if "etcd" not in name and "s3" not in name]
 class Race:
     """The races on one log, and what is known of it."""
 
-    def __init__(self, kind: str, folder: Path, *, seed: int) -> None:
+    def __init__(self, kind: str, folder: Path, *, seed: int, fault: str) -> None:
         self._kind, self._address = kind, LOGS[kind].create(folder)
+        self._fault = fault
         self._choose = random.Random(seed)
         self._contents: Contents = EMPTY
         self._epochs: set[int] = set()
+        self._epoch_of: dict[str, int] = {}
         self.version = 0
         self.killed = 0
 
@@ -48,6 +53,7 @@ class Race:
                 name,
                 self._choose.randrange(1 << 30),
                 self.version,
+                self._fault,
             )
             for name in names
         ]
@@ -64,6 +70,7 @@ class Race:
             updates = log.updates(self.version + 1, upper)
             self._follow(updates)
             self._compare(log)
+            self._compare_events(log, updates, upper)
         for name, words in said.items():
             self._check_process(name, words, updates)
 
@@ -72,6 +79,8 @@ class Race:
             self.version += 1
             assert update.version == self.version
             self._contents = self._contents.apply(update.changes(), at=update.time)
+            (fence,) = self._contents.objects("fence")
+            self._epoch_of[update.author] = fence.value.epoch
         assert all(n == 1 for n in Counter(update.id for update in updates).values())
 
     def _compare(self, log: UpdateLog) -> None:
@@ -84,21 +93,31 @@ class Race:
         assert latest.version == self.version
         assert latest.contents == self._contents
 
+    def _compare_events(self, log: UpdateLog, updates: tuple[Update, ...], upper: int) -> None:
+        """Each commit has its audit event, and nothing else has one."""
+        scanned = log.scan(AUDIT_EVENT, upper - len(updates), upper)
+        events = [decode(one.data, AuditEvent) for one in scanned]
+        assert [(e.version, e.id, e.author) for e in events] == [
+            (update.version, update.id, update.author) for update in updates if not update.silent
+        ]
+
     def _check_process(self, name: str, words: list[list[object]], updates: object) -> None:
         assert isinstance(updates, tuple)
-        epochs = {int(str(value)) for word, value in words if word == "epoch"}
+        epochs = {int(str(value)) for word, value, *_ in words if word == "epoch"}
         assert not epochs & self._epochs, "an epoch was given twice"
         self._epochs |= epochs
-        acknowledged = [value for word, value in words if word == "committed"]
+        acknowledged = [value for word, value, *_ in words if word == "committed"]
         present = [one.author for one in updates if one.author.startswith(f"{name} ")]
         assert present[: len(acknowledged)] == acknowledged
         assert len(present) <= len(acknowledged) + 1
         assert present == [f"{name} {number}" for number in range(len(present))]
         assert len(present) <= COMMITS
+        in_epochs = {str(value): epoch for _, value, *given in words for epoch in given}
+        assert in_epochs == {name: self._epoch_of[name] for name in in_epochs}
 
 
-def race(kind: str, folder: Path, *, rounds: int, seed: int = 7) -> None:
-    races = Race(kind, folder, seed=seed)
+def race(kind: str, folder: Path, *, rounds: int, seed: int = 7, fault: str = "") -> None:
+    races = Race(kind, folder, seed=seed, fault=fault)
     for number in range(rounds):
         races.run(number)
     assert races.version > rounds
@@ -114,6 +133,14 @@ def test_what_was_acknowledged_is_there_once_whoever_is_killed(kind: str, tmp_pa
 @pytest.mark.parametrize("kind", IN_SQL)
 def test_many_rounds(kind: str, tmp_path: Path) -> None:
     race(kind, tmp_path, rounds=100, seed=11)
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[fault](monkeypatch)
+    with pytest.raises((AssertionError, CorruptData)):
+        race(KINDS[fault], tmp_path, rounds=40, fault=fault)
 
 
 @pytest.mark.soak

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +13,7 @@ from strandline.durable import StashLog, UpdateLog, rows, stash_tables
 from strandline.errors import StrandlineError
 from tests.durable import test_log_contract as contract
 from tests.durable.conftest import NewLog
+from tests.durable.planting import plant
 
 STASH = "stash on sqlite"
 
@@ -31,15 +30,7 @@ class Tooth:
     given: tuple[tuple[str, Any], ...] = ()
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        real = getattr(self.owner, self.name)
-        source = textwrap.dedent(inspect.getsource(real))
-        assert source.count(self.old) == 1, self.old
-        made: dict[str, Any] = {}
-        module = sys.modules[real.__module__]
-        exec(
-            source.replace(self.old, self.new), vars(module) | {"__builtins__": __builtins__}, made
-        )
-        patch.setattr(self.owner, self.name, made[self.name])
+        plant(patch, self.owner, self.name, self.old, self.new)
 
 
 TEETH = {

@@ -1,0 +1,117 @@
+"""Faults that the race of two processes has to find; each is planted in every process."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.durable import DurableCatalogState, MetastorageLog, StashLog, UpdateLog, rows
+from strandline.durable.persist import persist_log
+from strandline.durable.persist.shard_state import Append, compare_and_append
+from tests.durable.planting import plant
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+FAULTS: dict[str, Fault] = {}
+KINDS: dict[str, str] = {}
+"""The kind of log that each is planted in."""
+LAST_COMMIT = " 4"
+"""How the author of a process's last commit ends."""
+
+
+def planted_in(kind: str) -> Callable[[Fault], Fault]:
+    def register(fault: Fault) -> Fault:
+        name = fault.__name__
+        FAULTS[name], KINDS[name] = fault, kind
+        return fault
+
+    return register
+
+
+@planted_in("metastorage on sqlite")
+def an_append_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
+    condition = "ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),"
+    plant(patch, MetastorageLog, "append", condition, "")
+
+
+@planted_in("persist on sqlite")
+def an_append_to_a_shard_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
+    def careless(append: Append) -> Any:
+        return lambda state: compare_and_append(append)(replace(state, upper=append.batch.lower))
+
+    patch.setattr(persist_log, "compare_and_append", careless)
+
+
+@planted_in("metastorage on sqlite")
+def who_was_fenced_goes_on(patch: pytest.MonkeyPatch) -> None:
+    condition = "ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),"
+    plant(patch, MetastorageLog, "append", condition, "")
+    _let_the_fenced_read(patch)
+
+
+@planted_in("stash on sqlite")
+def who_was_fenced_goes_on_in_a_stash(patch: pytest.MonkeyPatch) -> None:
+    condition = "state.upper == expected_upper and state.token == token"
+    plant(patch, StashLog, "append", condition, "state.upper == expected_upper")
+    _let_the_fenced_read(patch)
+
+
+def _let_the_fenced_read(patch: pytest.MonkeyPatch) -> None:
+    """The other protections: who was overtaken looks at the token and at what others appended."""
+    patch.setattr("strandline.durable.log.refuse_other_token", lambda *_: None)
+    patch.setattr(DurableCatalogState, "_compare_token", lambda _: None)
+    patch.setattr(DurableCatalogState, "_compare_fence", lambda *_: None)
+
+
+@planted_in("stash on sqlite")
+def a_commit_is_acknowledged_and_not_made(patch: pytest.MonkeyPatch) -> None:
+    real = StashLog.append
+
+    def append(self: StashLog, upper: int, token: Any, updates: Any, **named: Any) -> Any:
+        if updates[0].author.endswith(LAST_COMMIT):
+            return tuple(updates)
+        return real(self, upper, token, updates, **named)
+
+    patch.setattr(StashLog, "append", append)
+
+
+@planted_in("metastorage on sqlite")
+def a_commit_is_made_twice(patch: pytest.MonkeyPatch) -> None:
+    real = MetastorageLog.append
+
+    def append(self: MetastorageLog, upper: int, token: Any, updates: Any, **named: Any) -> Any:
+        made = real(self, upper, token, updates, **named)
+        if updates[0].author.endswith(LAST_COMMIT):
+            (update,) = updates
+            again = replace(update, version=upper + 1, id=secrets.token_bytes(16), entries=())
+            real(self, upper + 1, token, [again], **named)
+        return made
+
+    patch.setattr(MetastorageLog, "append", append)
+
+
+@planted_in("metastorage on sqlite")
+def audit_events_are_lost(patch: pytest.MonkeyPatch) -> None:
+    every, none = "enumerate(update.appended)", "enumerate(update.appended[:0])"
+    plant(patch, MetastorageLog, "append", every, none)
+
+
+@planted_in("metastorage on sqlite")
+def a_snapshot_is_without_its_last_update(patch: pytest.MonkeyPatch) -> None:
+    whole, less = "min(start + READ_AT_ONCE, as_of + 1)", "min(start + READ_AT_ONCE, as_of)"
+    plant(patch, UpdateLog, "snapshot", whole, less)
+
+
+@planted_in("stash on sqlite")
+def a_retraction_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
+    plant(
+        patch,
+        rows,
+        "_rows_of_changes",
+        "yield Row(change.kind, change.key, value, version, MIN_TIMESTAMP, diff)",
+        "yield Row(change.kind, change.key, value + b'x' * (diff < 0), version, MIN_TIMESTAMP,"
+        " diff)",
+    )
