@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from strandline.catalog.commands import (
     ViewDefinition,
 )
 from strandline.cli import main
+from strandline.config import Settings
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.servers import stores
@@ -40,10 +42,15 @@ def objects(dump: dict[str, Any], kind: str) -> dict[Any, Any]:
     return {o["key"]: o["value"] for o in dump["collections"][kind]["objects"]}
 
 
-@pytest.fixture(scope="module", params=["folder", "postgresql"])
+LOGS = ["metastorage", "stash", "persist", "shadow"]
+
+
+@pytest.fixture(scope="module", params=[*LOGS, "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = stores.new_store(request.param, tmp_path_factory.mktemp("debug"))
-    with Node.open(made.address, settings=made.settings) as node:
+    """A store whose catalog is on each log."""
+    kind, log = ("folder", request.param) if request.param in LOGS else (request.param, "")
+    made = stores.new_store(kind, tmp_path_factory.mktemp("debug"))
+    with Node.open(made.address, settings=replace(made.settings, catalog_log=log)) as node:
         top = ViewDefinition(
             name="top",
             columns=(ColumnDefinition("one", BIGINT),),
@@ -236,8 +243,9 @@ def test_an_edit_leaves_a_table_with_columns_that_its_readers_can_find(tmp_path:
     run("edit", lake, "table", json.dumps(key), json.dumps({**table, "comment": "repaired"}))
 
 
-def test_a_running_node_goes_on_with_what_was_edited(tmp_path: Path) -> None:
-    with Node.open(tmp_path / "lake") as node:
+@pytest.mark.parametrize("log", LOGS)
+def test_a_running_node_goes_on_with_what_was_edited(log: str, tmp_path: Path) -> None:
+    with Node.open(tmp_path / "lake", settings=Settings(catalog_log=log)) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name="shop"))
         run("edit", tmp_path / "lake", "setting", '"note"', '{"name": "note", "value": "seen"}')
