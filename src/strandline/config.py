@@ -20,6 +20,8 @@ DEFAULT_CALL_THREADS = 32
 DEFAULT_MAX_CALLS = 512
 
 _MINUTE_MS = 60 * 1000
+MAX_GENERATION = 2**31 - 1
+"""A generation is never lowered again, so one that was mistyped must leave room above it."""
 _LEAST_CALL_THREADS = 4
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
@@ -52,6 +54,9 @@ class Settings:
     node. Not set, it is 0 in a folder and 200 ms on servers.
     ``clock_skew_ms``: for a new catalog, how much the clocks of its nodes may differ. Not set, it
     is 0 in a folder and 100 ms on servers.
+    ``deploy_generation``: the number of the deployment that the node is part of. A node of a higher
+    one takes the store over, and nodes of lower ones end with status 0. Not set, the node joins
+    those that hold the store.
     ``thrift_port``: the port of the Hive Metastore protocol; 0 takes a free one.
     ``http_port``: the port of the HTTP interface; 0 takes a free one.
     ``history_retention_ms``: how long history is kept that nothing holds.
@@ -101,6 +106,7 @@ class Settings:
     catalog_blobs: str = ""
     delay_ms: int | None = None
     clock_skew_ms: int | None = None
+    deploy_generation: int | None = None
     thrift_port: int = DEFAULT_THRIFT_PORT
     http_port: int = DEFAULT_HTTP_PORT
     history_retention_ms: int = 7 * _DAY_MS
@@ -139,6 +145,10 @@ class Settings:
                 raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")
             if field.name.endswith(("_ms", "_bytes")) and value < 0:
                 raise InvalidInput(f"{field.name} is {value}; it cannot be negative")
+            if field.name == "deploy_generation" and not 0 <= value <= MAX_GENERATION:
+                raise InvalidInput(
+                    f"deploy_generation is {value}; it is a number from 0 to {MAX_GENERATION}"
+                )
             choices = get_args(kinds[field.name])
             if get_origin(kinds[field.name]) is Literal and value not in choices:
                 raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(choices)}")

@@ -26,7 +26,9 @@ from thrift.transport.TTransport import TBufferedTransport
 from strandline import __version__
 from strandline.catalog.commands import CreateSchema
 from strandline.cli import main
+from strandline.cli.demo.node_process import NodeProcess
 from strandline.clock import HybridClock
+from strandline.config import Settings
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import PermissionDenied, Unavailable
 from strandline.fencing import FenceToken
@@ -300,3 +302,25 @@ def test_a_certificate_or_users_file_that_cannot_be_read_stops_the_start(
         assert process.returncode == 64
         assert what in errors
     assert not (tmp_path / "s").exists()
+
+
+def test_a_node_of_a_newer_deployment_ends_the_one_that_runs(tmp_path: Path) -> None:
+    def node(generation: int | None) -> NodeProcess:
+        settings = Settings(deploy_generation=generation)
+        log = tmp_path / f"{generation}.log"
+        return NodeProcess(tmp_path / "lake", settings=settings, log=log)
+
+    running, newer = node(None), node(2)
+    try:
+        running.start()
+        newer.start()
+        assert running.wait() == 0
+        assert "generation 2 of this deployment" in running.log.read_text()
+        with pytest.raises(Unavailable, match="generation 2 of this deployment holds the store"):
+            node(1).start()
+        with HttpSession(newer.http_uri, user="ann") as session:
+            session.execute(CreateSchema(name="late"))
+        assert newer.stop() == 0
+    finally:
+        running.stop()
+        newer.stop()

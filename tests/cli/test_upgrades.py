@@ -65,6 +65,10 @@ BROKEN = {
     "another environment": "UPDATE strandline_fence SET environment = 'another'",
     "an older catalog": "UPDATE strandline_fence SET catalog_version = 99",
     "an older epoch": "UPDATE strandline_fence SET epoch = 9",
+    **{
+        f"no version of {part}": f"DELETE FROM strandline_schema WHERE part = '{part}'"
+        for part in ("catalog_log", "metastore", "place", "transactions")
+    },
     "an older generation": "UPDATE strandline_fence SET deploy_generation = 9",
 }
 

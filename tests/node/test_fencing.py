@@ -13,9 +13,11 @@ from strandline.catalog.commands import (
     DropSchema,
     DropTable,
 )
+from strandline.config import Settings
 from strandline.durable import DurableCatalogState, durable_state
 from strandline.errors import (
     Fenced,
+    InvalidInput,
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
@@ -176,3 +178,29 @@ def test_rows_note_the_catalog_version_that_was_projected_behind_its_append(fold
             fence = FenceRow.read(connection)
     assert fence is not None
     assert fence.catalog_version == version
+
+
+def test_nodes_take_the_store_over_by_their_deploy_generation(folder: Path) -> None:
+    second = Settings(deploy_generation=2)
+    with Node.open(folder) as node, Node.open(folder, settings=second) as newer:
+        assert newer.catalogs.token == FenceToken(2, 2)
+        assert "generation 2 of this deployment" in node.replaced.result(timeout=30)
+        newer.session(user="ann").execute(CreateSchema(name="late"))
+        with Node.open(folder, settings=second) as beside:
+            assert beside.catalogs.token == newer.catalogs.token
+        with pytest.raises(Fenced, match="generation 2 of this deployment holds the store"):
+            Node.open(folder, settings=Settings(deploy_generation=1))
+        assert not newer.replaced.done()
+    with Node.open(folder) as node:
+        assert node.catalogs.present().schema("late") is not None
+
+
+def test_a_new_store_is_of_the_generation_that_made_it(folder: Path) -> None:
+    with Node.open(folder, settings=Settings(deploy_generation=3)) as node:
+        assert node.catalogs.token == FenceToken(3, 1)
+
+
+@pytest.mark.parametrize("generation", [-5, 2**31, 2**63 - 1])
+def test_a_generation_that_nobody_could_follow_is_refused(generation: int) -> None:
+    with pytest.raises(InvalidInput, match="deploy_generation is"):
+        Settings(deploy_generation=generation)

@@ -89,6 +89,7 @@ class OpenableState:
         member: str,
         initialize: Fill,
         raise_fence: RaiseFence,
+        deploy_generation: int = 0,
         author: str = "system",
     ) -> DurableCatalogState:
         """Create the catalog and hold its first epoch, fencing no other holder.
@@ -99,7 +100,9 @@ class OpenableState:
         if self._log.token() is not None:
             raise OutOfSync("there is a catalog in this store already; join it")
         fill = self._initializing(initialize)
-        return self._take_over(latest, fill, member, raise_fence, author)
+        return self._take_over(
+            latest, fill, member, raise_fence, author, deploy_generation=deploy_generation
+        )
 
     def _initializing(self, initialize: Fill) -> Fill:
         """``initialize``, told of the environment id that the log asks for."""

@@ -50,8 +50,12 @@ def join_or_create(
     delay_ms: int,
     skew_ms: int,
     default_location: str,
+    deploy_generation: int | None = None,
 ) -> DurableCatalogState:
-    """Join the catalog in ``log``, or create it. Raises `WrongEnvironment`, `Fenced`."""
+    """Join the catalog in ``log``, or create it. Raises `WrongEnvironment`, `Fenced`.
+
+    A ``deploy_generation`` above that of the catalog takes it over from its nodes.
+    """
     raise_fence = raises_fence_of(database)
     initialize = initial_catalog(
         delay_ms=delay_ms, skew_ms=skew_ms, default_location=default_location
@@ -60,7 +64,7 @@ def join_or_create(
     for _ in range(ATTEMPTS):
         openable = durable_state(log)
         try:
-            state = _joined(openable, database, member)
+            state = _joined(openable, database, member, deploy_generation)
             if state is not None:
                 return state
             _refuse_older_catalog(database, log)
@@ -68,7 +72,7 @@ def join_or_create(
                 member=member,
                 initialize=initialize,
                 raise_fence=raise_fence,
-                deploy_generation=openable.deploy_generation() or 0,
+                deploy_generation=max(openable.deploy_generation() or 0, deploy_generation or 0),
             )
         except (WrongEnvironment, Replaced):
             raise
@@ -78,7 +82,12 @@ def join_or_create(
         except NotFound:
             pass
         try:
-            return openable.create(member=member, initialize=initialize, raise_fence=raise_fence)
+            return openable.create(
+                member=member,
+                initialize=initialize,
+                raise_fence=raise_fence,
+                deploy_generation=deploy_generation or 0,
+            )
         except (OutOfSync, Fenced) as error:
             refused = error  # another process created it meanwhile: join that
     raise Fenced(
@@ -86,11 +95,23 @@ def join_or_create(
     ) from refused
 
 
-def _joined(openable: OpenableState, database: Database, member: str) -> DurableCatalogState | None:
+def _joined(
+    openable: OpenableState, database: Database, member: str, deploy_generation: int | None
+) -> DurableCatalogState | None:
     """The state that shares the epoch; None where a new one is needed.
 
-    That is where an older release wrote the catalog, or an opener ended half-way.
+    That is where an older release wrote the catalog, an opener ended half-way, or nodes of a lower
+    deploy generation hold it. Raises `Replaced` where those of a higher one do.
     """
+    present = openable.deploy_generation()
+    if present is not None and deploy_generation is not None:
+        if deploy_generation < present:
+            raise Replaced(
+                f"generation {present} of this deployment holds the store, and this node is of"
+                f" generation {deploy_generation}; start the newer program"
+            )
+        if deploy_generation > present:
+            return None
     try:
         state = openable.join(member=member)
     except NeedsMigration:

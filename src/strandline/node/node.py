@@ -147,6 +147,7 @@ class Node:
             delay_ms=store.delay_ms,
             skew_ms=store.skew_ms,
             default_location=warehouse,
+            deploy_generation=settings.deploy_generation,
         )
         environment = state.environment or ""
         store.claim(environment)

@@ -100,7 +100,10 @@ def open_store_database(
 
 
 def refuse_foreign_parts(database: Database) -> None:
-    """Raise `IncompatibleFormat` for a part of a newer release, `CorruptData` for a lost table."""
+    """Raise `IncompatibleFormat` for a part of a newer release.
+
+    Raises `CorruptData` for a table that is lost, and for a part whose version is.
+    """
     with database.read() as connection:
         versions = ground.versions_of(connection)
         if not versions:
@@ -111,6 +114,9 @@ def refuse_foreign_parts(database: Database) -> None:
             ground.is_current(versions.get(part), part=part, version=version, name=database.name)
         current = {part: known for part, known in PARTS.items() if versions.get(part) == known[0]}
         database.refuse_incomplete(connection, current)
+        for part, (_, metadata) in PARTS.items():
+            if part not in versions:
+                database.refuse_orphans(connection, part, metadata)
 
 
 def refuse_older_parts(database: Database, *, todo: str) -> None:

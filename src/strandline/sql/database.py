@@ -269,7 +269,7 @@ class Database(ABC):
         self._complete_parts[part] = version
 
     def _create(self, connection: Connection, part: str, version: int, metadata: MetaData) -> None:
-        self._refuse_orphans(connection, part, metadata)
+        self.refuse_orphans(connection, part, metadata)
         if part == ground.GROUND_PART and inspect(connection).get_table_names():
             raise InvalidInput(
                 f"{self.name} is the database of another program; choose another one"
@@ -329,7 +329,8 @@ class Database(ABC):
             ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
             self._complete_parts[part] = version
 
-    def _refuse_orphans(self, connection: Connection, part: str, metadata: MetaData) -> None:
+    def refuse_orphans(self, connection: Connection, part: str, metadata: MetaData) -> None:
+        """Raise `CorruptData` where a part that has no version has tables."""
         if part == ground.GROUND_PART:
             return
         there = self._columns(connection).keys() & {table.name for table in metadata.sorted_tables}

@@ -53,9 +53,9 @@ class NodeProcess:
         command = [sys.executable, "-m", "strandline", "serve", self.store]
         for name, port in self._ports.items():
             command += [f"--{name}-port", str(port)]
-        for name in ("objects", "warehouse", "catalog_log"):
+        for name in ("objects", "warehouse", "catalog_log", "deploy_generation"):
             if value := getattr(self._settings, name):
-                command += [f"--{name.replace('_', '-')}", value]
+                command += [f"--{name.replace('_', '-')}", str(value)]
         environment = {**os.environ, ENVIRONMENT_VARIABLE: fault}
         with self.log.open("ab") as log, self._lock:
             self._process = subprocess.Popen(
