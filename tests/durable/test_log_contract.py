@@ -59,6 +59,17 @@ def test_an_append_is_taken_at_the_next_version_alone(log: UpdateLog) -> None:
     assert log.frontier().upper == 5
 
 
+@pytest.mark.parametrize("versions", [(), (2,), (4,), (3, 3), (3, 5), (4, 3)])
+def test_updates_that_do_not_follow_are_refused_and_nothing_is_written(
+    log: UpdateLog, versions: tuple[int, ...]
+) -> None:
+    begin(log, 2)
+    with pytest.raises(ValueError, match="do not follow upper 3"):
+        log.append(3, TOKEN, [update(version) for version in versions])
+    assert log.frontier().upper == 3
+    assert [scanned.version for scanned in log.scan("audit_event", 1, 9)] == [2]
+
+
 def test_of_several_nodes_that_append_one_version_one_has_it(new_log: NewLog) -> None:
     logs = [new_log() for _ in range(4)]
     begin(logs[0], 1)

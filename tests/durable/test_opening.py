@@ -56,7 +56,13 @@ def test_a_trial_opens_as_in_earnest_and_leaves_no_trace(
     applied = tried.commit_transaction(transaction)
     assert [u.version for u in tried.updates_after(tried.recovered[-1])] == [applied.version]
     assert applied.contents.get("setting", b"note") is not None
-    assert len(list(tried.log.scan("audit_event", 1, applied.version + 1))) == 2
+    again = tried.transaction(applied, author="ann")
+    put_setting("note", "other")(again)
+    applied = tried.commit_transaction(again)
+    note = applied.contents.get("setting", b"note")
+    assert note is not None
+    assert note.value == Setting("note", "other")
+    assert len(list(tried.log.scan("audit_event", 1, applied.version + 1))) == 3
     assert (holder.head(), other.fences) == (head, fences)
     state.confirm_leadership()
     with pytest.raises(VersionNotFound):

@@ -49,7 +49,16 @@ DAY_MS = 86_400_000
 
 @pytest.fixture(params=["folder", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> stores.EmptyStore:
-    return stores.new_store(request.param, tmp_path)
+    log, _, kind = request.param.rpartition(" in ")
+    made = stores.new_store(kind, tmp_path)
+    return made._replace(settings=replace(made.settings, catalog_log=log))
+
+
+on_every_log = pytest.mark.parametrize(
+    "store",
+    ["folder", "postgresql", *(f"{log} in folder" for log in ("stash", "persist", "shadow"))],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -112,6 +121,7 @@ def test_a_measurement_is_no_version_that_people_see_and_none_where_nothing_chan
     assert node.catalogs.present().version == before + 2
 
 
+@on_every_log
 def test_records_outlive_the_history(node: Node) -> None:
     write(node, "s.a", "1", 1)
     node.storage.measure()
@@ -136,6 +146,7 @@ def record(
     )
 
 
+@on_every_log
 @pytest.mark.parametrize("knows_the_log", [True, False])
 def test_records_older_than_their_retention_go_and_each_table_keeps_its_last_size(
     node: Node, knows_the_log: bool
@@ -178,6 +189,7 @@ def test_a_retention_longer_than_time_itself_keeps_everything(node: Node) -> Non
     assert sizes(node) == {"s.a": 0, "s.b": 0}
 
 
+@on_every_log
 def test_the_node_removes_what_is_older_than_its_setting(store: stores.EmptyStore) -> None:
     settings = replace(store.settings, storage_usage_interval_ms=0, storage_usage_retention_ms=1)
     with Node.open(store.address, settings=settings) as node:

@@ -333,6 +333,28 @@ def test_an_append_that_was_lost_before_it_happened_may_be_tried_again(place: Pl
     assert place.blobs() == log.shard.known.blobs()
 
 
+def test_an_append_that_was_lost_is_out_of_sync_once_another_has_its_version(place: Place) -> None:
+    other = place.log()
+    begin(other, 1)
+    lost = [UnknownOutcome("lost")]
+
+    def compare_and_set(real: Any, *arguments: Any, **named: Any) -> Any:
+        if lost:
+            raise lost.pop()
+        return real(*arguments, **named)
+
+    log = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
+    mine, theirs = update(2, objects=LARGE), update(2)
+    with pytest.raises(UnknownOutcome):
+        log.append(2, TOKEN, [mine])
+    other.append(2, TOKEN, [theirs])
+    with pytest.raises(OutOfSync, match="the next version is 3"):
+        log.append(2, TOKEN, [mine])
+    assert [one.id for one in place.log().updates(2, 3)] == [theirs.id]
+    log.maintenance.sweep()
+    assert place.blobs() == log.shard.known.blobs()
+
+
 @pytest.mark.parametrize("what", ["append", "tidy"])
 def test_parts_that_a_change_of_unknown_outcome_names_are_kept(place: Place, what: str) -> None:
     """Also where the store was closed in between: then the change is done all the same."""
