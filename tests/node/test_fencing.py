@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from strandline.catalog import CatalogManager
@@ -16,6 +17,7 @@ from strandline.catalog.commands import (
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, durable_state
 from strandline.errors import (
+    CorruptData,
     Fenced,
     InvalidInput,
     WrongEnvironment,
@@ -26,6 +28,7 @@ from strandline.sql import FenceRow
 
 # -- the fence in both halves ------------------------------------------------------------------
 from tests.node.conftest import create_table, sql
+from tests.servers import stores
 
 
 def take_over(node: Node, *, generation: int = 0) -> None:
@@ -204,3 +207,35 @@ def test_a_new_store_is_of_the_generation_that_made_it(folder: Path) -> None:
 def test_a_generation_that_nobody_could_follow_is_refused(generation: int) -> None:
     with pytest.raises(InvalidInput, match="deploy_generation is"):
         Settings(deploy_generation=generation)
+
+
+@pytest.mark.parametrize("log", ["metastorage", "stash", "persist", "shadow"])
+def test_a_node_of_a_store_that_was_dropped_and_made_anew_writes_nothing_into_it(
+    log: str, tmp_path: Path
+) -> None:
+    """The new catalog is at the same version and epoch; its environment is another one."""
+    address = stores.new_store("postgresql", tmp_path).address
+
+    def node(warehouse: str) -> Node:
+        settings = Settings(
+            catalog_log=log, warehouse=str(tmp_path / warehouse), delay_ms=0, clock_skew_ms=0
+        )
+        return Node.open(address, settings=settings)
+
+    with node("old") as old:
+        old.session(user="ann").execute(CreateSchema(name="one"))
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+        with node("new") as new:
+            session = new.session(user="bob")
+            session.execute(CreateSchema(name="two"))
+            assert old.catalogs.token == new.catalogs.token
+            for attempt in (
+                lambda: old.session(user="ann").execute(CreateSchema(name="three")),
+                old.session(user="ann").begin,
+            ):
+                with pytest.raises((WrongEnvironment, CorruptData)):
+                    attempt()
+            session.execute(CreateSchema(name="four"))
+            assert new.catalogs.present().schema("three") is None
