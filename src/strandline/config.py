@@ -145,13 +145,14 @@ class Settings:
                 raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")
             if field.name.endswith(("_ms", "_bytes")) and value < 0:
                 raise InvalidInput(f"{field.name} is {value}; it cannot be negative")
-            if field.name == "deploy_generation" and not 0 <= value <= MAX_GENERATION:
-                raise InvalidInput(
-                    f"deploy_generation is {value}; it is a number from 0 to {MAX_GENERATION}"
-                )
             choices = get_args(kinds[field.name])
             if get_origin(kinds[field.name]) is Literal and value not in choices:
                 raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(choices)}")
+        if not 0 <= (self.deploy_generation or 0) <= MAX_GENERATION:
+            raise InvalidInput(
+                f"deploy_generation is {self.deploy_generation}; it is a number from 0 to"
+                f" {MAX_GENERATION}"
+            )
         if self.clock_ahead_limit_ms < _MINUTE_MS:
             raise InvalidInput(
                 f"clock_ahead_limit_ms is {self.clock_ahead_limit_ms}; it is at least "

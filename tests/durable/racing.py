@@ -1,8 +1,7 @@
 """A process that opens or joins a catalog and commits to it, until it is done or killed.
 
-It is killed at a counted point: before or after the n-th step that it leaves behind, which is a
-statement that it sends to a database, or what it does with the file of a blob; or within a write
-of one.
+It is killed at a counted point: before or after its n-th step, or within it. A step is a statement
+that it sends to a database, or a write, sync, rename or removal of a blob's file.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def run(
     ``fault`` is one of `FAULTS`, or nothing.
     """
     if fault:
-        FAULTS[fault](pytest.MonkeyPatch())
+        FAULTS[fault].fault(pytest.MonkeyPatch())
     pytest.MonkeyPatch().setattr(logs, "CHUNKED", CHUNKED)
     choose = random.Random(seed)
     if choose.random() < 0.7:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,29 +15,38 @@ from strandline.durable.persist.shard_state import Append, compare_and_append
 from tests.durable.planting import plant
 
 Fault = Callable[[pytest.MonkeyPatch], None]
-FAULTS: dict[str, Fault] = {}
-KINDS: dict[str, str] = {}
-"""The kind of log that each is planted in."""
+
+
+class Planted(NamedTuple):
+    """A fault, the kind of log that it is planted in, and a pattern of the line that finds it."""
+
+    fault: Fault
+    kind: str
+    finding: str
+
+
+FAULTS: dict[str, Planted] = {}
+WHICHEVER = "== acknowledged|for e in events|status in|in_epochs ==|open_read_only"
+"""Which check is the first to find it depends on how the processes meet."""
 LAST_COMMIT = " 4"
 """How the author of a process's last commit ends."""
 
 
-def planted_in(kind: str) -> Callable[[Fault], Fault]:
+def planted_in(kind: str, *, finding: str) -> Callable[[Fault], Fault]:
     def register(fault: Fault) -> Fault:
-        name = fault.__name__
-        FAULTS[name], KINDS[name] = fault, kind
+        FAULTS[fault.__name__] = Planted(fault, kind, finding)
         return fault
 
     return register
 
 
-@planted_in("metastorage on sqlite")
+@planted_in("metastorage on sqlite", finding=WHICHEVER)
 def an_append_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
     condition = "ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),"
     plant(patch, MetastorageLog, "append", condition, "")
 
 
-@planted_in("persist on sqlite")
+@planted_in("persist on sqlite", finding=WHICHEVER)
 def an_append_to_a_shard_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
     def careless(append: Append) -> Any:
         return lambda state: compare_and_append(append)(replace(state, upper=append.batch.lower))
@@ -45,14 +54,14 @@ def an_append_to_a_shard_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persist_log, "compare_and_append", careless)
 
 
-@planted_in("metastorage on sqlite")
+@planted_in("metastorage on sqlite", finding="in_epochs ==")
 def who_was_fenced_goes_on(patch: pytest.MonkeyPatch) -> None:
     condition = "ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),"
     plant(patch, MetastorageLog, "append", condition, "")
     _let_the_fenced_read(patch)
 
 
-@planted_in("stash on sqlite")
+@planted_in("stash on sqlite", finding="in_epochs ==")
 def who_was_fenced_goes_on_in_a_stash(patch: pytest.MonkeyPatch) -> None:
     condition = "state.upper == expected_upper and state.token == token"
     plant(patch, StashLog, "append", condition, "state.upper == expected_upper")
@@ -66,7 +75,7 @@ def _let_the_fenced_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DurableCatalogState, "_compare_fence", lambda *_: None)
 
 
-@planted_in("stash on sqlite")
+@planted_in("stash on sqlite", finding="== acknowledged")
 def a_commit_is_acknowledged_and_not_made(patch: pytest.MonkeyPatch) -> None:
     real = StashLog.append
 
@@ -78,7 +87,7 @@ def a_commit_is_acknowledged_and_not_made(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StashLog, "append", append)
 
 
-@planted_in("metastorage on sqlite")
+@planted_in("metastorage on sqlite", finding="for e in events")
 def a_commit_is_made_twice(patch: pytest.MonkeyPatch) -> None:
     real = MetastorageLog.append
 
@@ -93,19 +102,19 @@ def a_commit_is_made_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MetastorageLog, "append", append)
 
 
-@planted_in("metastorage on sqlite")
+@planted_in("metastorage on sqlite", finding="for e in events")
 def audit_events_are_lost(patch: pytest.MonkeyPatch) -> None:
     every, none = "enumerate(update.appended)", "enumerate(update.appended[:0])"
     plant(patch, MetastorageLog, "append", every, none)
 
 
-@planted_in("metastorage on sqlite")
+@planted_in("metastorage on sqlite", finding=WHICHEVER)
 def a_snapshot_is_without_its_last_update(patch: pytest.MonkeyPatch) -> None:
     whole, less = "min(start + READ_AT_ONCE, as_of + 1)", "min(start + READ_AT_ONCE, as_of)"
     plant(patch, UpdateLog, "snapshot", whole, less)
 
 
-@planted_in("stash on sqlite")
+@planted_in("stash on sqlite", finding="status in")
 def a_retraction_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
     plant(
         patch,

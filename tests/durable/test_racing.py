@@ -7,6 +7,8 @@ process that was killed.
 from __future__ import annotations
 
 import random
+import re
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from strandline.errors import CorruptData, NotFound
 from strandline.wire import decode
 from tests.durable.logs import LOGS
 from tests.durable.racing import COMMITS
-from tests.durable.racing_faults import FAULTS, KINDS
+from tests.durable.racing_faults import FAULTS
 from tests.sql.processes import Process
 
 PROCESSES = 2
@@ -138,9 +140,13 @@ def test_many_rounds(kind: str, tmp_path: Path) -> None:
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FAULTS[fault](monkeypatch)
-    with pytest.raises((AssertionError, CorruptData)):
-        race(KINDS[fault], tmp_path, rounds=40, fault=fault)
+    planted = FAULTS[fault]
+    planted.fault(monkeypatch)
+    with pytest.raises((AssertionError, CorruptData)) as found:
+        race(planted.kind, tmp_path, rounds=40, fault=fault)
+    frames = traceback.extract_tb(found.value.__traceback__)
+    *_, line = (frame.line or "" for frame in frames if frame.filename == __file__)
+    assert re.search(planted.finding, line), line
 
 
 @pytest.mark.soak

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strandline.catalog  # noqa: F401 - registers the kinds
+from strandline.clock import Timestamp
 from strandline.durable import AppliedUpdate, CatalogTransaction, Update
-from strandline.durable.contents import EMPTY
+from strandline.durable.contents import EMPTY, stamp
 from strandline.durable.transaction import MAX_ID
 from strandline.errors import AlreadyExists, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import (
@@ -219,6 +220,18 @@ def test_of_two_values_for_one_key_the_last_is_put(transaction: CatalogTransacti
     assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
 
 
+def test_objects_without_names_that_are_put_together_are_changed_in_place(
+    transaction: CatalogTransaction,
+) -> None:
+    for value in "12":
+        with transaction.entry("configure", {}):
+            transaction.put_all(ConfigEntry(name, value) for name in "abc")
+    _, second = transaction.entries
+    assert [(change.old is None, change.new is None) for change in second.changes] == [
+        (False, False)
+    ] * 3
+
+
 def test_what_an_entry_makes_and_removes_leaves_nothing(transaction: CatalogTransaction) -> None:
     """Reference cases 45 to 48: the log has what came of the entry, not each step to it."""
     with transaction.entry("create", {}):
@@ -243,8 +256,25 @@ def test_what_an_entry_makes_and_removes_leaves_nothing(transaction: CatalogTran
     assert EMPTY.apply(transaction.changes()) == transaction.contents
 
 
+def test_what_ends_as_it_began_keeps_the_time_of_its_last_change(
+    transaction: CatalogTransaction,
+) -> None:
+    """The node that commits has the same as those that read the log."""
+    with transaction.entry("create", {}):
+        transaction.put_all(ConfigEntry(name, "1") for name in "ab")
+    base = EMPTY.apply(transaction.changes(), at=Timestamp(5))
+    later = CatalogTransaction(AppliedUpdate(Update(1, b"", "", "", ()), base), author="ann")
+    with later.entry("configure", {}):
+        for name, value in (("a", "2"), ("a", "1"), ("b", "2")):
+            later.put(ConfigEntry(name, value))
+    changes = list(later.changes())
+    stamp(later.contents.written_by(changes), Timestamp(9))
+    assert later.contents == base.apply(changes, at=Timestamp(9))
+    assert later.contents.times() == ((5, 9),)
+
+
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["a", "b", "c", "d", None])), max_size=12)
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["1", "2", "a", "b", None])), max_size=12)
 )
 def test_consolidated_changes_lead_to_the_same_objects(
     steps: list[tuple[int, str | None]],
@@ -252,7 +282,8 @@ def test_consolidated_changes_lead_to_the_same_objects(
     transaction = CatalogTransaction(AppliedUpdate(Update(0, b"", "", "", ()), EMPTY), author="ann")
     with transaction.entry("create", {}):
         transaction.put_all(ZoneDescriptor(number, f"{number}", "ann") for number in (1, 2))
-    base = transaction.contents
+    base = EMPTY.apply(transaction.changes(), at=Timestamp(5))
+    transaction = CatalogTransaction(AppliedUpdate(Update(1, b"", "", "", ()), base), author="ann")
     with transaction.entry("several steps", {}):
         for number, name in steps:
             with suppress(AlreadyExists, ObjectNotFound):
@@ -260,5 +291,6 @@ def test_consolidated_changes_lead_to_the_same_objects(
                     transaction.delete("zone", number)
                 else:
                     transaction.put(ZoneDescriptor(number, name, "ann"))
-    later = [change for entry in transaction.entries[1:] for change in entry.changes]
-    assert base.apply(later) == transaction.contents
+    changes = list(transaction.changes())
+    stamp(transaction.contents.written_by(changes), Timestamp(9))
+    assert base.apply(changes, at=Timestamp(9)) == transaction.contents  # with their times

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
@@ -14,8 +17,9 @@ from strandline.catalog.commands import (
     DropSchema,
     DropTable,
 )
+from strandline.cli import main
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, durable_state
+from strandline.durable import DurableCatalogState, UpdateLog, durable_state
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -23,8 +27,8 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
-from strandline.node import Node
-from strandline.sql import FenceRow
+from strandline.node import DATABASE_FILE, Node, membership
+from strandline.sql import Database, FenceRow
 
 # -- the fence in both halves ------------------------------------------------------------------
 from tests.node.conftest import create_table, sql
@@ -198,6 +202,23 @@ def test_nodes_take_the_store_over_by_their_deploy_generation(folder: Path) -> N
         assert node.catalogs.present().schema("late") is not None
 
 
+def test_a_node_that_a_newer_generation_overtakes_while_it_starts_takes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        compare = membership._refuse_older_catalog
+
+        def then_it_is_overtaken(database: Database, log: UpdateLog) -> None:
+            compare(database, log)
+            monkeypatch.undo()
+            take_over(node, generation=2)
+
+        monkeypatch.setattr(membership, "_refuse_older_catalog", then_it_is_overtaken)
+        with pytest.raises(Fenced, match="generation 2 of this deployment holds the store"):
+            Node.open(folder, settings=Settings(deploy_generation=1))
+        assert durable_state(node._opened_store.log).epoch() == 2
+
+
 def test_a_new_store_is_of_the_generation_that_made_it(folder: Path) -> None:
     with Node.open(folder, settings=Settings(deploy_generation=3)) as node:
         assert node.catalogs.token == FenceToken(3, 1)
@@ -239,3 +260,15 @@ def test_a_node_of_a_store_that_was_dropped_and_made_anew_writes_nothing_into_it
                     attempt()
             session.execute(CreateSchema(name="four"))
             assert new.catalogs.present().schema("three") is None
+
+
+def test_a_catalog_that_was_lost_is_not_made_anew_beside_its_rows(folder: Path) -> None:
+    with Node.open(folder, settings=Settings(catalog_log="persist")) as node:
+        node.session(user="ann").execute(CreateSchema(name="kept"))
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+        head = "DELETE FROM metastorage WHERE key LIKE 'persist.%.head'"
+        assert database.execute(head).rowcount == 1
+        database.commit()
+    with pytest.raises(WrongEnvironment, match="the catalog ends at 0"):
+        Node.open(folder)
+    assert CliRunner().invoke(main, ["upgrade-check", str(folder)]).exit_code != 0

@@ -146,7 +146,7 @@ def _require_near_next_id(
     """Not so far that ids would run out."""
     highest = highest_id(transaction.contents) if allocator.name == OBJECT_IDS else 0
     present = max(highest + 1, 1 if existing is None else existing.next_id)
-    if not 0 < allocator.next_id <= present + MAX_IDS_AT_ONCE:
+    if allocator.next_id > present + MAX_IDS_AT_ONCE:
         raise InvalidInput(
             f"next_id cannot be {allocator.next_id}: it may go at most to"
             f" {present + MAX_IDS_AT_ONCE} at once"

@@ -122,10 +122,15 @@ class CatalogTransaction:
             written = self._written(value)
             if written is not None:
                 of_keys[written.kind.kind, written.key] = written
-        wanted = {name_of(written.kind, written.new): target for target, written in of_keys.items()}
+        takers = {
+            name: target
+            for target, written in of_keys.items()
+            if (name := name_of(written.kind, written.new)) is not None
+        }
         try:
             for target, written in of_keys.items():
-                if wanted.get(name_of(written.kind, written.old), target) != target:
+                name = name_of(written.kind, written.old)
+                if name is not None and takers.get(name, target) != target:
                     self._change(written._replace(new=None))
                     of_keys[target] = written._replace(old=None)
             for written in of_keys.values():
@@ -221,10 +226,22 @@ class CatalogTransaction:
             self.contents = before
             self._changes = []
             raise
-        consolidated, self._changes = _consolidated(self._changes), []
+        consolidated, self._changes = self._consolidate(before), []
         if consolidated:
             changes = tuple(self._fold_allocations(consolidated))
             self.entries.append(Entry(verb, EntryArguments(arguments), changes))
+
+    def _consolidate(self, before: Contents) -> list[Change]:
+        """What came of the changes since ``before``; what ends as it began is as it was there."""
+        consolidated = _consolidated(self._changes)
+        if len(consolidated) < len(self._changes):
+            left = {(change.kind, change.key) for change in consolidated}
+            for kind, key in {(change.kind, change.key) for change in self._changes} - left:
+                # With the same bytes it would yet be a new object, which gets another time.
+                ended, began = self.contents.get(kind, key), before.get(kind, key)
+                if ended is not began:
+                    self.contents = self.contents.replaced(collection(kind), key, ended, began)
+        return consolidated
 
     def _fold_allocations(self, changes: Iterable[Change]) -> list[Change]:
         """``changes``, without those of an allocator that an earlier entry has changed.

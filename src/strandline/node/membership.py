@@ -72,7 +72,9 @@ def join_or_create(
                 member=member,
                 initialize=initialize,
                 raise_fence=raise_fence,
-                deploy_generation=max(openable.deploy_generation() or 0, deploy_generation or 0),
+                deploy_generation=openable.deploy_generation() or 0
+                if deploy_generation is None
+                else deploy_generation,
             )
         except (WrongEnvironment, Replaced):
             raise
@@ -81,6 +83,7 @@ def join_or_create(
             continue
         except NotFound:
             pass
+        _refuse_older_catalog(database, log)  # one that is lost is not made anew
         try:
             return openable.create(
                 member=member,
@@ -103,19 +106,18 @@ def _joined(
     That is where an older release wrote the catalog, an opener ended half-way, or nodes of a lower
     deploy generation hold it. Raises `Replaced` where those of a higher one do.
     """
-    present = openable.deploy_generation()
-    if present is not None and deploy_generation is not None:
-        if deploy_generation < present:
-            raise Replaced(
-                f"generation {present} of this deployment holds the store, and this node is of"
-                f" generation {deploy_generation}; start the newer program"
-            )
-        if deploy_generation > present:
-            return None
     try:
         state = openable.join(member=member)
     except NeedsMigration:
         return None
+    present = state.token.deploy_generation
+    if deploy_generation is not None and present != deploy_generation:
+        if present < deploy_generation:
+            return None
+        raise Replaced(
+            f"generation {present} of this deployment holds the store, and this node is of"
+            f" generation {deploy_generation}; start the newer program"
+        )
     if half_raised(database, state) is not None:
         return None
     _agree(database, state)

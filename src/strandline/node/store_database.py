@@ -112,11 +112,12 @@ def refuse_foreign_parts(database: Database) -> None:
         for part, (version, _) in PARTS.items():
             # A newer version is refused; an older one is upgraded later.
             ground.is_current(versions.get(part), part=part, version=version, name=database.name)
-        current = {part: known for part, known in PARTS.items() if versions.get(part) == known[0]}
-        database.refuse_incomplete(connection, current)
-        for part, (_, metadata) in PARTS.items():
-            if part not in versions:
-                database.refuse_orphans(connection, part, metadata)
+        upgraded = {
+            part: (versions.get(part), metadata)
+            for part, (version, metadata) in PARTS.items()
+            if versions.get(part) in (version, None)
+        }
+        database.refuse_incomplete(connection, upgraded)
 
 
 def refuse_older_parts(database: Database, *, todo: str) -> None:

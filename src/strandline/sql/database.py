@@ -269,7 +269,7 @@ class Database(ABC):
         self._complete_parts[part] = version
 
     def _create(self, connection: Connection, part: str, version: int, metadata: MetaData) -> None:
-        self.refuse_orphans(connection, part, metadata)
+        self.refuse_incomplete(connection, {part: (None, metadata)})
         if part == ground.GROUND_PART and inspect(connection).get_table_names():
             raise InvalidInput(
                 f"{self.name} is the database of another program; choose another one"
@@ -318,27 +318,26 @@ class Database(ABC):
         self._close_connections()
 
     def refuse_incomplete(
-        self, connection: Connection, parts: Mapping[str, tuple[int, MetaData]]
+        self, connection: Connection, parts: Mapping[str, tuple[int | None, MetaData]]
     ) -> None:
         """Raise `CorruptData` unless each table of some parts is there with all its columns.
 
-        ``parts`` gives for each the version in which it stands, and its tables.
+        ``parts`` gives for each the version in which it stands, and its tables: none of them may be
+        there where it has no version.
         """
         columns = self._columns(connection)
         for part, (version, metadata) in parts.items():
-            ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
-            self._complete_parts[part] = version
-
-    def refuse_orphans(self, connection: Connection, part: str, metadata: MetaData) -> None:
-        """Raise `CorruptData` where a part that has no version has tables."""
-        if part == ground.GROUND_PART:
-            return
-        there = self._columns(connection).keys() & {table.name for table in metadata.sorted_tables}
-        if there:
-            raise CorruptData(
-                f"{self.name} has the table {min(there)} of its part {part!r} and not the version"
-                f" of that part, in {ground.SCHEMA.name}; restore the store from a backup"
-            )
+            if version is not None:
+                ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+                self._complete_parts[part] = version
+                continue
+            orphans = columns.keys() & {table.name for table in metadata.sorted_tables}
+            if orphans and part != ground.GROUND_PART:
+                raise CorruptData(
+                    f"{self.name} has the table {min(orphans)} of its part {part!r} and not the"
+                    f" version of that part, in {ground.SCHEMA.name}; restore the store from a"
+                    " backup"
+                )
 
     @abstractmethod
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:

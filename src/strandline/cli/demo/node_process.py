@@ -54,7 +54,7 @@ class NodeProcess:
         for name, port in self._ports.items():
             command += [f"--{name}-port", str(port)]
         for name in ("objects", "warehouse", "catalog_log", "deploy_generation"):
-            if value := getattr(self._settings, name):
+            if (value := getattr(self._settings, name)) not in ("", None):
                 command += [f"--{name.replace('_', '-')}", str(value)]
         environment = {**os.environ, ENVIRONMENT_VARIABLE: fault}
         with self.log.open("ab") as log, self._lock:
