@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -27,7 +25,7 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
-from strandline.node import DATABASE_FILE, Node, membership
+from strandline.node import Node, membership
 from strandline.sql import Database, FenceRow
 
 # -- the fence in both halves ------------------------------------------------------------------
@@ -265,10 +263,7 @@ def test_a_node_of_a_store_that_was_dropped_and_made_anew_writes_nothing_into_it
 def test_a_catalog_that_was_lost_is_not_made_anew_beside_its_rows(folder: Path) -> None:
     with Node.open(folder, settings=Settings(catalog_log="persist")) as node:
         node.session(user="ann").execute(CreateSchema(name="kept"))
-    with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
-        head = "DELETE FROM metastorage WHERE key LIKE 'persist.%.head'"
-        assert database.execute(head).rowcount == 1
-        database.commit()
+    sql(folder, "DELETE FROM metastorage WHERE key LIKE 'persist.%.head'")
     with pytest.raises(WrongEnvironment, match="the catalog ends at 0"):
         Node.open(folder)
     assert CliRunner().invoke(main, ["upgrade-check", str(folder)]).exit_code != 0
