@@ -247,6 +247,8 @@ def test_status_tells_versions_objects_transactions_and_holds(store: Path) -> No
         told = strandline("status", store).stdout
     assert (status["version"], status["earliest_version"], status["tables"]) == (8, 0, 0)
     assert (status["open_transactions"], status["holds"]) == (1, 1)
+    assert status["epoch"] == 1
+    assert "2026" < status["epoch_time"] < status["version_time"]
     assert status["database_bytes"] > 4096
     assert (status["store"], status["catalog_log"]) == (str(store), "metastorage")
     assert rf"{txn.txn_id} of ann\nx (session), begun " in told

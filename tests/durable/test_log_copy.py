@@ -264,5 +264,5 @@ def test_a_sealed_log_takes_no_writer_until_it_is_opened_behind_its_seal(member:
     for _ in range(2):
         unseal(member.log, state.token.epoch, member="mover", raise_fence=raised)
     joined = member.join()
-    assert joined.token == FenceToken(0, state.token.epoch + 1)
+    assert joined.token.rank == (0, state.token.epoch + 1)
     assert ReadOnlyState(member.log).recovered[-1].version == state.recovered[-1].version + 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, StashLog, Update, UpdateLog
+from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.persist.blob import FileBlob
 from strandline.durable.persist.consensus import MetastorageConsensus
 from strandline.durable.persist.persist_log import PersistLog
@@ -28,13 +30,13 @@ from strandline.errors import (
     Stopping,
     Unavailable,
     UnknownOutcome,
+    UnsupportedOperation,
     VersionNotFound,
 )
-from strandline.fencing import FenceToken
 from strandline.metastorage import Metastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import Database, Query, change, open_engine, run
-from tests.durable.updates import TOKEN, begin, everything, update
+from tests.durable.updates import TOKEN, begin, everything, measured, update
 from tests.metastorage.stores import STORES
 from tests.servers.sqlite import sqlite_url
 
@@ -80,6 +82,37 @@ def test_a_compaction_leaves_one_row_of_each_object(opening: Open) -> None:
     assert count(database, "stash_row") == 1 + 4 * 3
     assert count(database, "stash_appended") == 3
     assert database.rows("SELECT COUNT(*) FROM stash_row WHERE diff < 0") == [(0,)]
+
+
+def test_a_stash_of_the_first_version_is_read_as_it_is_and_gets_a_nonce_when_it_is_opened(
+    file: Path,
+) -> None:
+    with stash_in(file) as log:
+        log.append(1, None, [update(1, "fence")], new_token=replace(TOKEN, nonce=0))
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute("ALTER TABLE stash DROP COLUMN nonce")
+        raw.execute("UPDATE strandline_schema SET version = 1 WHERE part = 'stash'")
+    before = file.read_bytes()
+    with closing(open_engine(sqlite_url(file), read_only=True)) as database:
+        assert StashLog(database, HybridClock()).token() == replace(TOKEN, nonce=0)
+    assert file.read_bytes() == before
+    with stash_in(file) as log:
+        log.append(2, replace(TOKEN, nonce=0), [update(2)], new_token=TOKEN)
+        log.append(3, TOKEN, [update(3)])
+        assert log.token() == TOKEN
+
+
+def test_a_reader_makes_no_collection_and_the_writer_goes_on(file: Path) -> None:
+    with stash_in(file) as log, closing(open_engine(sqlite_url(file), read_only=True)) as database:
+        begin(log, 2)
+        collections = count(database, "stash_collection")
+        reading = StashLog(database, HybridClock())
+        assert list(reading.scan(STORAGE_USAGE_EVENT, 1, 3)) == []
+        with pytest.raises(UnsupportedOperation, match="opened for reading"):
+            reading.append(3, TOKEN, [measured(3)])
+        assert count(database, "stash_collection") == collections
+        log.append(3, TOKEN, [measured(3)])
+        assert len(list(reading.scan(STORAGE_USAGE_EVENT, 1, 4))) == 2
 
 
 def test_a_stash_of_a_newer_release_is_refused(opening: Open) -> None:
@@ -360,4 +393,4 @@ def test_versions_that_are_not_there_are_named(file: Path) -> None:
         begin(log, 2)
         with pytest.raises(VersionNotFound, match="the latest in the log is 2"):
             log.updates(2, 4)
-        assert log.token() == FenceToken(0, 1)
+        assert log.token() == TOKEN

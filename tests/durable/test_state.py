@@ -14,6 +14,7 @@ from strandline.durable import (
     DurableCatalogState,
     Position,
     ReadOnlyState,
+    UpdateLog,
 )
 from strandline.durable.log import Scanned
 from strandline.durable.transaction import new_update
@@ -114,6 +115,19 @@ def events(state: ReadOnlyState) -> list[Scanned]:
     return list(state.log.scan("audit_event", 1, latest(state).version + 1))
 
 
+def test_a_state_knows_when_its_epoch_began_after_trimming_too(
+    new_member: Callable[[], LogMember],
+) -> None:
+    new_member().open()
+    second = new_member().open()
+    began = second.recovered[-1].time
+    commit(second, "z")
+    commit(second, "y")
+    second.compact(second.log.frontier().upper - 1)
+    for state in (second, new_member().join(), new_member().openable().open_read_only()):
+        assert (state.epoch, state.boot_timestamp) == (2, began)
+
+
 def test_opening_again_changes_nothing_but_the_epoch(new_member: Callable[[], LogMember]) -> None:
     opened = [new_member().open() for _ in range(3)]
     contents = [
@@ -182,6 +196,29 @@ def test_a_fenced_holder_is_told_by_whom_and_when(
     for _ in range(2):
         with pytest.raises(Fenced, match=by_whom):
             LEARNING[learning](first, transaction)
+
+
+def test_a_holder_of_a_catalog_that_was_dropped_and_made_anew_is_fenced(
+    log: UpdateLog, another_log: UpdateLog
+) -> None:
+    """The new one has come to the same version, generation and epoch."""
+    former, holder = LogMember(log, []).open(), LogMember(another_log, []).open()
+    commit(former, "a"), commit(holder, "a")
+    transaction = begin(former)
+    with transaction.entry("create_zone", {}):
+        transaction.put(ZoneDescriptor(transaction.allocate_id()[0], "late", "ann"))
+    assert former.token.rank == holder.token.rank
+    assert former.log.frontier() == holder.log.frontier()
+    former.log = another_log  # what the address of its store leads to
+    for attempt in (
+        lambda: former.compact(2),
+        lambda: former.commit_transaction(transaction),
+        former.confirm_leadership,
+    ):
+        with pytest.raises(Fenced, match="with another nonce"):
+            attempt()
+    assert zones(holder) == {"default", "a"}
+    commit(holder, "b")
 
 
 @pytest.mark.parametrize("generation", [0, 1])

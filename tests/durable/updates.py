@@ -15,7 +15,7 @@ from strandline.metastorage import Metastorage, Outcome
 from strandline.model.descriptors import ConfigEntry, StorageUsageEvent
 from strandline.wire.registry import encode
 
-TOKEN = FenceToken(0, 1)
+TOKEN = FenceToken(0, 1, nonce=7)
 
 
 def update(version: int, verb: str = "create_zone", *, objects: int = 1) -> Update:

@@ -14,7 +14,14 @@ from strandline.durable.collections import APPEND_ONLY, COLLECTIONS
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.wire import Reader, formats
 from strandline.wire.types import DATA_TYPE, TypeTree
-from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1, goldens_0_3_0, goldens_0_4_0
+from tests.golden import (
+    goldens_0_1_0,
+    goldens_0_2_0,
+    goldens_0_2_1,
+    goldens_0_3_0,
+    goldens_0_4_0,
+    goldens_0_5_0,
+)
 from tests.project.checkout import ROOT
 
 GOLDENS = [
@@ -25,6 +32,7 @@ GOLDENS = [
         *goldens_0_2_1.GOLDENS,
         *goldens_0_3_0.GOLDENS,
         *goldens_0_4_0.GOLDENS,
+        *goldens_0_5_0.GOLDENS,
         goldens_0_2_1.FENCE,
     ]
     if not isinstance(value, TypeTree)

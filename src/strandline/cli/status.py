@@ -27,6 +27,8 @@ class Status:
     store: str
     environment: str
     catalog_log: str
+    epoch: int
+    epoch_time: str
     version: int
     version_time: str
     earliest_version: int
@@ -55,6 +57,8 @@ def status_of(store: Store) -> Status:
             store=address.name,
             environment=state.environment or "",
             catalog_log=str(kept or Kept(DEFAULT)),
+            epoch=state.epoch,
+            epoch_time=format_timestamp(state.boot_timestamp),
             version=catalog.version,
             version_time=format_timestamp(catalog.time),
             earliest_version=history.earliest.version,

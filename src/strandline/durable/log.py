@@ -301,8 +301,9 @@ def refuse_lasting(kind: str) -> None:
 def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> None:
     """Raise `Fenced` where the log's token is not that of the caller."""
     if current != token:
+        shown = "gone" if current is None else current.beside(token)
         raise Fenced(
-            f"this node wrote with fence token {token}, and the catalog's is {current}: another "
+            f"this node wrote with fence token {token}, and the catalog's is {shown}: another "
             "holder has opened the store; nothing was changed, try again"
         )
 

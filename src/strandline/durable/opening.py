@@ -180,7 +180,7 @@ class OpenableState:
                 f"deploy generation {deploy_generation} asked for, "
                 f"{held.deploy_generation} holds the catalog; start the newer program"
             )
-        token = FenceToken(deploy_generation, held.epoch + 1)
+        token = held.next(deploy_generation)
         fencing = fencing_transaction(position, token, author=author)
         filling = CatalogTransaction(fencing, author=author)
         if fill is not None:

@@ -26,11 +26,6 @@ FILLING = FenceToken(0, 0).sealed()
 _AUTHOR = "system"
 
 
-def token_behind(token: FenceToken) -> FenceToken:
-    """The token that a catalog has behind the seal of ``token``."""
-    return FenceToken(token.deploy_generation, token.epoch + 1)
-
-
 def seal(
     log: UpdateLog,
     position: Position,
@@ -64,14 +59,15 @@ def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: Raise
     token = _sealed_token(last.update, sealed_epoch)
     if token is None:
         return
-    fencing = fencing_transaction(last, token_behind(token), author=_AUTHOR)
-    raise_fence(token_behind(token), state.environment)
+    behind = token.next(token.deploy_generation)
+    fencing = fencing_transaction(last, behind, author=_AUTHOR)
+    raise_fence(behind, state.environment)
     try:
         log.append(
             fencing.version,
             sealed,
             [fencing.update(member=member)],
-            new_token=token_behind(token),
+            new_token=behind,
         )
     except (OutOfSync, Fenced):
         if log.token() == sealed:  # no other process has done it

@@ -47,8 +47,14 @@ from strandline.sql.ground import Step, whole_row
 
 METADATA = MetaData()
 PART = "stash"
-VERSION = 1
-STEPS: Mapping[int, Step] = {}
+VERSION = 2
+
+
+def _add_nonce(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE stash ADD COLUMN nonce BIGINT NOT NULL DEFAULT 0")
+
+
+STEPS: Mapping[int, Step] = {2: _add_nonce}
 """How the tables of an older version become those of `VERSION`."""
 
 STASH = Table(
@@ -65,6 +71,7 @@ STASH = Table(
     Column("sum", BigInteger, nullable=False),
     Column("collections", BigInteger, nullable=False),
     Column("checksum", BigInteger, nullable=False),
+    Column("nonce", BigInteger, nullable=False),
 )
 COLLECTIONS = Table(
     "stash_collection",
@@ -99,19 +106,17 @@ APPENDED = Table(
 )
 whole_row(COLLECTIONS)
 
-READ_STATE: Query = (
-    "SELECT upper, time, since, since_time, deploy_generation, epoch, objects, sum,"
-    " collections, checksum FROM stash WHERE id = 1",
-    (),
-)
+READ_STATE: Query = ("SELECT stash.* FROM stash WHERE id = 1", ())
+"""All its columns: a table of version 1, which a reader does not change, has no nonce."""
+_COLUMNS_OF_1 = 11
 _PUT_STATE = (
     "INSERT INTO stash (id, upper, time, since, since_time, deploy_generation, epoch, objects, sum,"
-    " collections, checksum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " collections, checksum, nonce) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (id) DO UPDATE SET"
     " upper = excluded.upper, time = excluded.time, since = excluded.since,"
     " since_time = excluded.since_time, deploy_generation = excluded.deploy_generation,"
     " epoch = excluded.epoch, objects = excluded.objects, sum = excluded.sum,"
-    " collections = excluded.collections, checksum = excluded.checksum"
+    " collections = excluded.collections, checksum = excluded.checksum, nonce = excluded.nonce"
 )
 _PUT_ROWS = (
     "INSERT INTO stash_row (version, number, collection, time, diff, checksum, key, value) VALUES "
@@ -156,14 +161,15 @@ def state_in(row: SqlRow | None) -> StashState:
     """The state in an answer to `READ_STATE`. Raises `CorruptData`."""
     if row is None:
         return EMPTY
-    *numbers, kept = row
-    if _checksum_of(numbers) != kept:
+    _, *numbers, kept = row[:_COLUMNS_OF_1]
+    nonce = row[_COLUMNS_OF_1] if len(row) > _COLUMNS_OF_1 else 0
+    if _checksum_of(numbers, nonce) != kept:
         raise CorruptData(
-            f"the one row of the table stash does not have its checksum: upper {row[0]}, since"
-            f" {row[2]}, epoch {row[5]}; {REMEDY}"
+            f"the one row of the table stash does not have its checksum: upper {row[1]}, since"
+            f" {row[3]}, epoch {row[6]}; {REMEDY}"
         )
     upper, time, since, since_time, generation, epoch, *counts = numbers
-    token = FenceToken(generation, epoch)
+    token = FenceToken(generation, epoch, nonce)
     return StashState(upper, Timestamp(time), since, Timestamp(since_time), token, *counts)
 
 
@@ -182,11 +188,13 @@ def put_state(connection: Connection, state: StashState) -> None:
         state.sum,
         state.collections,
     )
-    change_each(connection, _PUT_STATE, [(*numbers, _checksum_of(numbers))])
+    kept = _checksum_of(numbers, token.nonce)
+    change_each(connection, _PUT_STATE, [(*numbers, kept, token.nonce)])
 
 
-def _checksum_of(numbers: Sequence[int]) -> int:
-    return crc32(" ".join(map(str, numbers)).encode())
+def _checksum_of(numbers: Sequence[int], nonce: int) -> int:
+    """Without a nonce it is what version 1 wrote."""
+    return crc32(" ".join(map(str, (*numbers, nonce) if nonce else numbers)).encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ decodes what comes after; the outer store (``raise_fence``) is fenced before the
 moment exists in which an old writer can still write there after the new one began.
 
 Rejected: mutability as a flag that is looked at when writing (a read-only state simply has no such
-methods), a leadership lease in place of the fence (a paused holder would not notice), a call that
-gives up what a state holds (it holds nothing that others wait for), and a start time in the catalog
-(the version of each new epoch has its time).
+methods), a leadership lease in place of the fence (a paused holder would not notice), and a call
+that gives up what a state holds (it holds nothing that others wait for).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable.collections import FENCE as FENCES
 from strandline.durable.contents import Contents, restore, stamp
 from strandline.durable.log import MOVED, Companion, UpdateLog
@@ -98,13 +97,19 @@ class ReadOnlyState:
     """An opened catalog that can be read from its log. Not for several threads at once.
 
     ``recovered`` is what opening it read: where the log begins, then each update that it had, in
-    order. ``environment`` is the id that was made when the catalog was initialized.
+    order. ``environment`` is the id that was made when the catalog was initialized. ``epoch`` is
+    the one that it was in when it was opened here, and ``boot_timestamp`` when that began; both 0
+    before the catalog is initialized.
     """
 
     def __init__(self, log: UpdateLog) -> None:
         self.log = log
         self.recovered = self._recover()
-        self.environment = config_in(self.recovered[-1].contents, ENVIRONMENT)
+        latest = self.recovered[-1].contents
+        self.environment = config_in(latest, ENVIRONMENT)
+        fence = latest.get("fence", FENCE.encode())
+        self.epoch = 0 if fence is None else int(fence.value.epoch)
+        self.boot_timestamp = MIN_TIMESTAMP if fence is None else fence.updated
 
     def _recover(self) -> list[AppliedUpdate]:
         while True:
@@ -285,7 +290,8 @@ class DurableCatalogState(ReadOnlyState):
     def _overtaken_by(self, current: FenceToken | None) -> str:
         """Why this state is fenced, and by whom, as far as the log tells."""
         opening = None if current is None else opening_with(self.log, current)
-        return f"this node holds fence token {self.token}, the catalog's is {current}" + (
+        shown = "gone" if current is None else current.beside(self.token)
+        return f"this node holds fence token {self.token}, the catalog's is {shown}" + (
             "" if opening is None else f", which {opening}"
         )
 
@@ -309,7 +315,7 @@ def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
             for change in update.changes():
                 if change.kind == FENCES.kind and change.new is not None:
                     entry = decode(change.new, FenceEntry)
-                    if FenceToken(entry.deploy_generation, entry.epoch) == token:
+                    if (entry.deploy_generation, entry.epoch) == token.rank:
                         return f"{update.member} took at {format_timestamp(update.time)}"
     except StrandlineError:  # it cannot be read here, or now: that the fence is newer stands
         return None

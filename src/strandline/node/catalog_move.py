@@ -44,7 +44,7 @@ from strandline.durable import ReadOnlyState, Update, UpdateLog, config_in
 from strandline.durable.log import Frontier
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.migrations import refuse_other
-from strandline.durable.sealing import FILLING, seal, token_behind
+from strandline.durable.sealing import FILLING, seal
 from strandline.durable.state import AppliedUpdate, TrimmedAway
 from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
 from strandline.fencing import FenceToken
@@ -249,7 +249,8 @@ class _Move:
         return proved
 
     def _switch(self) -> _Switch:
-        return _Switch(self._kept, self.switched, token_behind(self._token))
+        behind = self._token.next(self._token.deploy_generation)
+        return _Switch(self._kept, self.switched, behind)
 
     def _is_sealed(self) -> bool:
         token = self._log.token()

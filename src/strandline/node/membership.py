@@ -183,8 +183,8 @@ def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
         fence = FenceRow.read(connection)
         if fence is None or token is None:
             return
-        next_token = FenceToken(token.deploy_generation, token.epoch + 1)
-        expected = next_token if fence.token == next_token else token
+        begun = token.next(token.deploy_generation)
+        expected = begun if fence.token.rank == begun.rank else token
         FenceRow.check(connection, environment=state.environment or "", token=expected)
     _refuse_older_catalog(database, state.log)
 

@@ -405,6 +405,13 @@ _new_in_0_1_0(
     type_id=5,
     fields=[("deploy_generation", UINT), ("epoch", UINT)],
 )
+register(
+    FenceToken,
+    type_id=5,
+    version=2,
+    since="0.5.0",
+    fields=[("deploy_generation", UINT), ("epoch", UINT), ("nonce", UINT)],
+)
 _new_in_0_1_0(
     IdAllocator,
     type_id=20,
