@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Column, Connection, MetaData, inspect, text
 from sqlalchemy.schema import DropTable
 
+from strandline.durable import stash_tables
 from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.store import upgrades as metastore_upgrades
@@ -70,6 +71,7 @@ STEPS: dict[str, Mapping[int, Step]] = {
     metastorage_tables.PART: metastorage_tables.STEPS,
     transaction_tables.PART: transaction_tables.STEPS,
     metastore_tables.PART: metastore_upgrades.STEPS,
+    stash_tables.PART: stash_tables.STEPS,
 }
 RELEASES = {
     "0_2_0": {"sql": 1, "metastorage": 1, "transactions": 1, "metastore": 1},
