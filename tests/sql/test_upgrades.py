@@ -86,6 +86,15 @@ RELEASES = {
         "stash": 1,
         "catalog_log": 1,
     },
+    "0_5_0": {
+        "sql": 3,
+        "metastorage": 2,
+        "transactions": 4,
+        "metastore": 4,
+        "place": 1,
+        "stash": 2,
+        "catalog_log": 1,
+    },
 }
 """The versions of the parts, by the releases that changed tables. Those of 0.1.0 are 0.2.0's."""
 ROWS = {
