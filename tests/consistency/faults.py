@@ -134,8 +134,10 @@ def a_hold_ignored(patch: pytest.MonkeyPatch) -> None:
 def an_abort_ignored(patch: pytest.MonkeyPatch) -> None:
     """An abort is answered and logged, and the transaction stays open."""
 
-    def mark_aborted(connection: Connection, txn_id: int, **_: object) -> Transaction:
-        return records.find(connection, txn_id)
+    def mark_aborted(
+        connection: Connection, txn_ids: Sequence[int], **_: object
+    ) -> list[Transaction]:
+        return [records.find(connection, txn_id) for txn_id in txn_ids]
 
     patch.setattr(records, "mark_aborted", mark_aborted)
 

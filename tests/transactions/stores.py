@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,26 +96,23 @@ class Recorder:
         catalog: CatalogVersion,
     ) -> None:
         assert stored_time(connection) == time
-        self._note(connection, "commit", transaction, writes)
+        self._note(connection, "commit", transaction.txn_id, writes)
 
     def aborting(
-        self,
-        connection: Connection,
-        transaction: Transaction,
-        *,
-        writes: Sequence[tuple[int, int]],
+        self, connection: Connection, writes: Mapping[int, Sequence[tuple[int, int]]]
     ) -> None:
-        self._note(connection, "abort", transaction, writes)
+        for txn_id, pairs in writes.items():
+            self._note(connection, "abort", txn_id, pairs)
 
     def _note(
         self,
         connection: Connection,
         verb: str,
-        transaction: Transaction,
+        txn_id: int,
         writes: Sequence[tuple[int, int]],
     ) -> None:
-        self.heard.append((verb, transaction.txn_id, tuple(writes)))
+        self.heard.append((verb, txn_id, tuple(writes)))
         connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS note (txn_id INTEGER)")
-        connection.exec_driver_sql(f"INSERT INTO note VALUES ({transaction.txn_id})")
+        connection.exec_driver_sql(f"INSERT INTO note VALUES ({txn_id})")
         if self.fail:
             raise RuntimeError("the listener failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Connection
@@ -13,10 +13,7 @@ from strandline.errors import (
     TransactionFinished,
     WriteConflict,
 )
-from strandline.transactions import (
-    Transaction,
-    TransactionState,
-)
+from strandline.transactions import TransactionState, records
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
 
 OPEN, COMMITTED, ABORTED = TransactionState
@@ -106,24 +103,23 @@ def test_many_silent_transactions_are_aborted_by_few_writes(store: Store) -> Non
     assert store.transactions.statistics().expired == 120
 
 
-def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(store: Store) -> None:
+def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
     store.wall_ms += 300_001
+    found_silent = records.silent
 
-    class BeatForTheOther(Recorder):
-        def aborting(
-            self,
-            connection: Connection,
-            transaction: Transaction,
-            *,
-            writes: Sequence[tuple[int, int]],
-        ) -> None:
-            # Inside the abort of the first: both were found silent, the second speaks up now.
-            connection.exec_driver_sql(
+    def silent_then_heard(connection: Connection, *, at: int) -> list[int]:
+        silent = found_silent(connection, at=at)
+        with store.database.write() as other:  # both were found silent, the second speaks up now
+            other.exec_driver_sql(
                 f"UPDATE txn SET last_heartbeat = {store.wall_ms} WHERE txn_id = {second}"
             )
+        return silent
 
-    assert store.heard_by(BeatForTheOther()).expire() == [first]
+    monkeypatch.setattr(records, "silent", silent_then_heard)
+    assert store.transactions.expire() == [first]
     assert store.transactions.get(second).state is OPEN
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from strandline.sql import run
+from strandline.sql import marks, run
 from strandline.transactions.tables import LAST_ID, LOCK_COMPONENT, LOCK_REQUEST
 
 _REQUEST = LOCK_REQUEST.c
@@ -100,10 +100,12 @@ def remove(connection: Connection, lock_id: int) -> None:
     connection.execute(delete(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id))
 
 
-def delete_of_txn(connection: Connection, txn_id: int) -> None:
-    """Delete the requests that belong to a transaction."""
+def delete_of_txns(connection: Connection, txn_ids: Sequence[int]) -> None:
+    """Delete the requests that belong to a few transactions."""
     for (lock_id,) in run(
-        connection, "SELECT lock_id FROM lock_request WHERE txn_id = ?", (txn_id,)
+        connection,
+        f"SELECT lock_id FROM lock_request WHERE txn_id IN {marks(txn_ids)}",
+        tuple(txn_ids),
     ):
         remove(connection, lock_id)
 

@@ -14,7 +14,17 @@ from sqlalchemy import Connection, delete, func, select
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import Query, Row, change, change_each, chunks, first_row, run, value
+from strandline.sql import (
+    Query,
+    Row,
+    change,
+    change_each,
+    chunks,
+    first_row,
+    marks,
+    run,
+    value,
+)
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import (
@@ -288,9 +298,29 @@ def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int]
     return tuple((table_id, write_id) for table_id, write_id in pairs)
 
 
-def forget_impossible_writes(connection: Connection, txn_id: int) -> None:
-    """Delete write ids that the transaction has for ids which no table can have."""
-    change(connection, "DELETE FROM txn_write_id WHERE txn_id = ? AND table_id < 1", (txn_id,))
+def write_ids_of(
+    connection: Connection, txn_ids: Sequence[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """The `write_id_pairs` of each of the transactions that has any, in the order of their ids."""
+    pairs: dict[int, list[tuple[int, int]]] = {}
+    rows = run(
+        connection,
+        f"SELECT txn_id, table_id, write_id FROM txn_write_id WHERE txn_id IN {marks(txn_ids)}"
+        " ORDER BY txn_id, table_id",
+        tuple(txn_ids),
+    )
+    for txn_id, table_id, write_id in rows:
+        pairs.setdefault(txn_id, []).append((table_id, write_id))
+    return pairs
+
+
+def forget_impossible_writes(connection: Connection, txn_ids: Sequence[int]) -> None:
+    """Delete write ids that the transactions have for ids which no table can have."""
+    change(
+        connection,
+        f"DELETE FROM txn_write_id WHERE txn_id IN {marks(txn_ids)} AND table_id < 1",
+        tuple(txn_ids),
+    )
 
 
 # -- the end
@@ -309,29 +339,31 @@ def mark_committed(
     for statement in (*(_COMMIT_WRITES if has_writes else ()), _COMMIT):
         change_each(connection, statement, [(at, txn_id)])
     if has_locks:
-        lock_records.delete_of_txn(connection, txn_id)
+        lock_records.delete_of_txns(connection, (txn_id,))
     return replace(transaction, state=TransactionState.COMMITTED, commit_time=at)
 
 
 def mark_aborted(
-    connection: Connection, txn_id: int, *, silent_at: int | None = None
-) -> Transaction | None:
-    """Abort an open transaction; None if it is not open.
+    connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None = None
+) -> list[Transaction]:
+    """Abort those of a few transactions that are open; these, by id.
 
-    With ``silent_at`` (ms) only if its time-out has passed by then without a heartbeat.
+    With ``silent_at`` (ms) only if their time-out has passed by then without a heartbeat.
     """
     silence = "" if silent_at is None else " AND last_heartbeat + timeout_ms < ?"
-    row = first_row(
+    rows = run(
         connection,
-        f"UPDATE txn SET state = {_ABORTED} WHERE txn_id = ? AND state = {_OPEN}{silence}"
-        f" RETURNING {_COLUMNS}",
-        (txn_id,) if silent_at is None else (txn_id, silent_at),
+        f"UPDATE txn SET state = {_ABORTED} WHERE txn_id IN {marks(txn_ids)} AND state = {_OPEN}"
+        f"{silence} RETURNING {_COLUMNS}",
+        tuple(txn_ids) if silent_at is None else (*txn_ids, silent_at),
     )
-    if row is None:
-        return None
-    change(connection, "DELETE FROM txn_footprint WHERE txn_id = ?", (txn_id,))
-    lock_records.delete_of_txn(connection, txn_id)
-    return _transaction(row)
+    if not rows:
+        return []
+    aborted = sorted(map(_transaction, rows), key=lambda transaction: transaction.txn_id)
+    ended = tuple(transaction.txn_id for transaction in aborted)
+    change(connection, f"DELETE FROM txn_footprint WHERE txn_id IN {marks(ended)}", ended)
+    lock_records.delete_of_txns(connection, ended)
+    return aborted
 
 
 def silent(connection: Connection, *, at: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -133,7 +133,8 @@ class TransactionListener(Protocol):
 
     Both are called inside the one SQL transaction, before it is known whether it will be durable:
     what they do on ``connection`` happens with the commit or not at all, and an exception undoes
-    everything. ``writes`` are the transaction's (table id, write id) pairs, never none.
+    everything. ``writes`` are the (table id, write id) pairs of a transaction, never none; those of
+    several that are aborted together stand by their ids, in order.
     """
 
     @property
@@ -151,9 +152,5 @@ class TransactionListener(Protocol):
     ) -> None: ...
 
     def aborting(
-        self,
-        connection: Connection,
-        transaction: Transaction,
-        *,
-        writes: Sequence[tuple[int, int]],
+        self, connection: Connection, writes: Mapping[int, Sequence[tuple[int, int]]]
     ) -> None: ...

@@ -196,8 +196,8 @@ class TransactionEnds(TransactionReads):
         def end(connection: Connection) -> End:
             present = records.find(connection, txn_id)
             require_owner(txn_id, present.user, owner=owner)
-            aborted = self._abort_on(connection, txn_id)
-            return End(aborted or present, changed=aborted is not None)
+            aborted = self._abort_on(connection, [txn_id])
+            return End(aborted[0] if aborted else present, changed=bool(aborted))
 
         ended = self._writes.run(end, timeout=PATIENCE)
         transaction = ended.transaction
@@ -223,7 +223,7 @@ class TransactionEnds(TransactionReads):
         for chunk in _in_parts(candidates):
 
             def end(connection: Connection, chunk: Sequence[int] = chunk) -> list[int]:
-                return [t for t in chunk if self._abort_on(connection, t) is not None]
+                return [ended.txn_id for ended in self._abort_on(connection, chunk)]
 
             ended = self._writes.run(end, timeout=PATIENCE)
             self._count(*["aborted"] * len(ended))
@@ -294,24 +294,25 @@ class TransactionEnds(TransactionReads):
                 connection, transaction, at=at, has_writes=bool(writes), has_locks=has_locks
             )
             return End(committed, changed=True)
-        aborted = self._abort_on(connection, txn_id)
+        aborted = self._abort_on(connection, [txn_id])
         reason = (
             f"transaction {txn_id}, which began at {format_timestamp(transaction.begin_time)}, was"
             f" aborted at its commit: {conflict}; begin again"
         )
-        return End(aborted or transaction, changed=True, conflict=reason)
+        return End(aborted[0] if aborted else transaction, changed=True, conflict=reason)
 
     def _abort_on(
-        self, connection: Connection, txn_id: int, *, silent_at: int | None = None
-    ) -> Transaction | None:
-        """Abort if it is open (and, with ``silent_at``, silent); None if not."""
-        aborted = records.mark_aborted(connection, txn_id, silent_at=silent_at)
-        if aborted is not None:
+        self, connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None = None
+    ) -> list[Transaction]:
+        """Abort those that are open (and, with ``silent_at``, silent); these, by id."""
+        aborted = records.mark_aborted(connection, txn_ids, silent_at=silent_at)
+        if aborted:
+            ended = [transaction.txn_id for transaction in aborted]
             # Release 0.2.0 gave write ids for ids that no table can have, and no event can name.
-            records.forget_impossible_writes(connection, txn_id)
-            writes = records.write_id_pairs(connection, txn_id)
+            records.forget_impossible_writes(connection, ended)
+            writes = records.write_ids_of(connection, ended)
             for listener in self._listeners if writes else ():
-                listener.aborting(connection, aborted, writes=writes)
+                listener.aborting(connection, writes)
         return aborted
 
     def _expire_together(self, txn_ids: Sequence[int], *, silent_at: int) -> list[int]:
@@ -322,11 +323,8 @@ class TransactionEnds(TransactionReads):
 
         def end(connection: Connection) -> list[int]:
             self.heartbeats.write_txns(connection, txn_ids)
-            return [
-                txn_id
-                for txn_id in txn_ids
-                if self._abort_on(connection, txn_id, silent_at=silent_at) is not None
-            ]
+            aborted = self._abort_on(connection, txn_ids, silent_at=silent_at)
+            return [transaction.txn_id for transaction in aborted]
 
         try:
             return self._writes.run(end, timeout=PATIENCE)

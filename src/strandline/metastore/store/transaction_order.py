@@ -10,7 +10,7 @@ projects the catalog that it was judged by: who follows the log knows a table be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -130,13 +130,13 @@ class TransactionEvents:
         self._notifications.append(connection, [event])
 
     def aborting(
-        self,
-        connection: Connection,
-        transaction: Transaction,
-        *,
-        writes: Sequence[tuple[int, int]],
+        self, connection: Connection, writes: Mapping[int, Sequence[tuple[int, int]]]
     ) -> None:
-        """Log an abort."""
-        body = encode(EndEvent(writes=tuple(writes)))
-        event = NewEvent(verb=ABORT, body=body, txn_id=transaction.txn_id)
-        self._notifications.append(connection, [event])
+        """Log an abort of each transaction."""
+        self._notifications.append(
+            connection,
+            [
+                NewEvent(verb=ABORT, body=encode(EndEvent(writes=tuple(pairs))), txn_id=txn_id)
+                for txn_id, pairs in writes.items()
+            ],
+        )
