@@ -175,21 +175,39 @@ def commits_beside_open_transactions() -> list[Measured]:
 def beside_open_transactions(kind: str) -> list[Measured]:
     """The rows of one kind of store."""
     with new_writer(kind) as alone, new_writer(kind) as beside:
-        txn_ids = [
-            transaction.txn_id
-            for _ in range(OPEN_TRANSACTIONS // BATCH)
-            for transaction in beside.transactions.beginning(BATCH, user="bench").run()
-        ]
+        txn_ids = beside.begin_many()
         measured = []
         for table_id, label in zip(
             beside.table_ids, ("another table", "the same table"), strict=True
         ):
-            for start in range(0, OPEN_TRANSACTIONS, BATCH):
-                beside.transactions.allocate(txn_ids[start : start + BATCH], table_id)
+            beside.allocate_all(txn_ids, table_id)
             spent = [(alone.write(), beside.write()) for _ in range(COMMITS)]
             reference, value = (statistics.median(times) for times in zip(*spent, strict=True))
             measured.append(Measured(value, reference=reference, label=f"{kind}, {label}"))
         return measured
+
+
+@benchmark(
+    group="session",
+    name="abort of 5,000 transactions with a write id each",
+    unit="s",
+    better="lower",
+)
+def aborts() -> list[Measured]:
+    """All in one call."""
+    return [Measured(seconds_to_abort(kind), label=kind) for kind in LIMITS_MS]
+
+
+def seconds_to_abort(kind: str) -> float:
+    """Until all are aborted, on an empty store of that kind."""
+    with new_writer(kind) as writer:
+        txn_ids = writer.begin_many()
+        writer.allocate_all(txn_ids, writer.table_ids[0])
+        began = time.perf_counter()
+        aborted = writer.transactions.abort_all(txn_ids)
+        spent = time.perf_counter() - began
+        assert aborted == txn_ids
+        return spent
 
 
 @dataclass(frozen=True)
@@ -202,6 +220,19 @@ class Writer:
     @property
     def transactions(self) -> Transactions:
         return self.node.transactions
+
+    def begin_many(self) -> list[int]:
+        """The ids of `OPEN_TRANSACTIONS` that begin now."""
+        return [
+            transaction.txn_id
+            for _ in range(OPEN_TRANSACTIONS // BATCH)
+            for transaction in self.transactions.beginning(BATCH, user="bench").run()
+        ]
+
+    def allocate_all(self, txn_ids: list[int], table_id: int) -> None:
+        """Give each of the transactions a write id of the table."""
+        for start in range(0, len(txn_ids), BATCH):
+            self.transactions.allocate(txn_ids[start : start + BATCH], table_id)
 
     def write(self) -> float:
         """Milliseconds of a transaction with a write id."""
