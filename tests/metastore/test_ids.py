@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -248,10 +248,12 @@ def test_one_transaction_that_cannot_be_aborted_does_not_keep_the_others(
         first, second = (node.session(user="ann").begin().txn_id for _ in range(2))
         abort = type(node.transactions)._abort_on
 
-        def failing(self: object, connection: object, txn_id: int, **rest: object) -> object:
-            if txn_id == first:
+        def failing(
+            self: object, connection: object, txn_ids: Sequence[int], **rest: object
+        ) -> object:
+            if first in txn_ids:
                 raise ValueError("a row that nothing can read")
-            return abort(node.transactions, connection, txn_id, **rest)  # type: ignore[arg-type]  # passes its arguments on
+            return abort(node.transactions, connection, txn_ids, **rest)  # type: ignore[arg-type]  # passes its arguments on
 
         monkeypatch.setattr(type(node.transactions), "_abort_on", failing)
         times["ms"] += Settings().transaction_timeout_ms + 1_000
