@@ -18,10 +18,10 @@ value does not contain, and writes backslashes unchanged. ``like`` has its own p
 
 Values are compared in memory, as values of the key's type. (Hive casts in SQL, and rejects the
 whole filter if a stored value does not cast or if the filter contains ``like``.) A value that does
-not cast is NULL, and no condition chooses it. The default partition is NULL too, but a literal with
-the text of its name chooses it. For a text key, Hive compares the stored texts, and the name of the
-default partition and the empty text are ordinary texts. Because the language has no negation, NULL
-and false are equivalent, and a filter returns true or false.
+not cast is NULL, and no condition chooses it. The default partition is NULL too, but an equality
+with its name chooses it. For a text key, Hive compares the stored texts, and the name of the
+default partition and the empty text are ordinary texts. Because the language cannot negate a whole
+condition, NULL and false are equivalent, and a filter returns true or false.
 
 A wrong filter is rejected when it is parsed or bound to a table's keys, never during a scan.
 """

@@ -419,7 +419,8 @@ class _Hidden:
 def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> Struct:
     """The ``Table`` of a hidden table.
 
-    Raises `ObjectNotFound` if the snapshot has no such part, `CorruptData` if a file does not match its record.
+    Raises `ObjectNotFound` if the snapshot has no such part, `CorruptData` if a file does not match
+    its record.
     """
     parts: Sequence[DataPart | DeletePart] = (
         snapshot.data if name.of == "data" else snapshot.deletes
