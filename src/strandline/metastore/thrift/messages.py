@@ -116,8 +116,7 @@ _HTTP_METHODS = tuple(
 
 
 def foreign_protocol(first: bytes) -> str | None:
-    """Return the protocol of a connection that begins with ``first``; None if it is the right one.
-    """
+    """Name the protocol of a connection that begins with ``first``; None for strict binary Thrift."""
     if first.startswith(b"\x80\x01"):
         return None
     if first.startswith(_HTTP_METHODS):
