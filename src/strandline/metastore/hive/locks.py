@@ -1,8 +1,9 @@
 """Methods for the locks of Hive's clients, which `strandline.transactions.locks` keeps.
 
-Where privileges are enforced, a user needs SELECT for a shared read lock, and a privilege to write
-for any other lock. A lock on a table that does not exist needs the privilege to create it. A user
-sees, checks, renews and releases only its own locks.
+Where privileges are enforced, a user needs USAGE on the schema of a lock. A shared read lock on a
+table needs SELECT. Any other lock needs a privilege to write the table, or CREATE on the schema if
+it names no table or one that does not exist. A user sees, checks, renews and releases only its own
+locks.
 """
 
 from __future__ import annotations

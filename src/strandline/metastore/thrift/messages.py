@@ -116,7 +116,7 @@ _HTTP_METHODS = tuple(
 
 
 def foreign_protocol(first: bytes) -> str | None:
-    """Name the protocol of a connection that begins with ``first``; None for strict binary Thrift."""
+    """The protocol of a connection that begins with ``first``, or None if it is the right one."""
     if first.startswith(b"\x80\x01"):
         return None
     if first.startswith(_HTTP_METHODS):
