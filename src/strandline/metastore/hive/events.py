@@ -68,7 +68,7 @@ from strandline.wire import decode
 FORMAT = "json-0.2"
 _NO_FILES = Quoted("[]")
 PAGE = 500
-"""Events whose rows are read in one query."""
+"""The number of events whose rows are read at once."""
 
 _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
     "function": FunctionDescriptor,

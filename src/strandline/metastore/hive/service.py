@@ -21,7 +21,7 @@ of: the mark of a kept answer is taken before the answer is made. A handler runs
 nothing of connections and encodings. Handlers raise Strandline's errors. One table, together with
 what the method declares, maps each to an exception of the protocol, except where a handler names
 the exception itself because Hive's clients check for it. While privileges are enforced no answer is
-kept: a kept answer is found by the bytes of its request alone, which do not name the user.
+kept: a kept answer is found only by the bytes of its request, which do not name the user.
 
 A method that does not exist here is answered as unknown: clients probe what a server can do.
 
@@ -211,7 +211,7 @@ class HiveMetastoreService:
 
     def look_up(self, request: bytes) -> bytes | None:
         """Return the kept answer to a request if it is still current, else None."""
-        if not self._kept.knows(request):  # so for most requests of writers; a mark costs more
+        if not self._kept.knows(request):  # true for most requests of writers; a mark costs more
             return None
         mark = self._metastore.mark()
         return None if mark is None else self._kept.find(request, mark)

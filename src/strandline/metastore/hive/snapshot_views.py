@@ -7,34 +7,31 @@ files whose columns have older names. A reader must see the rows of one snapshot
 The model. The node answers a transactional table ``orders`` as a view. The text of the view selects
 the rows of one snapshot from hidden tables. Each hidden table covers some files of the snapshot:
 
-* *data* ``orders@data_…``: data files whose paths give their ids in the same way, that were written
-  by one version of the table's schema, and that are either all in the join below or all outside it.
-  An unmodified Spark finds columns by name, and all these files have the names and types of
-  that version; the view maps the columns to each other by their ids;
+* *data* ``orders@data_…``: data files whose paths give their ids in the same way, with one version
+  of the table's schema, and either all or none of them in the join below. An unmodified Spark finds
+  columns by name; the view maps the columns of that version to the table's by their ids;
 * *deletes* ``orders@deletes_…``: bitmaps of deleted rows (or positions, from older releases). The
   view broadcasts them into a LEFT ANTI JOIN on the file and the position of the row.
 
-So Spark itself scans the Parquet files, and pushes filters and columns into the scan.
-
-The join needs a number for the file of each row, but a scan knows only the name of the file.
-Parsing the id in the name takes 15 % of the time of a scan of 16 columns; a checksum of the name
-takes 5 %. The text of the view therefore maps the id of each file with deleted rows to its checksum
-(`_file_keys`).
+So Spark itself scans the Parquet files, and pushes filters and columns into the scan. The join
+needs a number for the file of each row, but a scan knows only the file's name. Parsing the id in
+the name takes 15 % of the time of a scan of 16 columns; a checksum of the name takes 5 %. So the
+text of the view maps the id of each file with deleted rows to its checksum (`_file_keys`).
 
 What must stay true:
 
 * The name of a hidden table identifies its snapshot, by the table's id and the time of the last
-  commit that the snapshot contains. Spark caches the file list of a table by its name. The name
-  does not change until the next commit, and always means the same files. It includes a hash of the
-  location, so it changes when the files move.
-* All data files are in one folder, so Spark lists one folder. It must read the files of the
-  snapshot and no others, so the hidden table has a filter of names (``pathGlobFilter``). Files that
-  a client put into its own folder are listed one by one. Spark would skip a missing file, so the
-  node checks that each file exists, and its size, when it answers the hidden table.
+  commit in the snapshot. Spark caches the file list of a table by its name. The name does not
+  change until the next commit, and always means the same files. It includes a hash of the location,
+  so it changes when the files move.
+* All data files are in one folder, so Spark lists one folder. It must read exactly the files of the
+  snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
+  into its own folder are listed one by one. Spark would skip a missing file, so the node checks
+  that each file exists, and its size, when it answers the hidden table.
 * No two files of a joined part have the same checksum (`_told_apart`). Otherwise the view would
   leave out rows of one file that are deleted in the other.
-* The text names a hidden table even if the snapshot has no rows: from the calls for the hidden
-  table the node recognizes a client that is about to replace the table (`recent_calls`).
+* The text names a hidden table even if the snapshot has no rows: from the calls for it the node
+  recognizes a client that would replace the table (`recent_calls`).
 * Spark itself refuses to write to a view. The text begins with `MARK`: an alter with another text
   would redefine the table, and is refused.
 

@@ -209,7 +209,7 @@ def capped(form: str, values: Struct) -> Struct:
     return {**values, "numDVs": min(values["numDVs"], max(width, 0))}
 
 
-# -- of which columns
+# -- the columns that have statistics
 
 
 class AnalyzableColumns:
@@ -248,7 +248,7 @@ def changed_columns(before: TableDescriptor, after: TableDescriptor) -> frozense
     return frozenset(name for _, name, _ in known(before) - known(after))
 
 
-# -- which are accurate
+# -- the columns whose statistics are accurate
 
 
 def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:

@@ -145,7 +145,7 @@ async def heartbeat_txn_range(call: Call) -> Struct:
     return {"aborted": sorted(beaten.aborted), "nosuch": sorted(beaten.missing | beaten.committed)}
 
 
-# -- which are open
+# -- open transactions
 
 
 @writes("get_open_txns", "get_open_txns_req")

@@ -39,7 +39,7 @@ class ThriftException(Exception):
 
 
 class ApplicationException(Exception):
-    """A call that failed in a way that its method does not declare (``TApplicationException``).
+    """Thrift's ``TApplicationException``: a call failed in a way that its method does not declare.
 
     ``kind`` is one of the numbers below. Like `ThriftException` it is a value on the wire.
     """
