@@ -467,7 +467,7 @@ async def get_next_notification(call: Call) -> Struct:
     work.spend(min(limit, max(0, call.notifications.head() - last)))
     events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
     skipped = set(request.get("eventTypeSkipList") or ())
-    # Encoded one by one: all structs together would need the memory of the answer once more.
+    # Encoded one by one: all texts together would need the memory of the answer once more.
     return {
         "events": [
             HIVE_CODEC.encode_struct("NotificationEvent", event)

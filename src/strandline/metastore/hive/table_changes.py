@@ -132,7 +132,7 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
 
 
 def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
-    """Return the dropped table of the folder ``place``. Raises `InvalidInput` if it is in use."""
+    """The dropped table that has ``place``, or None. Raises `InvalidInput` if one in use has it."""
     catalog = call.metastore.catalogs.latest_catalog()
     call.metastore.projector.project_up_to(catalog.version)
     at = call.folders.place(place)
