@@ -1,12 +1,12 @@
 """ALTER TABLE by a client that sends the whole new table, as one command of the catalog.
 
 Hive's clients read a table, change a field and send everything back. They mean the difference to
-the table as it stands, so the command computes that difference, on the catalog that the change is
-validated against. There it also checks the one condition that such a client can set: that a
-parameter still has the value that the client read. An Iceberg commit is exactly this, and thus one
-compare-and-set.
+the present table. The command therefore computes that difference on the catalog that the change is
+validated against. It also checks there the one condition that such a client can set: that a
+parameter still has the value that the client read. An Iceberg commit is exactly such an alter, and
+is therefore one compare-and-set.
 
-The caller hands in the object store's facts about the table: its location and counted parameters.
+The caller passes the object store's facts about the table: its location and counted parameters.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _METADATA, _PREVIOUS_METADATA = "metadata_location", "previous_metadata_location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterRelation:
-    """The command. ``request`` is the ``Table`` that the client sent; ``location`` None for views.
+    """The command. ``request`` is the client's ``Table``; ``location`` is None for views.
 
-    ``place`` gives the default location of a table in a schema. ``expected`` is a parameter and the
-    value that it must have now.
+    ``place`` returns the default location of a table in a schema. ``expected`` is a parameter and
+    the value that it must have now.
     """
 
     schema: str
@@ -93,7 +93,7 @@ class AlterRelation:
     def wanted(
         self, *, shown: Mapping[str, Any] | None = None, next_location: str | None = None
     ) -> ClientTable:
-        """What the request says."""
+        """Return the table or view that the request describes."""
         return read_table(
             self.request,
             default_location=self.location or "file:/",
@@ -119,10 +119,10 @@ class AlterRelation:
             )
 
     def _check_iceberg_base(self, old: Relation) -> None:
-        """Refuse an Iceberg commit that was made on another state of the table.
+        """Refuse an Iceberg commit that is based on another state of the table.
 
-        The client takes a lock against this. A lock that timed out while the client slept is gone,
-        and then the commit in between would be lost silently.
+        The client takes a lock to prevent that. If the lock timed out while the client slept,
+        the commit in between would be lost silently.
         """
         sent: Mapping[str, str] = self.request.get("parameters") or {}
         new, base = sent.get(_METADATA), sent.get(_PREVIOUS_METADATA)
@@ -146,7 +146,7 @@ class AlterRelation:
     # -- rename
 
     def _target(self, planning: Planning, old: Relation) -> SchemaDescriptor | None:
-        """The schema that the relation is renamed into; None if it keeps its name."""
+        """Return the schema into which the relation is renamed, or None if it keeps its name."""
         schema = present_schema(self.request.get("dbName") or self.schema)
         if schema == self.schema and self._new_name() == old.name.lower():
             return None
@@ -163,7 +163,7 @@ class AlterRelation:
     def _next_location(
         self, planning: Planning, old: Relation, target: SchemaDescriptor | None
     ) -> str | None:
-        """The new place of a managed table that lies in its default place; None if it stays."""
+        """Return the new location of a managed table in its default location; None if it stays."""
         if target is None or not isinstance(old, TableDescriptor) or self.location is None:
             return None
         if old.kind is not TableKind.MANAGED:
@@ -214,7 +214,7 @@ class AlterRelation:
         named: str | None,
         next_location: str | None,
     ) -> TableDefinition:
-        """SET LOCATION makes a managed table external: its files are what a user named."""
+        """SET LOCATION makes a managed table external, because a user named the files."""
         if definition.kind is TableKind.EXTERNAL:
             return definition
         if old.kind is TableKind.EXTERNAL:
@@ -229,13 +229,13 @@ class AlterRelation:
 
 
 def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
-    """Whether the client was shown the defaults and sends them: Spark, in its schema's text."""
+    """Whether the client saw and sends the defaults. Only Spark does, in its schema's text."""
     both = (dict(old.properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
     return not old.transactional and both == (DERIVED, DERIVED)
 
 
 def _with_default(old: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
-    """An alter by a client that was not shown the defaults keeps them."""
+    """Return the column with its old default: the client was not shown the defaults."""
     known = old.column(column.name)
     if known is None or column.default is not None:
         return column

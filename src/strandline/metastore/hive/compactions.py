@@ -1,9 +1,9 @@
-"""Methods of Hive's ACID tables that a transactional table here has no use for.
+"""Methods of Hive's ACID tables that transactional tables here do not need.
 
-Hive's clients tell which partitions a transaction writes, so that conflicts are found and
-compaction knows where to look. Here both are known by the files that a transaction stages, so
-`add_dynamic_partitions` checks the transaction and keeps nothing. There are no deltas to compact:
-none is listed as compacted, and a request for it is not accepted.
+Hive's clients report which partitions a transaction writes, so that conflicts are found and
+compaction knows where to look. Here the staged files of a transaction provide both, so
+`add_dynamic_partitions` checks the transaction and stores nothing. There are no deltas to compact:
+none are listed as compacted, and requests to compact are not accepted.
 """
 
 from __future__ import annotations

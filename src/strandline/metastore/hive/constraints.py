@@ -1,7 +1,7 @@
-"""Methods about constraints: declared by clients, kept with the table, and checked by nobody.
+"""Methods on constraints. Clients declare them, the table keeps them, and nothing checks them.
 
-Hive has a struct for each kind, with one for each column of a key; the six kinds differ in the
-names of their fields alone. The primary key of a transactional table is shown too.
+Hive has a struct for each kind, and uses one such struct for each column of a key. The six kinds
+differ only in the names of their fields. The primary key of a transactional table is shown too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from strandline.model.descriptors import Constraint, ConstraintKind, TableDescri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """What Hive calls the parts of one kind of constraint.
+    """Hive's names for the parts of one kind of constraint.
 
-    ``listed`` is the field of answers, and of requests that create a table. ``added`` is that of
-    the request that adds some.
+    ``listed`` is the field of answers, and of requests that create a table. ``added`` is the field
+    of the request that adds constraints.
     """
 
     listed: str
@@ -80,7 +80,7 @@ _FOREIGN = _FORMS[ConstraintKind.FOREIGN_KEY].listed
 
 
 class _Shown:
-    """Constraints on tables of one catalog as structs. What of a table is needed is read once."""
+    """Renders constraints on tables of one catalog as structs. Looks up each table's names once."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -88,7 +88,7 @@ class _Shown:
         self._names: dict[int, dict[int, str]] = {}
 
     def of(self, table: TableDescriptor, *, schema: str) -> dict[str, list[Struct]]:
-        """Those on a table, by the field of answers that lists them."""
+        """Return the constraints on a table, by the field of answers that lists them."""
         listed: dict[str, list[Struct]] = {form.listed: [] for form in _FORMS.values()}
         for constraint in self._declared(table):
             form = _FORMS[constraint.kind]
@@ -109,7 +109,7 @@ class _Shown:
     def _structs(
         self, form: _Form, table: TableDescriptor, constraint: Constraint
     ) -> Iterator[Struct]:
-        """A struct for each column of a constraint; one without a column for a check of none."""
+        """Yield a struct per column of a constraint, or one for a check without columns."""
         common: Struct = {
             form.name: constraint.name,
             "enable_cstr": constraint.enabled,
@@ -130,7 +130,7 @@ class _Shown:
             yield {**common, form.column: column, **numbered, **parent}
 
     def _referred(self, constraint: Constraint) -> list[Struct]:
-        """What a foreign key refers to, for each of its columns."""
+        """Return what each column of a foreign key refers to."""
         parent = self._catalog.table_by_id(constraint.parent_id)
         schema = None if parent is None else self._catalog.schema_by_id(parent.schema_id)
         if parent is None or schema is None:
@@ -147,7 +147,7 @@ class _Shown:
 
 
 async def _constraints(call: Call, schema: str, table: str) -> dict[str, list[Struct]]:
-    """Those on the table of that name; as in Hive, what does not exist has none."""
+    """Return the constraints on a table. As in Hive, a table that does not exist has none."""
     with suppress(ObjectNotFound):
         scope, relation = await call.reader.relation(schema, table)
         if isinstance(relation, TableDescriptor):
@@ -180,7 +180,7 @@ async def get_all_table_constraints(call: Call) -> Struct:
 
 @reads("get_foreign_keys")
 async def get_foreign_keys(call: Call) -> Struct:
-    """The keys of one table, those to one table, or those between two."""
+    """Return the foreign keys of one table, those to one table, or those between two."""
     request = call.of("request")
     asked = request.args
     if asked.get("foreign_tbl_name"):
@@ -196,7 +196,7 @@ async def get_foreign_keys(call: Call) -> Struct:
 
 
 async def _keys_to(request: Call, schema: str, table: str) -> list[Struct]:
-    """The foreign keys to one table, which may be in any schema."""
+    """Return the foreign keys to one table, from tables in any schema."""
     try:
         scope, parent = await request.reader.relation(schema, table)
     except ObjectNotFound:
@@ -217,7 +217,7 @@ async def _keys_to(request: Call, schema: str, table: str) -> list[Struct]:
 
 
 def read_constraints(args: Mapping[str, Any]) -> tuple[ConstraintDefinition, ...]:
-    """The constraints in the arguments of a request that creates a table."""
+    """Return the constraints in the arguments of a request that creates a table."""
     return tuple(
         definition
         for kind, form in _FORMS.items()
@@ -226,7 +226,7 @@ def read_constraints(args: Mapping[str, Any]) -> tuple[ConstraintDefinition, ...
 
 
 async def require_parents(call: Call, constraints: Sequence[ConstraintDefinition]) -> None:
-    """Raise `ObjectNotFound` or `PermissionDenied` unless the user may read what keys refer to."""
+    """Raise `ObjectNotFound` or `PermissionDenied` unless the user may read the parent tables."""
     for constraint in constraints:
         if constraint.parent:
             schema, _, table = constraint.parent.partition(".")
@@ -234,7 +234,7 @@ async def require_parents(call: Call, constraints: Sequence[ConstraintDefinition
 
 
 def _definitions(kind: ConstraintKind, sent: Sequence[Struct]) -> Iterator[ConstraintDefinition]:
-    """The constraints of a kind: structs with one name are the columns of one."""
+    """Yield the constraints of a kind. Structs with the same name are columns of one constraint."""
     form = _FORMS[kind]
     by_name: dict[object, list[Struct]] = {}
     for number, struct in enumerate(sent):

@@ -43,7 +43,7 @@ SPARK_WAREHOUSE = "spark-warehouse"
 
 
 def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
-    """The ``Database`` that a client sees under ``name``."""
+    """Return the ``Database`` that a client sees under ``name``."""
     struct: Struct = {
         "name": name,
         "locationUri": hadoop_location(location),
@@ -78,7 +78,7 @@ async def get_database_req(call: Call) -> Struct:
 
 @answers("get_catalogs")
 def get_catalogs(request: Request) -> Struct:
-    """There is one: what Hive 4 calls a catalog is a database here."""
+    """Return the only catalog: what Hive 4 calls a catalog is a database here."""
     return {"names": [DEFAULT_DATABASE]}
 
 
@@ -104,7 +104,7 @@ async def get_all_databases(call: Call) -> list[str]:
 
 
 async def _reached(call: Call) -> list[str]:
-    """The names of the schemas that the user reaches, in order."""
+    """Return the names of the schemas that the user reaches, sorted."""
     catalog, access = call.reader.catalog, call.reader.access
     if catalog.contents.count("schema") > work.AT_ONCE:
         await off_loop()
@@ -136,9 +136,10 @@ async def create_database(call: Call) -> None:
 
 
 def _is_chosen_by_spark(location: str, schema: str) -> bool:
-    """Whether a Spark without ``spark.sql.warehouse.dir`` chose this place, and no user named it.
+    """Whether a Spark without ``spark.sql.warehouse.dir`` chose this location, and not a user.
 
-    Spark always sends a place for a new schema: by default a folder where its driver was started.
+    Spark always sends a location for a new schema: by default a folder where its driver was
+    started.
     """
     return location.rstrip("/").endswith(f"/{SPARK_WAREHOUSE}/{schema}{SCHEMA_SUFFIX}")
 
@@ -200,7 +201,7 @@ def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _DropKeepingData:
-    """The command, which leaves the files of the tables where they are."""
+    """A DROP SCHEMA that leaves the files of the tables where they are."""
 
     command: DropSchema
 

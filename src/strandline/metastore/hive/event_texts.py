@@ -1,17 +1,18 @@
-"""Definitions of tables and views as text, written once for many that differ in name and place.
+"""Texts of table and view definitions, written once for many that differ only in name and place.
 
-The problem: an event about a table has its whole definition, and a client that has fallen behind
-asks for thousands of events. To decode a definition of twenty columns, make its struct and write it
-takes half a millisecond. A program that creates many tables gives them the same columns, so their
-records differ in a few bytes.
+The problem: an event about a table contains its whole definition, and a client that has fallen
+behind asks for thousands of events. Decoding a definition of twenty columns, building its struct
+and writing the text takes half a millisecond. A program that creates many tables gives them the
+same columns, so their records differ only in a few bytes.
 
-The model: a definition is not decoded if its record has the same bytes, behind id and name, as one
-that was written before. Its text is then the earlier text with another name and place. Such a form
-is made by writing a definition whose name and place are *marks*, and by cutting the text at the
-marks. A mark has half of a surrogate pair, which no stored text has.
+The model: a definition is not decoded if its record has the same bytes after id and name as a
+record whose text was written before. Its text is then the earlier text with another name and place.
+Such a text with blanks is a `Form`. It is made by writing a definition whose name and place are
+*marks*, and by splitting the text at the marks. A mark contains half of a surrogate pair, which no
+stored text contains.
 
-In a message such a text is a string of JSON, and quoting it costs more than everything else. So it
-is quoted before it is cut (`Quoted`).
+A message contains such a text as a JSON string, and quoting it costs more than everything else. So
+it is quoted before it is split (`Quoted`).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from strandline.wire.registry import open_record
 
 NAME = "\ud800name"
 PLACE = "file:/\ud801place"
-"""Marks, which stand for the name and for the place of a definition."""
+"""Marks, which are written instead of the name and the place of a definition."""
 _CUT = re.compile("(\ud800name|file:/\ud801place)")
 
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 FORMS = 16
-"""Forms that are remembered at once."""
+"""The most forms that are kept at once."""
 
 _CLASSES: dict[str, type[TableDescriptor] | type[ViewDescriptor]] = {
     "table": TableDescriptor,
@@ -50,15 +51,15 @@ _CLASSES: dict[str, type[TableDescriptor] | type[ViewDescriptor]] = {
 
 
 class Quoted(str):
-    """A value as the JSON that stands for it."""
+    """The JSON text of a value."""
 
     __slots__ = ()
 
 
 class Form:
-    """A text with blanks for a name and a place. ``text`` holds marks.
+    """A text with blanks for a name and a place. ``text`` contains marks in these places.
 
-    ``depth`` is how often the text was quoted; what is filled in is quoted as often.
+    ``depth`` is how often the text was quoted. The values that fill the blanks are quoted as often.
     """
 
     def __init__(self, text: str, *, depth: int = 1) -> None:
@@ -68,11 +69,11 @@ class Form:
         self._places = [n for n, piece in enumerate(self._pieces) if piece == PLACE]
 
     def filled(self, *, name: str = "", place: str = "") -> str:
-        """The text with both filled in."""
+        """Return the text with both filled in."""
         pieces = self._pieces.copy()
         for blanks, value in ((self._names, name), (self._places, place)):
             text = encode_basestring(value)[1:-1]
-            if text != value:  # else nothing in it is quoted, however often
+            if text != value:  # otherwise it contains nothing to quote, at any depth
                 for _ in range(1, self._depth):
                     text = encode_basestring(text)[1:-1]
             for blank in blanks:
@@ -81,9 +82,9 @@ class Form:
 
 
 class Definition(NamedTuple):
-    """A record of a table or a view of which the head alone was read.
+    """A record of a table or view of which only the head was read.
 
-    ``rest`` is the version of its format, and all bytes behind the name.
+    ``rest`` is the version of its format, and all bytes after the name.
     """
 
     kind: str
@@ -107,18 +108,18 @@ class _Kept:
     table_type: str
     form: Form
     is_placed: bool
-    """Whether the definition does not say where the table lies."""
+    """Whether the text has a blank for the place: a table without a location of its own."""
 
 
 class DefinitionText(NamedTuple):
-    """What an event says of a definition: the type, and the text of its ``Table``."""
+    """A definition as an event shows it: the table type, and the text of its ``Table``."""
 
     table_type: str
     text: Quoted
 
 
 class DefinitionTexts:
-    """See the module. ``place_of`` gives the place of a managed table, ``shown`` that of any."""
+    """See the module. ``place_of`` returns a managed table's place, ``shown`` maps any place."""
 
     def __init__(self, place_of: Callable[[int], str], shown: Callable[[str], str]) -> None:
         self._place_of = place_of
@@ -126,7 +127,7 @@ class DefinitionTexts:
         self._kept: dict[tuple[str, str, tuple[int, bytes]], _Kept] = {}
 
     def text(self, schema: str, of: Definition) -> DefinitionText:
-        """The text of a table or view under the schema name ``schema``."""
+        """Return the text of a table or view under the schema name ``schema``."""
         key = schema, of.kind, of.rest
         kept = self._kept.get(key)
         if kept is None:
@@ -151,7 +152,7 @@ class DefinitionTexts:
 
 
 def message_text(message: Mapping[str, object], seconds: int) -> str:
-    """The message of an event of that time, with these values, some of which are `Quoted`."""
+    """Return the message of an event with this time and these values, some of them `Quoted`."""
     values = "".join([f',"{name}":{_value_text(value)}' for name, value in message.items()])
     return f'{{"server":"","servicePrincipal":""{values},"timestamp":{seconds}}}'
 
@@ -167,7 +168,7 @@ def _value_text(value: object) -> str:
 def relation_struct(
     relation: TableDescriptor | ViewDescriptor, *, schema: str, place: str
 ) -> Struct:
-    """The ``Table`` in an event; ``place`` is where a table lies."""
+    """Return the ``Table`` in an event. ``place`` is the location of a table."""
     if isinstance(relation, ViewDescriptor):
         return view_struct(relation, schema=schema)
     if relation.transactional:

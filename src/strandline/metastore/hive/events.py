@@ -1,22 +1,22 @@
-"""The notification log in Hive's form, made when a client asks.
+"""The notification log in Hive's format, rendered when a client asks for it.
 
-The log keeps our own records; Hive's clients read JSON (format ``json-0.2``) in which tables and
-partitions stand as text of Thrift's JSON protocol. Each event of the log becomes one of Hive's,
-with the same number: a client takes a gap in the numbers for lost events.
+The log stores Strandline's own records. Hive's clients read JSON (format ``json-0.2``) that
+contains tables and partitions as text in Thrift's JSON protocol. Each event of the log becomes one
+Hive event with the same number, because a client takes a gap in the numbers for lost events.
 
 | in the log | Hive's event |
 | --- | --- |
 | create, alter, drop of a schema | CREATE_DATABASE, ALTER_DATABASE, DROP_DATABASE |
 | create (or restore), drop of a table or view | CREATE_TABLE, DROP_TABLE |
-| anything else about one; its counted parameters, its place | ALTER_TABLE |
+| any other change of a table or view, its counted parameters or its location | ALTER_TABLE |
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
 | files staged | ACID_WRITE |
 | a transaction ends | COMMIT_TXN, ABORT_TXN |
 | create, drop of a function | CREATE_FUNCTION, DROP_FUNCTION |
 | anything else | its own verb, with nothing but its time |
 
-Two surprises are Hive's: the row of an ALTER_TABLE has the *new* name while its message has the old
-one, and a COMMIT_TXN says nothing but its number.
+Two surprises come from Hive: the row of an ALTER_TABLE has the *new* name while its message has the
+old one, and a COMMIT_TXN contains only the number of the transaction.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from strandline.wire import decode
 FORMAT = "json-0.2"
 _NO_FILES = Quoted("[]")
 PAGE = 500
-"""Events whose rows are read at once."""
+"""The number of events whose rows are read at once."""
 
 _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
     "function": FunctionDescriptor,
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 class _Ddl(NamedTuple):
-    """An event of the catalog, and the table or view before and after it, if it changed one."""
+    """A catalog event, with the table or view before and after it if the event changed one."""
 
     event: DdlEvent
     before: Definition | None
@@ -91,17 +91,17 @@ _Body = _Ddl | WriteEvent | None
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A table as the events about it show it, and what its partitions have in common."""
+    """A table as its events show it, and the common parts of its partitions."""
 
     schema: str
     partitioned: Partitioned
     table_type: str
     text: Quoted
     storage: Form
-    """The text of the storage descriptor of a partition that has that of its table."""
+    """The text of the storage descriptor of a partition that uses its table's descriptor."""
 
     def partition(self, row: PartitionRow) -> str:
-        """The text of a ``Partition``."""
+        """Return the text of a ``Partition``."""
         of, sd = self.partitioned, None
         if row.storage is None and row.columns is None:
             sd = JsonText(self.storage.filled(place=of.place(row)))
@@ -109,7 +109,7 @@ class _Written:
 
 
 class HiveEvents:
-    """Renders events of one store. Asks the store; not for the event loop."""
+    """Renders the events of one store. It queries the store, so do not use it on the event loop."""
 
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
@@ -122,10 +122,10 @@ class HiveEvents:
         self._inside = f"{self._warehouse.rstrip('/')}/"
 
     def render(self, events: Sequence[Notification]) -> Iterator[Struct]:
-        """``NotificationEvent`` structs, one for each event.
+        """Yield a ``NotificationEvent`` struct for each event.
 
-        The rows and places of `PAGE` events are read at once, and a definition that several
-        events in a row share is written as text once.
+        The rows and places of `PAGE` events are read at once. If several consecutive events share a
+        definition, its text is written once.
         """
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
@@ -162,7 +162,7 @@ class HiveEvents:
         return _event(event, event.verb.upper(), {})
 
     def _is_seen(self, schema: SchemaDescriptor) -> bool:
-        """Whether Hive's clients know the schema: they see those of the default database."""
+        """Whether Hive's clients see the schema. They see those of the default database."""
         database = self._metastore.catalogs.latest_catalog().database()
         return database is not None and schema.database_id == database.id and is_shown(schema)
 
@@ -186,7 +186,7 @@ class HiveEvents:
         after: SchemaDescriptor | None,
     ) -> Struct:
         schema = after or before
-        assert schema is not None  # the caller found one
+        assert schema is not None  # the caller has checked that
         name = schema.name.lower()
         message: dict[str, object] = {"db": name}
         if kind == "ALTER_DATABASE" and before is not None and after is not None:
@@ -204,7 +204,7 @@ class HiveEvents:
     def _relation(self, event: Notification, kind: str, ddl: _Ddl) -> Struct:
         before, after, body = ddl.before, ddl.after, ddl.event
         relation = after or before
-        assert relation is not None  # the caller found one
+        assert relation is not None  # the caller has checked that
         named = body.arguments.get("table") or body.arguments.get("view")
         schema, _, name = str(named or f".{relation.name}").lower().partition(".")
         new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
@@ -227,11 +227,11 @@ class HiveEvents:
         return _event(event, kind, message, schema=new[0], table=new[2])
 
     def _place_of(self, table_id: int) -> str:
-        """The place of a managed table."""
+        """Return the location of a managed table."""
         place = self._places.get(table_id)
         if place is None:
             return self._warehouse
-        if place.is_of_table:  # of which nothing is to be normalized
+        if place.is_of_table:  # such a path needs no normalization
             return self._inside + place.path
         return hadoop_location(self._metastore.folders.location(place))
 
@@ -241,10 +241,10 @@ class HiveEvents:
     # -- DML
 
     def _home(self, event: Notification) -> tuple[str, TableDescriptor] | None:
-        """The table that an event is about, as it was then, and the name of its schema."""
+        """The table of an event as it was then, and the name of its schema; None if unknown."""
         catalogs = self._metastore.catalogs
         candidates: list[Catalog] = []
-        with suppress(NotFound):  # where it is trimmed, the present may still know the table
+        with suppress(NotFound):  # if that version was trimmed, the present may know the table
             candidates.append(catalogs.active_catalog(event.time))
         candidates.append(self._present)
         for catalog in candidates:
@@ -279,7 +279,7 @@ class HiveEvents:
         return _event(event, "ACID_WRITE", message, schema=schema, table=table.name.lower())
 
     def _rows_of(self, body: WriteEvent) -> tuple[list[Row], list[Row]]:
-        """The rows that a staging added and removed; rows that were cleaned are missing."""
+        """The rows that a staging added and removed, without those that were cleaned since."""
         rows = self._rows
         staged = range(body.first_row_id, body.first_row_id + body.rows)
         added = [rows[row_id] for row_id in staged if row_id in rows]
@@ -325,7 +325,7 @@ class HiveEvents:
         return _event(event, kind, message, schema=schema, table=table.name.lower())
 
     def _written(self, schema: str, table: TableDescriptor) -> _Written:
-        """The text of a table's definition; the one of the event before, if it is the same."""
+        """The text of a table's definition, reused from the previous event if it is the same."""
         latest = self._latest
         if latest is None or latest.partitioned.table is not table or latest.schema != schema:
             place = self._shown(table.location) if table.location else self._place_of(table.id)
@@ -345,7 +345,7 @@ class HiveEvents:
         )  # fmt: skip
 
     def _table_altered(self, event: Notification, schema: str, table: TableDescriptor) -> Struct:
-        """An ALTER_TABLE that changed nothing in the definition."""
+        """An ALTER_TABLE event that leaves the definition unchanged."""
         written = self._written(schema, table)
         message = {
             "db": schema,
@@ -360,7 +360,7 @@ class HiveEvents:
 
 
 def _body(event: Notification) -> _Body:
-    """What the event says beside its columns; None if its verb says nothing more.
+    """The content of an event beyond its columns, or None if its verb has no more.
 
     Raises `CorruptData` or `IncompatibleFormat`.
     """
@@ -370,12 +370,12 @@ def _body(event: Notification) -> _Body:
         event.compare()
         return None
     ddl = event.ddl()
-    # Only the head of a table is read: as a rule, its definition was written before.
+    # Only the head of a table's record is read: its definition was usually written before.
     return _Ddl(ddl, *_first_change(ddl, ("table", "view"), definition))
 
 
 def _row_ids(bodies: Iterable[_Body]) -> list[int]:
-    """The rows that the stagings among these events added and removed."""
+    """The ids of the rows that the stagings among these events added and removed."""
     row_ids: list[int] = []
     for body in bodies:
         if isinstance(body, WriteEvent):
@@ -385,7 +385,7 @@ def _row_ids(bodies: Iterable[_Body]) -> list[int]:
 
 
 def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[int]:
-    """The tables that these events are about."""
+    """The ids of the tables that these events concern."""
     table_ids = {event.table_id for event in events if event.table_id is not None}
     for body in bodies:
         if isinstance(body, _Ddl):
@@ -394,7 +394,7 @@ def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[i
 
 
 def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:
-    """The object of this kind before and after; None where it did not exist."""
+    """The object of this kind before and after the event, each None if it did not exist."""
     of = _CLASSES[kind]
     return _first_change(body, (kind,), lambda _, record: decode(record, of))
 
@@ -411,7 +411,7 @@ def _first_change(
 
 
 def _kind(what: str, before: object, after: object) -> str:
-    """Hive's name for an object that came, went or changed."""
+    """Hive's name for the creation, removal or change of an object."""
     if before is None:
         return f"CREATE_{what}"
     return f"DROP_{what}" if after is None else f"ALTER_{what}"
@@ -445,7 +445,7 @@ def _event(
 
 
 MAX_EVENTS = 10_000
-"""Events in one answer, at most; a client that wants more asks again from the last one on."""
+"""The most events in one answer. A client that wants more continues after the last event."""
 
 
 @reads("get_current_notificationEventId")
@@ -456,9 +456,9 @@ async def get_current_notification_event_id(call: Call) -> Struct:
 
 @reads("get_next_notification")
 async def get_next_notification(call: Call) -> Struct:
-    """The events behind one, in Hive's form. ``eventTypeSkipList`` leaves out types."""
+    """The events after a given one, in Hive's format, without those in ``eventTypeSkipList``."""
     await off_loop()
-    # An event has the definition of its table, which not everyone may read.
+    # An event contains the definition of its table, which some users may not read.
     call.reader.access.require_superuser("read the notification log")
     request = call.struct("rqst")
     limit = request.get("maxEvents") or 0
@@ -467,7 +467,7 @@ async def get_next_notification(call: Call) -> Struct:
     work.spend(min(limit, max(0, call.notifications.head() - last)))
     events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
     skipped = set(request.get("eventTypeSkipList") or ())
-    # Encoded one by one: the texts of all would take the memory of the answer once more.
+    # Encoded one by one: all texts together would need the memory of the answer once more.
     return {
         "events": [
             HIVE_CODEC.encode_struct("NotificationEvent", event)

@@ -1,7 +1,7 @@
-"""Methods that need nothing from the store: settings, roles and privileges, texts.
+"""Methods that need nothing from the store: settings, roles and privileges, partition names.
 
-The answers about roles and privileges are those of a metastore without privileges: what is enforced
-is not described in Hive's terms, and a refusal names the privilege that is missing.
+The answers about roles and privileges are those of a metastore without privileges: Hive's terms do
+not describe the privileges that are enforced here. A refusal names the missing privilege.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WAREHOUSE = "hive.metastore.warehouse.dir"
 
 @answers("get_config_value")
 def get_config_value(request: Request) -> str:
-    """The default that the client sends: it knows its own settings better than this server."""
+    """Return the default that the client sends: it knows its own settings better than this node."""
     name, default = request.args.get("name"), request.args.get("defaultValue", "")
     if name is not None and not _READABLE.fullmatch(name):
         raise config_forbidden(name)
@@ -45,7 +45,7 @@ def partition_name_to_spec(request: Request) -> dict[str, str]:
 _CONSTANT: dict[str, object] = {
     # Every value can name a partition: characters that cannot be in a path are escaped.
     "partition_name_has_valid_characters": True,
-    "flushCache": None,  # no cache here has old answers
+    "flushCache": None,  # no cache here has outdated answers
     "get_role_names": ["admin", "public"],
     "list_roles": [{"roleName": "public", "createTime": 0, "ownerName": "public"}],
     "get_privilege_set": {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}},

@@ -1,7 +1,7 @@
 """Methods on functions: classes that Spark loads when a query names them.
 
-Hive keeps the names of functions in lower case, and so do answers here. A function can be read as
-of a version, like everything in a schema.
+Like Hive, answers have the names of functions in lower case. A function can be read as of a
+version, like everything in a schema.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_NUMBERS.items()}
 
 
 def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
-    """The ``Function`` that a client sees, in the schema under that name."""
+    """Return the ``Function`` that a client sees in the schema named ``schema``."""
     struct: Struct = {
         "functionName": function.name.lower(),
         "dbName": schema,
@@ -68,7 +68,7 @@ async def get_function(call: Call) -> Struct:
 
 @reads("get_functions")
 async def get_functions(call: Call) -> list[str]:
-    """The names that match a pattern; none if the schema does not exist."""
+    """Return the names that match a pattern; none if the schema does not exist."""
     scope = await call.reader.find_scope(call.text("dbName"))
     names = [] if scope is None else [function.name.lower() for function in await _functions(scope)]
     return sorted(await call.reader.matching_names(names, call.args.get("pattern")))
@@ -145,7 +145,7 @@ async def drop_function(call: Call) -> None:
 
 
 def _require_function(call: Call, schema: str, name: str) -> None:
-    """Raise `ObjectNotFound` unless the function exists, in a schema that the user reaches."""
+    """Raise `ObjectNotFound` unless the function exists in a schema that the user reaches."""
     call.reader.schema(call.reader.present, schema)
     if call.reader.catalog.function(schema, name) is None:
         raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")

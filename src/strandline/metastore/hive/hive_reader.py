@@ -1,8 +1,8 @@
 """`HiveReader`: what a request of a Hive client reads, under the names that Hive clients use.
 
-A schema may be named with a version (``sales@42``). A plain table of the past and every
-transactional table are answered as views over hidden tables (`past_tables`, `snapshot_views`).
-Everything else is `strandline.metastore.reader.Reader`.
+A schema name may include a version (``sales@42``). Plain tables of the past and all transactional
+tables are answered as views over hidden tables (`past_tables`, `snapshot_views`). Everything else
+is in `strandline.metastore.reader.Reader`.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from strandline.model.descriptors import (
 from strandline.model.privileges import Privilege
 
 _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
-"""The schema in which Spark looks for the tables that a view's text names without one."""
+"""The schema in which Spark looks up the tables that a view's text names without a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A schema as of a point in history; ``name`` is its name in answers, with its version if any.
+    """A schema as of a point in history. ``name`` is its name in answers, with its version if any.
 
-    ``is_hidden`` says that a table in it was asked for by a hidden name, ``part`` which part of a
-    transactional table that was.
+    ``is_hidden`` means that the request used a hidden name for a table in it. ``part`` is the part
+    of a transactional table that this name identifies, if any.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Scope:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog in which the schema stands."""
+        """The catalog that contains the schema."""
         return self.point.catalog
 
     @property
     def is_past(self) -> bool:
-        """Whether the schema was asked for with a version."""
+        """Whether the request named the schema with a version."""
         return self.point.at != PRESENT
 
     def shows_as_view(self, relation: Relation) -> bool:
-        """Whether clients see a view, also in the place of a table."""
+        """Whether clients see the relation as a view, even if it is a table."""
         if isinstance(relation, ViewDescriptor):
             return True
         if self.is_hidden:
@@ -88,10 +88,10 @@ class HiveReader(Reader):
     # -- names
 
     async def find_scope(self, name: str) -> Scope | None:
-        """The schema of that name, with or without a version; None if it does not exist.
+        """Return the schema of that name, with or without a version; None if it does not exist.
 
-        Raises `VersionNotFound`, `ObjectNotFound` where the name cannot be one, and
-        `PermissionDenied` for a user who does not reach it.
+        Raises `VersionNotFound`, `ObjectNotFound` if the name is malformed, and `PermissionDenied`
+        if the user does not reach the schema.
         """
         own_name, at = split_schema(name)
         point = await self.point(at)
@@ -102,19 +102,19 @@ class HiveReader(Reader):
         return Scope(shown_schema(name), schema, point)
 
     async def scope(self, name: str) -> Scope:
-        """The schema of that name. Raises `ObjectNotFound` with the name as its text."""
+        """Return the schema of that name. Raises `ObjectNotFound` with the name as its text."""
         scope = await self.find_scope(name)
         if scope is None:
             raise ObjectNotFound(name)
         return scope
 
     async def shown_names(self, scope: Scope) -> list[str]:
-        """The names of the tables and views of a schema, in lower case and in order."""
+        """Return the names of a schema's tables and views, in lower case and sorted."""
         names = await self.relation_names(scope.point, scope.schema)
         return sorted(name.lower() for name in names)
 
     async def matching_names(self, names: list[str], pattern: str | None) -> list[str]:
-        """The names that match a pattern. Raises `InvalidInput` where it is wrong."""
+        """Return the names that match a pattern. Raises `InvalidInput` if the pattern is wrong."""
         compiled = NamePattern(pattern)
         if not compiled.is_quick(names):
             await off_loop()
@@ -123,9 +123,9 @@ class HiveReader(Reader):
     async def relation(
         self, schema: str, name: str, *, need: Privilege = Privilege.SELECT
     ) -> tuple[Scope, Relation]:
-        """The table or view of that name. Raises `ObjectNotFound`.
+        """Return the table or view of that name. Raises `ObjectNotFound`.
 
-        Raises `PermissionDenied` for a user without ``need``, any of it.
+        Raises `PermissionDenied` unless the user has one of the privileges in ``need``.
         """
         scope = await self.find_scope(schema)
         scope_and_relation = None if scope is None else self.find_relation(scope, name)
@@ -136,7 +136,7 @@ class HiveReader(Reader):
         return scope, relation
 
     def find_relation(self, scope: Scope, name: str) -> tuple[Scope, Relation] | None:
-        """The table or view of that name, which may be a hidden one, and how it is seen."""
+        """Return the table or view of that name, even a hidden one, and the scope that shows it."""
         relation = scope.catalog.relation_in(scope.schema.id, name)
         if relation is not None:
             return scope, relation
@@ -158,9 +158,9 @@ class HiveReader(Reader):
         return self.access.at(scope.catalog).allows(Privilege.SELECT, relation)
 
     def _only_reads(self, scope: Scope, relation: Relation) -> bool:
-        """Whether the user would write into a plain table's files without being allowed to.
+        """Whether the relation is a plain table that the user may not insert into.
 
-        Spark writes the files of an INSERT before it asks, so it is answered a view.
+        Spark writes the files of an INSERT before it asks, so such a user gets a view.
         """
         if scope.is_past or scope.is_hidden or not is_written_by_clients(relation):
             return False
@@ -169,11 +169,11 @@ class HiveReader(Reader):
     # -- answers
 
     async def shown_location(self, table: TableDescriptor) -> str:
-        """Where the table's files lie, as Hadoop prints it. Raises `ObjectNotFound`."""
+        """Return where the table's files lie, as Hadoop prints it. Raises `ObjectNotFound`."""
         return hadoop_location(await self.location(table))
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:
-        """The ``Table`` struct of a table or view."""
+        """Return the ``Table`` struct of a table or view."""
         if len(relation.columns) > work.AT_ONCE:
             await off_loop()
         if isinstance(relation, ViewDescriptor):
@@ -188,11 +188,11 @@ class HiveReader(Reader):
         return table_struct(relation, schema=scope.name, location=location, counted=counted)
 
     async def _transactional_struct(self, scope: Scope, table: TableDescriptor) -> Struct:
-        """The view, or the hidden table, that a transactional table is answered as."""
+        """Return the view or the hidden table that stands in for a transactional table."""
         await off_loop()
         transactions = self.metastore.transactions
         if scope.part is not None:
-            # A time that was not given yet is no commit's: the name is forged.
+            # No commit has a time that was not assigned yet: such a name is forged.
             if not transactions.is_past(scope.part.last_commit):
                 raise ObjectNotFound(f"{scope.name}.{scope.part.table} has no such part")
             snapshot = await self._snapshot(table, scope.part.last_commit)
@@ -201,7 +201,7 @@ class HiveReader(Reader):
         if scope.point.moment is not None:
             self.metastore.snapshot_holds.keep(scope.point.moment)
         else:
-            # Read after the commits: it has every schema that their files were written by.
+            # Read after the commits: this catalog has every schema version of their files.
             present = self.metastore.catalogs.present().table_by_id(table.id)
             if present is None:
                 raise ObjectNotFound(f"{scope.name}.{table.name} table not found")
@@ -225,7 +225,7 @@ class HiveReader(Reader):
         return TableSnapshot(table, location, root, last_commit, TableFiles(tuple(data), deletes))
 
     def _root(self, location: str) -> Path | None:
-        """The folder of a table, if it is on this machine."""
+        """Return the folder of a table, or None if it is not on this machine."""
         try:
             return self.metastore.folders.path(location)
         except StrandlineError:
@@ -233,7 +233,7 @@ class HiveReader(Reader):
 
 
 def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
-    """The view, reading what its text names without a schema as of the scope too."""
+    """Return the view so that names without a schema in its text are read as of the scope too."""
     kept = dict(view.properties)
     if not scope.is_past or kept.get(_VIEW_NAMESPACE, "").lower() != scope.schema.name.lower():
         return view

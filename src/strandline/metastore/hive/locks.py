@@ -1,8 +1,9 @@
-"""Methods for the locks of Hive's clients, as `strandline.transactions.locks` keeps them.
+"""Methods for the locks of Hive's clients, which `strandline.transactions.locks` keeps.
 
-Where privileges are enforced, a user needs SELECT for a shared read lock and a privilege to write
-for any other lock. A user sees, checks, renews and releases only its own locks. A lock on a table
-that does not exist needs the privilege to create it.
+Where privileges are enforced, a user needs USAGE on the schema of a lock. A shared read lock on a
+table needs SELECT. Any other lock needs a privilege to write the table, or CREATE on the schema if
+it names no table or one that does not exist. A user sees, checks, renews and releases only its own
+locks.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def lock(call: Call) -> Struct:
             txn_owner=owner_of_transactions(request),
         )
     except LimitExceeded as error:
-        # The method declares no exception for it, and clients take another one for a defect.
+        # The method declares no exception for it, and clients treat any other as a server bug.
         return {"lockid": 0, "state": NOT_ACQUIRED, "errorMessage": error.message}
     impatient = request.args.get("zeroWaitReadEnabled") or request.args.get("exclusiveCTAS")
     if impatient and not queued.acquired and _gives_up(request, queued):
@@ -175,7 +176,7 @@ def _require_privilege(call: Call, component: Component) -> None:
     if access.free:
         return
     schema = catalog.schema(component.schema)
-    # First, so that a refusal does not tell whether the schema has such a table.
+    # Checked first, so that a refusal does not reveal whether the schema has such a table.
     access.require(Privilege.USAGE, schema)
     relation = None
     if component.table is not None:
@@ -190,7 +191,7 @@ def _require_privilege(call: Call, component: Component) -> None:
 
 
 def _only_own(call: Call) -> Callable[[LockRequest], None]:
-    """What raises `PermissionDenied` for a lock of another user."""
+    """Return a function that raises `PermissionDenied` for a lock of another user."""
     free = call.reader.access.free
 
     def may_touch(request: LockRequest) -> None:

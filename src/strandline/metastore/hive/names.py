@@ -1,14 +1,13 @@
 """Names of schemas, and locations, as Hive clients write them.
 
-Hive lowers the case of names; clients of Hive 3 and later put the catalog before the name of a
+Hive lowers the case of names. Clients of Hive 3 and later put the catalog before the name of a
 schema, as ``@hive#sales``. A version or a time may follow the name: ``sales@42``,
-``sales@2026-11-20t10:00:00z``. Such a schema can be read but not changed: every change is refused
-here, and `strandline.metastore.hive.past_tables` is about clients that do not ask before they
-write.
+``sales@2026-11-20t10:00:00z``. Such a schema can be read but not changed. This module refuses every
+change; `strandline.metastore.hive.past_tables` handles clients that write before they ask.
 
 Clients compare locations as texts, so equal places must be equal texts. Hadoop prints a local
-folder as ``file:/a/b``, with however many slashes it was given. Hive takes a path without a scheme
-for one of its default file system, which is the local one here. Percent escapes are not touched.
+folder as ``file:/a/b``, however many slashes it was given. Hive takes a path without a scheme for
+one of its default file system, which is the local one here. Percent escapes are not changed.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _HIVE_NAME = re.compile(r"\w+", re.ASCII)
 
 
 def without_catalog(name: str) -> str | None:
-    """The name without the catalog that a client of Hive 3 puts before it; None if it has no name.
+    """Return the name without the catalog that Hive 3 clients put before it; None if empty.
 
-    Raises `ObjectNotFound` for another catalog than the one here.
+    Raises `ObjectNotFound` for a catalog other than the one here.
     """
     match = _WITH_CATALOG.fullmatch(name)
     if match is None:
@@ -52,14 +51,14 @@ def without_catalog(name: str) -> str | None:
 
 
 def split_schema(name: str) -> tuple[str, AsOf]:
-    """The schema's own name in lower case, and the point in history that follows it.
+    """Return the schema's own name in lower case, and the point in history that follows it.
 
     Raises `ObjectNotFound` for a name with an ``@`` but no version: no schema has such a name.
     """
     try:
         schema, version = split_version((without_catalog(name) or "").lower())
     except InvalidName as error:
-        # Spark does not show this error; its user finds the reason in the log.
+        # Spark does not show this error, so the log tells its user the reason.
         logger.info("schema %r does not exist: %s", name, error.message)
         raise ObjectNotFound(error.message) from None
     if version is None:
@@ -70,12 +69,12 @@ def split_schema(name: str) -> tuple[str, AsOf]:
 
 
 def shown_schema(name: str) -> str:
-    """The name that answers carry: the one that was asked for, in lower case, with its version."""
+    """Return the name that answers carry: the requested one in lower case, with its version."""
     return (without_catalog(name) or "").lower()
 
 
 def present_schema(name: str) -> str:
-    """The schema's name for a change. Raises `UnsupportedOperation` if it carries a version."""
+    """Return the schema's name for a change. Raises `UnsupportedOperation` if it has a version."""
     schema, at = split_schema(name)
     if at != PRESENT:
         raise UnsupportedOperation(
@@ -89,13 +88,13 @@ def is_shown(schema: SchemaDescriptor) -> bool:
     """Whether clients of this protocol see the schema.
 
     They do not see the schema of the system views, which they could not read. A user's schema of
-    that name, made before system views existed, stays visible.
+    that name, created before system views existed, stays visible.
     """
     return schema.owner != SYSTEM_NAME or not is_reserved(schema.name)
 
 
 def is_hive_name(name: str) -> bool:
-    """Whether Hive takes the name for a schema or table: letters, digits and ``_``."""
+    """Whether Hive accepts the name of a schema or table: letters, digits and ``_``."""
     return _HIVE_NAME.fullmatch(name) is not None
 
 
@@ -104,9 +103,9 @@ _SLASHES = re.compile("/{2,}")
 
 
 def hadoop_location(text: str) -> str:
-    """``text`` as Hadoop prints it: ``file:///a//b/`` and ``/a/b`` are ``file:/a/b``.
+    """Return ``text`` as Hadoop prints it: ``file:///a//b/`` and ``/a/b`` become ``file:/a/b``.
 
-    Raises `InvalidInput` for what is neither a URI nor an absolute path.
+    Raises `InvalidInput` if it is neither a URI nor an absolute path.
     """
     match = _SCHEME.fullmatch(text)
     scheme, rest = (match[1].lower(), match[2]) if match else ("file", text)
@@ -131,7 +130,10 @@ def same_location(first: str, second: str) -> bool:
 
 
 def owner_type(struct: Mapping[str, Any]) -> PrincipalType | None:
-    """The kind of owner that the struct of a database or function names, None if it names none."""
+    """Return the owner type in the struct of a database or function, or None if it has none.
+
+    Raises `InvalidInput` for an unknown type.
+    """
     number = struct.get("ownerType")
     if number is None:
         return None

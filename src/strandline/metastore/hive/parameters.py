@@ -1,13 +1,14 @@
-"""Which half of a table a parameter belongs to: the rule by which a Hive table is split.
+"""Which half of a table a parameter belongs to: the rule that splits a Hive table.
 
-A Hive client sees one table; here it has two halves. What *defines* the table (columns, keys,
-owner, provider, format, and all parameters but those below) belongs to the catalog, and each change
-of it is a version. What *counts or dates the content* belongs to the object store and changes with
-the content: statistics of Hive and Spark, and the time of the last change. An alter that changes
-only these makes no version, and a table as of a version has the counts of that time.
+A Hive client sees one table; here a table has two halves. Whatever *defines* the table (columns,
+keys, owner, provider, format, and all parameters except those below) belongs to the catalog, and
+each change of it is a version. Whatever *counts or dates the content* belongs to the object store
+and changes with the content: statistics of Hive and Spark, and the time of the last change. An
+alter that changes only these creates no version, and a table as of a version has the counts of that
+time.
 
-Some parameters repeat what a field of the descriptor says. They are read into the field, are not
-kept as text, and are written again when a client asks:
+Some parameters repeat a field of the descriptor. They are read into the field, are not stored as
+text, and are written again when a client asks:
 
 | parameter | is in |
 | --- | --- |
@@ -16,26 +17,27 @@ kept as text, and are written again when a client asks:
 | ``spark.sql.sources.provider`` | provider; without it the provider is ``hive`` |
 | ``EXTERNAL`` | kind |
 | ``comment`` | comment |
-| serde parameter ``path`` of a table whose location it is | the location |
+| serde parameter ``path`` if it is the table's location | the location |
 
-`DERIVED` in the place of a value records that a client wrote the parameter, so that it is written
-only for tables whose creator knows it.
+`DERIVED` in place of a value records that a client wrote the parameter, so that it is written only
+for tables whose creator uses it.
 
-``numFiles`` and ``totalSize`` are counted where Hive counts them (`QuickStatistics`). Spark decides
-by ``totalSize`` whether a table is small enough to be sent to every executor; a table without it
-counts as endless. Hive counts the files of a table without partition keys when it is created over
-files and at each alter but a rename that moves them, and those of a partition when it is added and
-at each alter, unless the client says not to. The counts belong to the object store: they make no
-version. Tables of Iceberg are not counted, since Iceberg alone knows their files.
+``numFiles`` and ``totalSize`` are counted where Hive counts them (`QuickStatistics`). Spark uses
+``totalSize`` to decide whether a table is small enough to be sent to every executor; it treats a
+table without it as infinitely large. Hive counts the files of a table without partition keys when
+it is created over files and at each alter except a rename that moves them. It counts the files of a
+partition when the partition is added and at each alter. The client can switch this off. The counts
+belong to the object store: they create no version. Iceberg tables are not counted, because only
+Iceberg knows their files.
 
-**Spark's schema.** Spark keeps what Hive cannot say (case of names, NOT NULL, types without a Hive
-spelling, metadata) as JSON in ``spark.sql.sources.schema``. A text of more than `MAX_PARAMETER`
-characters is cut into ``….part.0``, ``….part.1`` and so on, with their number in ``….numParts``;
-older releases of Spark always cut it. Partition columns are named in ``….partCol.N``, with
-``….numPartCols``.
+**Spark's schema.** Spark stores what Hive cannot express (case of names, NOT NULL, types that Hive
+cannot spell, metadata) as JSON in ``spark.sql.sources.schema``. A text of more than
+`MAX_PARAMETER` characters is cut into ``….part.0``, ``….part.1`` and so on, with the number of
+parts in ``….numParts``; older releases of Spark always cut it. Partition columns are named in
+``….partCol.N``, with their number in ``….numPartCols``.
 
-Spark keeps the default of a column in the field's metadata (`DEFAULT`). The catalog has a field for
-it, so it is taken out of the metadata that a client sends and put into the metadata of answers.
+Spark stores the default of a column in the field's metadata (`DEFAULT`). The catalog has a field
+for it, so it is removed from the metadata that a client sends and added to the metadata in answers.
 """
 
 from __future__ import annotations
@@ -65,11 +67,11 @@ TRANSACTIONAL = "transactional"
 LAST_DDL_TIME = "transient_lastDdlTime"
 
 HIVE_PROVIDER = "hive"
-"""The provider of tables that are read by their Hive format alone."""
+"""The provider of tables that are read in their Hive format."""
 
 RETENTION = "strandline.hive.retention"
 LAST_ACCESS = "strandline.hive.lastAccessTime"
-"""Fields of a Hive table without a field here; kept as parameters, shown as fields."""
+"""Fields of a Hive table that have no field here; stored as parameters, shown as fields."""
 
 _COUNTED = frozenset(
     {
@@ -88,25 +90,25 @@ _COUNTED_PREFIX = "spark.sql.statistics."
 
 
 def is_counted(name: str) -> bool:
-    """Whether a parameter counts or dates the content, and so belongs to the object store."""
+    """Whether a parameter counts or dates the content, so that it belongs to the object store."""
     return name in _COUNTED or name.startswith(_COUNTED_PREFIX)
 
 
 def split_parameters(parameters: Mapping[str, str]) -> tuple[dict[str, str], Properties]:
-    """The parameters of the catalog's half, and those of the object store's."""
+    """Split the parameters into those of the catalog and those of the object store."""
     counted = {name: value for name, value in parameters.items() if is_counted(name)}
     defining = {name: value for name, value in parameters.items() if name not in counted}
     return defining, properties(counted)
 
 
 def without_time(counted: Properties) -> Properties:
-    """Counted parameters without the time of the last change, which follows the others."""
+    """Return counted parameters without the time of the last change, which follows the others."""
     return tuple((name, value) for name, value in counted if name != LAST_DDL_TIME)
 
 
 # Structs of the protocol hold values of many types: hence Any.
 def if_purge(context: Mapping[str, Any] | None) -> bool:
-    """Whether an ``EnvironmentContext`` says that files are to be deleted at once."""
+    """Whether an ``EnvironmentContext`` asks that files be deleted at once."""
     if_purge = ((context or {}).get("properties") or {}).get("ifPurge", "")
     return bool(if_purge.lower() == "true")
 
@@ -119,10 +121,11 @@ _BASIC = '{"BASIC_STATS":"true"}'
 
 
 class QuickStatistics:
-    """The counting for one request, whose environment context is ``context``.
+    """Counts the files for one request, whose environment context is ``context``.
 
-    An alter counts nothing if the context says so. A client may also say it in the ``parameters``
-    of the table, for a creation too; this is an instruction, and is taken out of them.
+    The context can switch off the counting for an alter. A client can also switch it off in the
+    ``parameters`` of the table, even for a creation. That parameter is an instruction, and is
+    removed from them.
     """
 
     def __init__(
@@ -138,9 +141,9 @@ class QuickStatistics:
         self._counter = FileCounter()
 
     def of_new(self, parameters: Properties, location: str) -> Properties:
-        """The parameters of something that is created over ``location``, with counts.
+        """Return the parameters of an object that is created over ``location``, with counts.
 
-        Counts that the client sent stay, and a folder without files has none.
+        Counts that the client sent are kept. A folder without files gets no counts.
         """
         sent = dict(parameters)
         if _NUM_FILES in sent and _TOTAL_SIZE in sent:
@@ -149,9 +152,9 @@ class QuickStatistics:
         return parameters if counts is None or not counts.files else self._with(sent, counts)
 
     def of_altered(self, parameters: Properties, location: str) -> Properties:
-        """The parameters of something that is altered, with counts of what is there now.
+        """Return the parameters of an altered object, with counts of its present files.
 
-        A folder without files has none, unless it had some before.
+        A folder without files gets no counts, unless it had some before.
         """
         if self._options.get(_NOT, "").lower() == "true":
             return parameters
@@ -168,7 +171,7 @@ class QuickStatistics:
 
     def _with(self, sent: dict[str, str], counts: FileCounts) -> Properties:
         counted = {_NUM_FILES: str(counts.files), _TOTAL_SIZE: str(counts.bytes)}
-        # What Hive knew of the rows does not hold for other files, unless their writer counted.
+        # Hive's row statistics do not hold for other files, unless the writer of these counted.
         kept = {name: value for name, value in sent.items() if name != _ACCURATE}
         if self._options.get(_GENERATED) == _BY_TASK:
             counted[_ACCURATE] = _BASIC
@@ -182,10 +185,10 @@ def is_counted_table(table: TableDescriptor) -> bool:
 
 
 DEFAULT = "CURRENT_DEFAULT"
-"""The metadata key of a column's default, a SQL expression."""
+"""The metadata key of a column's default, which is a SQL expression."""
 
 MAX_PARAMETER = 4000
-"""Characters of one parameter."""
+"""The most characters of one parameter."""
 
 _PARTS = f"{SCHEMA}.numParts"
 _PART = f"{SCHEMA}.part."
@@ -202,9 +205,9 @@ class SparkSchema:
 
 
 def take_schema(parameters: Mapping[str, str]) -> tuple[SparkSchema | None, dict[str, str]]:
-    """The schema that Spark wrote, None if it wrote none, and the parameters without it.
+    """Return the schema that Spark wrote, or None, and the other parameters.
 
-    Raises `InvalidInput` (`InvalidType` among them) where it cannot be read.
+    Raises `InvalidInput` (or its subclass `InvalidType`) if the schema cannot be read.
     """
     text = _whole_text(parameters)
     if text is None:
@@ -228,7 +231,7 @@ def schema_parameters(
     *,
     defaults: bool = True,
 ) -> dict[str, str]:
-    """The parameters that give Spark these columns.
+    """Return the parameters that describe these columns to Spark.
 
     Without ``defaults``, Spark does not learn the defaults and so does not fill them in.
     """
@@ -270,7 +273,7 @@ def _partition_names(parameters: Mapping[str, str]) -> list[str]:
 
 
 def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[str]:
-    """The values of ``prefix0`` … as many as the parameter ``count`` says."""
+    """Return the values of ``prefix0`` …; the parameter ``count`` has their number."""
     text = parameters[count]
     if not text.isdecimal() or int(text) > len(parameters):
         raise InvalidInput(

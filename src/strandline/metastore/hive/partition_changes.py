@@ -1,9 +1,10 @@
-"""Methods that change partitions of plain tables.
+"""Methods that change the partitions of plain tables.
 
-Each call is one transaction of its own on the table: all of its partitions or none, with a commit
-time, so that the list of partitions can be read as of a time. Folders follow Hive's habits: a
-folder is made before its partition. In a managed table it moves when the partition is renamed, and
-is moved aside, where cleaning finds it, when the partition is dropped with its data.
+Each call is one transaction on the table. It changes all of its partitions or none, and has a
+commit time, so that the list of partitions can be read as of a time. Folders follow Hive's habits:
+the folder of a partition is created before the partition. In a managed table the folder moves when
+the partition is renamed. When the partition is dropped with its data, the folder is moved aside,
+where the cleaner finds it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from strandline.model.privileges import Privilege
 
 
 class _NothingToDo(Exception):
-    """Leaves a change that turned out to change nothing."""
+    """Raised to leave a change block that has nothing to change."""
 
 
 def _now() -> int:
@@ -54,9 +55,10 @@ async def plain_table(
     missing: Callable[[str], Exception],
     what: str = "partitions",
 ) -> Partitioned:
-    """The table of which ``what`` is to be changed, by a user with the privilege ``need``, any.
+    """Return the table whose ``what`` is to be changed.
 
-    ``missing`` makes the error without a table.
+    The user needs one of the privileges in ``need``. If the table does not exist, the error that
+    ``missing`` makes is raised.
     """
     present_schema(schema)
     try:
@@ -73,7 +75,7 @@ async def plain_table(
 
 
 def _stored(call: Call, of: Partitioned, partitions: Mapping[str, PartitionRow]) -> list[NewRow]:
-    """The rows of partitions, by name, in their zone partitions."""
+    """Return the rows of these partitions (by name), each assigned to its zone partition."""
     zone = ZonePartitions.of(of.table, call.reader.catalog)
     return [
         new_partition(row, name=name, bucket=zone.of_values(row.values))
@@ -91,7 +93,7 @@ def _no_table_to_add_to(message: str) -> Exception:
 def _add(
     call: Call, of: Partitioned, partitions: Sequence[Struct], *, if_not_exists: bool = False
 ) -> list[PartitionRow]:
-    """Add partitions; those that were new."""
+    """Add partitions. Return the rows of those that did not exist before."""
     rows: dict[str, PartitionRow] = {}
     for partition in partitions:
         _check_home(of, partition)
@@ -138,9 +140,10 @@ def _check_home(of: Partitioned, partition: Mapping[str, Any]) -> None:
 def _make_folder(
     call: Call, of: Partitioned, row: PartitionRow, *, name: str, unsynced: Unsynced
 ) -> None:
-    """Make the folder of a partition where a node may: in the table's own one, or below a root.
+    """Create the folder of a partition, in the table's own folder or below a root.
 
-    It is left in ``unsynced``: thousands of partitions lie in one folder, which is synced once.
+    The parent folder is added to ``unsynced``: thousands of partitions lie in one folder, which is
+    synced once.
     """
     place = of.place(row)
     if _is_own(call, of, row, name=name):
@@ -152,7 +155,7 @@ def _make_folder(
 
 
 def _is_own(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> bool:
-    """Whether the partition lies where its name says, in a folder that the store chose."""
+    """Whether the partition lies in the folder of its name, which the store chose."""
     managed = of.table.kind is TableKind.MANAGED
     return managed and row.location == name and call.folders.is_own_table(of.location)
 
@@ -235,7 +238,7 @@ def _drop(
     purge: bool,
     missing: StrandlineError | None,
 ) -> list[PartitionRow]:
-    """Drop the partitions with these names; ``missing`` is raised if one is not there."""
+    """Drop the partitions with these names. Raises ``missing``, if given, unless all exist."""
     rows: list[Row] = []
     places = partition_places(call.metastore, of.table, location=of.location)
     with suppress(_NothingToDo), call.metastore.store.change(
@@ -256,7 +259,7 @@ def _drop(
 
 
 def _purges(call: Call) -> bool:
-    """Whether the client asks for files to be deleted at once, with ``PURGE``."""
+    """Whether the client asks that files be deleted at once (``PURGE``)."""
     return if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
 
 
@@ -350,7 +353,7 @@ def _alter(
             raise IllegalChange("alter is not possible")
         altered: dict[str, PartitionRow] = {}
         for name, new, partition in new_partitions:
-            # A partition that the request names twice is altered twice.
+            # If the request names a partition twice, the partition is altered twice.
             old = altered.get(name) or rows[name].as_(PartitionRow)
             kept = replace(new, created=old.created)
             if not (partition.get("sd") or {}).get("location"):
@@ -389,7 +392,7 @@ async def alter_partitions_req(call: Call) -> Struct:
 
 
 def give_table_columns(call: Call, table: TableDescriptor) -> None:
-    """Let every partition have the columns of its table, as a cascading alter asks for."""
+    """Give every partition the columns of its table, as a cascading alter requires."""
 
     def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
         partitions = [(row, row.as_(PartitionRow)) for row in rows]
@@ -463,7 +466,7 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
 def _move_folder(
     call: Call, of: Partitioned, before: PartitionRow, after: PartitionRow
 ) -> tuple[str, str] | None:
-    """Move the folder of a partition; its old and new place, None if there was no folder."""
+    """Move the folder of a partition. Return its old and new place, or None if none existed."""
     old, new = of.place(before), of.place(after)
     try:
         call.folders.verify_below(old, table=of.location)

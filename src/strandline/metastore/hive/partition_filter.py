@@ -1,8 +1,8 @@
-"""Filters on partitions: the texts that clients send to choose partitions, read and evaluated.
+"""Partition filters: parse and evaluate the texts by which clients choose partitions.
 
-``year = 2013 and (carrier = "UA" or carrier like "A.*")``. The grammar is Hive's::
+Example: ``year = 2013 and (carrier = "UA" or carrier like "A.*")``. The grammar is Hive's::
 
-    filter      := [ disjunction ]                       nothing chooses everything
+    filter      := [ disjunction ]                       an empty filter chooses everything
     disjunction := conjunction { "or" conjunction }
     conjunction := condition { "and" condition }
     condition   := "(" disjunction ")" | "(" key ")" [ "not" ] "in" "(" literal { "," literal } ")"
@@ -12,18 +12,18 @@
     literal     := "text" | 'text' | 12 | 12.5 | true | false
                  | [ "date" ] 2013-01-31 | "date" 'text' | "timestamp" 'text'
 
-A text ends at the next quote of its kind and knows no escapes: Spark chooses a quote that the value
-does not contain, and writes backslashes as they are. ``like`` has its own kind of pattern
-(see `strandline.metastore.hive.patterns`), and matches it with the stored text of the value.
+A text ends at the next quote of its kind; there are no escapes. Spark chooses a quote that the
+value does not contain, and writes backslashes unchanged. ``like`` has its own pattern language (see
+`strandline.metastore.hive.patterns`) and matches the stored text of a value.
 
-Values are compared as values of the key's type, in memory. (Hive casts in SQL, and refuses the
-whole filter once a stored value does not cast or a ``like`` occurs.) A value that does not cast is
-NULL, and no condition chooses it. The default partition is NULL too, but its name as a text stands
-for it. For a key of texts Hive compares the stored texts, and the name of the default partition and
-the empty text are texts like others. Since the language has no negation, NULL and false are the
-same, and a filter answers yes or no.
+Values are compared in memory, as values of the key's type. (Hive casts in SQL, and rejects the
+whole filter if a stored value does not cast or if the filter contains ``like``.) A value that does
+not cast is NULL, and no condition chooses it. The default partition is NULL too, but an equality
+with its name chooses it. For a text key, Hive compares the stored texts, and the name of the
+default partition and the empty text are ordinary texts. Because the language cannot negate a whole
+condition, NULL and false are equivalent, and a filter returns true or false.
 
-A wrong filter is refused when it is read or bound to a table's keys, never in the middle of a scan.
+A wrong filter is rejected when it is parsed or bound to a table's keys, never during a scan.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from strandline.metastore.hive.patterns import like
 from strandline.model.types import INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
 MAX_FILTER_LENGTH = 256 * 1024
-"""Characters."""
+"""The most characters of a filter."""
 MAX_FILTER_TOKENS = 50_000
-"""Words, texts, numbers, operators and marks: a list of 20,000 values and more."""
+"""The most words, texts, numbers, operators and marks: enough for a list of 20,000 values."""
 MAX_FILTER_DEPTH = 100
-"""Parentheses inside each other."""
+"""The most parentheses inside each other."""
 
 
 class LiteralKind(Enum):
@@ -91,14 +91,14 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of the parts; without parts, everything."""
+    """True if all parts are true. Without parts it is true."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """One of the parts at least; without parts, nothing."""
+    """True if at least one part is true. Without parts it is false."""
 
     parts: tuple[Expression, ...]
 
@@ -107,9 +107,10 @@ Expression: TypeAlias = Comparison | In | Like | And | Or
 
 
 def parse_filter(text: str) -> Expression:
-    """The tree of a filter. ``between`` becomes two comparisons, ``v op k`` becomes ``k op v``.
+    """Parse a filter. ``between`` becomes two comparisons, and ``v op k`` becomes ``k op v``.
 
-    Raises `InvalidInput` with the position (in characters, from 0) and what was expected there.
+    Raises `InvalidInput` with the position (in characters, from 0) and what was expected there,
+    and `LimitExceeded` if the filter is too long.
     """
     if len(text) > MAX_FILTER_LENGTH:
         raise LimitExceeded(f"a filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}")
@@ -139,7 +140,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Recursive descent over the tokens of one filter."""
+    """Recursive descent parser over the tokens of one filter."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -200,14 +201,14 @@ class _Parser:
         return Comparison(key, self.operator(), self.required_literal())
 
     def ends(self) -> tuple[Literal, Literal]:
-        """The two ends of ``between``."""
+        """Parse the two bounds of ``between``."""
         low = self.required_literal()
         if not self.keyword("and"):
             self.fail("'and' between the two ends of 'between'")
         return low, self.required_literal()
 
     def parenthesised(self) -> Expression:
-        """What follows a ``(``: a key for ``in``, or a filter of its own."""
+        """Parse what follows a ``(``: a key of ``in``, or a nested filter."""
         following = [(token.kind, token.text.lower()) for token in self.tokens[self.next :][:3]]
         if (
             len(following) == 3
@@ -315,21 +316,22 @@ class _Parser:
 _TEXTS = (StringType, CharType, VarcharType)
 
 MAX_CONDITIONS = 1_000
-"""In one filter. Equalities with the same key that ``or`` joins are one condition."""
+"""The most conditions of a filter. Equalities of one key joined by ``or`` count as one."""
 
 Chooser: TypeAlias = Callable[[Sequence[str | None]], bool]
 """Whether a partition with these values, in the order of the keys, is chosen. None is NULL."""
 
 
 def partition_chooser(text: str, keys: Sequence[tuple[str, DataType]]) -> Chooser:
-    """The filter ``text`` for a table with these partition keys. Raises `InvalidInput`."""
+    """Parse ``text`` and bind it to these partition keys. Raises `InvalidInput`."""
     return bind_filter(parse_filter(text), keys)
 
 
 def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> Chooser:
-    """The filter for a table whose partition keys have these names and types.
+    """Bind a filter to a table whose partition keys have these names and types.
 
-    Raises `InvalidInput` for a key that the table does not have, `LimitExceeded`.
+    Raises `InvalidInput` if the table does not have a key, `LimitExceeded` if there are more than
+    `MAX_CONDITIONS`.
     """
     conditions = _conditions(expression)
     if conditions > MAX_CONDITIONS:
@@ -342,7 +344,7 @@ def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) ->
 
 
 def _conditions(expression: Expression) -> int:
-    """How many comparisons each partition may need."""
+    """The number of comparisons that a partition may need."""
     match expression:
         case And(parts):
             return sum(map(_conditions, parts))
@@ -383,7 +385,7 @@ def _bound(
 
 
 def _folded(parts: Sequence[Expression]) -> list[Expression]:
-    """Alternatives in which all equalities with one key are a single ``in``."""
+    """The alternatives, with all equalities of one key merged into a single ``in``."""
     lists: dict[str, list[Literal]] = {}
     others: list[Expression] = []
     for part in parts:
@@ -400,7 +402,7 @@ def _folded(parts: Sequence[Expression]) -> list[Expression]:
 def _bound_in(
     literals: Sequence[Literal], key_type: DataType, position: int, *, negated: bool
 ) -> Chooser:
-    """Equality with one of the literals, or with none of them."""
+    """Choose the values that equal one of the literals, or with ``negated`` none of them."""
     is_text = isinstance(key_type, _TEXTS)
     default = frozenset() if is_text else frozenset({DEFAULT_PARTITION})
     names_default = any(literal.text in default for literal in literals)
@@ -447,17 +449,18 @@ def _bound_order(
 
 
 def _known(key_type: DataType) -> Callable[[str | None], bool]:
-    """Whether a value of a key of that type is not NULL."""
+    """Return a function that tells whether a value of a key of that type is not NULL."""
     if isinstance(key_type, _TEXTS):
         return lambda value: value is not None
     return lambda value: not is_default(value)
 
 
 def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
-    """How the stored text and the text of the literal become values that can be compared.
+    """The casts of the stored text and of the literal's text to values that can be compared.
 
-    A literal beside an integer key may lie outside its type or between two of its values, and is
-    any number. A bare number beside a text makes the text a number, as in Spark.
+    A literal for an integer key may lie outside the key's type or between two of its values, so it
+    is cast to a number of any size. A number without quotes for a text key makes the stored text a
+    number, as in Spark.
     """
     if key_type in INTEGRAL_TYPES:
         return cast_to(key_type), number

@@ -1,19 +1,20 @@
 """Partitions of plain tables: values of keys, names, and structs.
 
 The name of a partition, ``year=2013/carrier=A%2FB``, is also its path below the table, so a
-character that means something in a path is written as ``%`` and two hexadecimal digits. Which
-characters these are is Hive's rule, and Spark's; both read each other's folders, so the set is
-exact, and ``}`` is not in it although ``{`` is. NUL, which Hive forgets, is escaped here too: no
-file system could hold it. NULL and the empty text have the same name, `DEFAULT_PARTITION`, so a
-name does not always give back the values it was made from; values are kept beside it, as sent.
+character that has a meaning in a path is written as ``%`` and two hexadecimal digits. Hive and
+Spark define which characters are escaped. Both read each other's folders, so the set is exact:
+``}`` is not in it although ``{`` is. NUL, which Hive forgets, is escaped here too, because no file
+system could store it. NULL and the empty text have the same name, `DEFAULT_PARTITION`, so a name
+does not always determine the values it was made from. The values are therefore stored beside the
+name, as they were sent.
 
 A value is stored as the text that a client sent, whatever the type of its key: ``01`` for an int is
-``01``. To be compared, the value and the literal are cast to the key's type; what does not cast is
-None, which means NULL here. Nothing is guessed: ``1.5`` is not an int.
+``01``. For a comparison, the value and the literal are cast to the key's type. A text that does not
+cast becomes None, which means NULL here. Casts do not guess: ``1.5`` is not an int.
 
-A client repeats the columns, the format and the location of the table in each partition. A row has
-only what differs: its location relative to the table's, so that it moves with the table, and format
-and columns if they are not the table's.
+A client repeats the columns, the format and the location of the table in each partition. A row
+stores only the differences: its location relative to the table's location, so that it moves with
+the table, and its format and columns if they differ from the table's.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ from strandline.model.types import (
 )
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for NULL in names and among values."""
+"""The text of NULL in partition names and among partition values."""
 
 _ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
 def escape(text: str) -> str:
-    """``text`` as one component of a path: ``a/b`` → ``a%2Fb``."""
+    """Return ``text`` as one component of a path: ``a/b`` becomes ``a%2Fb``."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def unescape(component: str) -> str:
-    """What `escape` made ``component`` of. A ``%`` without two digits stands for itself."""
+    """Return the text that `escape` made ``component`` of. Other ``%`` stay unchanged."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), component)
 
 
@@ -80,9 +81,9 @@ def is_default(value: str | None) -> bool:
 
 
 def partition_name(keys: Sequence[str], values: Sequence[str | None]) -> str:
-    """The name of the partition with these values. Keys are written in lower case, as Hive does.
+    """Return the name of the partition with these values. As in Hive, keys are in lower case.
 
-    Raises `InvalidInput` without keys, or if there are not as many values as keys.
+    Raises `InvalidInput` if there are no keys, or not as many values as keys.
     """
     if not keys or len(keys) != len(values):
         raise InvalidInput(
@@ -96,9 +97,9 @@ def partition_name(keys: Sequence[str], values: Sequence[str | None]) -> str:
 
 
 def parse_partition_name(name: str) -> tuple[tuple[str, str], ...]:
-    """The (key, value) pairs of a partition name, unescaped; `DEFAULT_PARTITION` stays as it is.
+    """Return the unescaped (key, value) pairs of a partition name. `DEFAULT_PARTITION` is kept.
 
-    Raises `InvalidInput` if some part is not ``key=value``.
+    Raises `InvalidInput` if a part is not ``key=value``.
     """
     pairs = []
     for part in name.split("/"):
@@ -112,9 +113,9 @@ def parse_partition_name(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def partition_values(name: str, keys: Sequence[str]) -> tuple[str, ...]:
-    """The values in a partition name in the order of ``keys``; the name may have them in any order.
+    """Return the values in a partition name, in the order of ``keys``; the name may have another.
 
-    Raises `InvalidInput` unless the name has each key once and no other.
+    Raises `InvalidInput` unless the name has exactly these keys, each once.
     """
     if not name:
         raise meta_exception(f"Partition name is invalid. {name}")
@@ -132,7 +133,7 @@ def partition_values(name: str, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 Cast = Callable[[str], Any]
-"""Text to a value that compares with others of the same cast; None if it does not cast."""
+"""Converts a text to a value that compares with others of the same cast, or None if it fails."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
@@ -147,7 +148,7 @@ _FALSE = frozenset({"false", "f", "no", "n", "0"})
 
 
 def cast_to(data_type: DataType) -> Cast:
-    """How texts become values of ``data_type``. Types without an order of their own stay text."""
+    """Return the cast to ``data_type``. Types without an order of their own stay text."""
     if data_type in _INTEGER_BITS:
         limit = 1 << (_INTEGER_BITS[data_type] - 1)
         return lambda text: _integer(text, limit)
@@ -159,7 +160,7 @@ def cast_to(data_type: DataType) -> Cast:
 
 
 def number(text: str) -> Decimal | None:
-    """A number of any size, exactly."""
+    """Return the exact number in ``text``, of any size, or None if it is not a number."""
     text = text.strip()
     if len(text) > 400 or not _NUMBER.fullmatch(text):
         return None
@@ -182,7 +183,7 @@ def _integer(text: str, limit: int) -> int | None:
 
 
 def _float(text: str) -> tuple[bool, float] | None:
-    """Floats order with NaN as the largest, equal to itself, as in Spark."""
+    """A float. As in Spark, NaN is the largest value and equals itself."""
     try:
         value = float(text.replace("_", "?"))
     except ValueError:
@@ -206,7 +207,7 @@ def _date(text: str) -> date | None:
 
 
 def _timestamp(text: str) -> tuple[datetime, int] | None:
-    """Whole seconds and nanoseconds. A time with a zone does not cast: the key has no zone."""
+    """Return whole seconds and nanoseconds. A time with a zone does not cast: the key has none."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         return None
@@ -229,9 +230,9 @@ _CASTS: dict[DataType, Cast] = {
 
 
 class Partitioned:
-    """What the partitions of one table have in common. ``schema`` is the name in answers.
+    """The common parts of the partitions of one table. ``schema`` is the schema name in answers.
 
-    ``shown`` gives a recorded place as it is now (`StoreFolders.shown`).
+    ``shown`` maps a recorded place to the present one (`StoreFolders.shown`).
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Partitioned:
         return [name for name, _ in self.keys]
 
     def name_of(self, values: Sequence[str] | None) -> str:
-        """The name of the partition with these values. ``MetaException`` for too many or few."""
+        """Return the name for these values. ``MetaException`` if their number is wrong."""
         try:
             return partition_name(self.key_names, values or ())
         except InvalidInput:
@@ -272,7 +273,7 @@ class Partitioned:
             ) from None
 
     def read(self, partition: Mapping[str, Any], *, now: int) -> tuple[str, PartitionRow]:
-        """The name and the row of a client's ``Partition``; ``now`` is in seconds since 1970."""
+        """Return the name and row of a client's ``Partition``. ``now``: seconds since 1970."""
         name = self.name_of(partition.get("values"))
         sd = partition.get("sd")
         parameters = {LAST_DDL_TIME: str(now)} | dict(partition.get("parameters") or {})
@@ -296,11 +297,11 @@ class Partitioned:
         )
 
     def relative(self, location: str) -> str:
-        """The location as a row keeps it."""
+        """Return the location as a row stores it: relative to the table if it lies there."""
         return relative_location(self.location, location)
 
     def place(self, row: PartitionRow) -> str:
-        """Where the files of the partition lie."""
+        """Return the location of the partition's files."""
         place = resolve_location(self.location, row.location)
         now = self._shown(place)
         return place if now == place else hadoop_location(now)
@@ -308,9 +309,9 @@ class Partitioned:
     def struct(
         self, row: PartitionRow, *, place: str | None = None, sd: bytes | str | None = None
     ) -> Struct:
-        """The ``Partition`` that a client sees; ``place`` is its location if not that of the row.
+        """Return the ``Partition`` that a client sees. ``place`` overrides the row's location.
 
-        ``sd`` is its storage descriptor, where the caller has it already encoded.
+        ``sd`` is its storage descriptor, if the caller has already encoded it.
         """
         descriptor: Struct | bytes | str
         if sd is None:
@@ -334,7 +335,7 @@ class Partitioned:
         storage: StorageFormat | None = None,
         columns: Sequence[HiveColumn] | None = None,
     ) -> Struct:
-        """The storage descriptor of a partition at that location, with the format of its table."""
+        """The storage descriptor of a partition there, by default in its table's format."""
         return storage_struct(
             self._storage if storage is None else storage,
             columns=self._columns if columns is None else columns,
@@ -343,7 +344,7 @@ class Partitioned:
         )
 
     def described(self, values: Sequence[str]) -> str:
-        """A partition in an error message."""
+        """Return a partition's description for an error message."""
         return (
             f"Partition(values:[{', '.join(values)}], dbName:{self.schema}, "
             f"tableName:{self.table.name.lower()})"

@@ -1,9 +1,9 @@
 """Methods that read partitions.
 
-Hive's numbers: at most ``max_parts`` partitions, all for a negative number. For 0 it gives none,
-but `get_partition_names` gives all. Transactional tables and views have no partitions that a client
-could ask for. A plain table of the past is shown as a view and still has partitions, under its own
-name and under the hidden one.
+Limits follow Hive: ``max_parts`` is the most partitions to return, and a negative number means all.
+For 0 the methods return none, except `get_partition_names`, which returns all. Transactional tables
+and views have no partitions that a client can read. A plain table of the past is shown as a view
+but still has partitions, under its own name and under its hidden name.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ T = TypeVar("T")
 
 _DESCRIPTOR = "StorageDescriptor"
 _LOCATION = b"\x0b\x00\x02"
-"""How the location is announced, which stands behind the columns."""
+"""The header of the location field, which follows the columns."""
 _SHORT_FILTER = 1_000
-"""Characters of a filter that are read on the event loop, in a part of a millisecond."""
+"""The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
 _FILTERED_OF_A_THING = 500
 """Partitions times characters of a filter that cost as much as one thing (`strandline.work`)."""
 
 
 class _Partitions:
-    """The partitions of the relation that a call names; a view has none.
+    """The partitions of the relation that a call names. A view has none.
 
-    ``common`` is what they have in common, None for a view.
+    ``common`` has the common parts of the partitions; it is None for a view.
     """
 
     def __init__(self, call: Call, scope: Scope, common: Partitioned | None) -> None:
@@ -55,32 +55,32 @@ class _Partitions:
         return [] if self.common is None else self.common.key_names
 
     async def rows(self, names: Collection[str] | None = None) -> list[Row]:
-        """The rows by name, all or those with these names."""
+        """Return the rows of all partitions, or of those with these names, ordered by name."""
         if self.common is None or not self.key_names:
             return []
         table = self.common.table
         return await self._call.reader.rows(self._scope.point, table, RowKind.PARTITION, names)
 
     async def structs(self, rows: Sequence[Row]) -> list[Struct | bytes]:
-        """The ``Partition`` structs; those of many encoded already."""
+        """Return the ``Partition`` structs. If there are many, they are already encoded."""
         if self.common is None:
             return []
         place = self._places(self.common, past=self._scope.is_past and bool(rows))
         if len(rows) <= work.AT_ONCE:
             return [self.common.struct(row.as_(PartitionRow), place=place(row)) for row in rows]
         await off_loop()
-        # Encoded one by one: the structs of all would take many times the memory of the answer.
+        # Encoded one by one: all structs together take many times the memory of the answer.
         encode = _encoder(self.common)
         return [encode(row.as_(PartitionRow), place(row)) for row in work.spending(rows)]
 
     def _places(self, common: Partitioned, *, past: bool) -> Callable[[Row], str]:
         if not past:
             return lambda row: common.place(row.as_(PartitionRow))
-        # Folders have moved since: partitions were dropped or renamed.
+        # The folders may have moved since: partitions were dropped or renamed.
         return partition_places(self._call.metastore, common.table, location=common.location).place
 
     async def partition(self, values: Sequence[str] | None) -> Struct | bytes:
-        """The partition with these values. Raises `ObjectNotFound`."""
+        """Return the partition with these values. Raises `ObjectNotFound`."""
         if self.common is None:
             raise _missing(values or ())
         rows = await self.rows([self.common.name_of(values)])
@@ -90,9 +90,9 @@ class _Partitions:
         return struct
 
     async def matching(self, values: Sequence[str]) -> list[Row]:
-        """The rows whose first values are these; an empty one stands for any.
+        """Return the rows whose first values are these. An empty value matches any.
 
-        A value is what a partition's name has of it: NULL and the empty text are one.
+        Values are compared as in the name of a partition: NULL and the empty text are the same.
         """
         if len(values) > len(self.key_names):
             raise meta_exception(
@@ -110,7 +110,7 @@ class _Partitions:
         ]
 
     async def filtered(self, text: str) -> list[Row]:
-        """The rows that a filter chooses."""
+        """Return the rows that a filter chooses."""
         if self.common is None:
             return []
         if len(text) > _SHORT_FILTER:
@@ -122,9 +122,9 @@ class _Partitions:
 
 
 def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
-    """Encodes a row with its place as a ``Partition``.
+    """Return a function that encodes a row with its place as a ``Partition``.
 
-    Most storage descriptors of a table differ in the location alone, so the rest is encoded once.
+    Most storage descriptors of a table differ only in the location, so the rest is encoded once.
     """
     shared = common.storage_struct("")
     columns = HIVE_CODEC.encode_struct(_DESCRIPTOR, {"cols": shared.pop("cols")})
@@ -144,7 +144,7 @@ def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
 async def _partitions(
     call: Call, *, schema: str = "db_name", table: str = "tbl_name"
 ) -> _Partitions:
-    """The partitions of the table that these arguments of a call name. Raises `ObjectNotFound`."""
+    """Return the partitions of the table that these arguments name. Raises `ObjectNotFound`."""
     scope, relation = await call.reader.relation(call.text(schema), call.text(table))
     common = None
     if isinstance(relation, TableDescriptor):
@@ -270,7 +270,7 @@ async def get_partitions_by_names_req(call: Call) -> Struct:
 
 @reads("get_partition_values")
 async def get_partition_values(call: Call) -> Struct:
-    """The values of some keys of the partitions, in an order, each combination once if asked so."""
+    """Return the values of some keys of the partitions, sorted and without duplicates if asked."""
     request = call.of("request")
     partitions = await _partitions(request, schema="dbName", table="tblName")
     positions = _positions(partitions, request.args.get("partitionKeys"))
@@ -291,7 +291,7 @@ async def get_partition_values(call: Call) -> Struct:
 
 
 def _positions(partitions: _Partitions, fields: Sequence[Struct] | None) -> list[int]:
-    """Where the keys of these fields stand among those of the table. `InvalidInput`."""
+    """Return the positions of these keys among the table's keys. ``MetaException`` if unknown."""
     names = [field.get("name", "").lower() for field in fields or ()]
     for name in names:
         if name not in partitions.key_names:

@@ -1,11 +1,11 @@
 """Plain tables in a schema of the past: a view over a hidden table of their files.
 
-The problem: the files of a plain table are written by clients, not by the metastore, and there is
-one set of them. A client that learns where a table of ``sales@42`` lies can write there and so
-change the table of today. Spark does: an ``INSERT`` into a table that is not partitioned asks for
-nothing but the table. To refuse changes is then too late; the answer itself must prevent them.
+The problem: clients, not the metastore, write the files of a plain table, and there is one set of
+files. A client that learns the location of a table in ``sales@42`` can write there and thus change
+the present table. Spark does that: for an ``INSERT`` into a table without partitions it requests
+only the table. Refusing changes then comes too late; the answer itself must prevent them.
 
-The model. Under ``sales@42`` a plain table ``orders`` is answered as a view whose text selects its
+The model. Under ``sales@42`` a plain table ``orders`` is answered as a view. Its text selects the
 columns at version 42 from a hidden table of the same schema, ``orders@files_42_1a2b3c4d``. The
 hidden table is the real one: its format, location, columns and partitions at that version. Spark
 plans the view as it would plan the table (filters, columns and partitions are pruned alike) and
@@ -13,24 +13,25 @@ itself refuses to write to a view.
 
 What must stay true:
 
-* No client comes across a hidden name. It is in no list, and the protocol creates no table with an
-  ``@`` in its name.
-* The name changes with all that the answer depends on: the version, the table, where its files lie
-  now. Spark caches the file list of a table by its name.
-* The view has the types that Spark reads. A file reader gives null wherever files may have null,
-  also inside of types, so the view's types allow null everywhere.
-* A new table has no place there either: Spark writes the rows of ``CREATE TABLE … AS SELECT`` into
-  the folder of the schema before it asks for the table. So the location of the schema is of a
+* No client finds a hidden name by chance. No list contains it, and the protocol creates no table
+  with an ``@`` in its name.
+* The name changes with everything that the answer depends on: the version, the table, and the
+  present location of its files. Spark caches the file list of a table by its name.
+* The view has the types that Spark reads. A file reader returns null wherever files may contain
+  null, even inside types, so the types of the view allow null everywhere.
+* A new table has no location there either. Spark writes the rows of ``CREATE TABLE … AS SELECT``
+  into the folder of the schema before it asks for the table. So the location of the schema has a
   scheme that no file system has (`NO_PLACE`).
 
 Where privileges are enforced, a user who may not INSERT into a plain table gets the same answer in
 the present, for the same reason: Spark would write first and ask later.
 
-Two kinds of table are answered as they are: transactional tables, whose provider no plain client
-has, and Iceberg tables, which change by a commit in the metastore and are read by their metadata.
+Two kinds of table are not answered this way: transactional tables, which are always answered as
+views of their own (`snapshot_views`), and Iceberg tables, which change by a commit in the metastore
+and are read by their metadata.
 
-Rejected: a location that does not exist, or a format that can only be read. `INSERT OVERWRITE`
-deletes the files before it finds out.
+Rejected: a location that does not exist, or a format that can only be read. ``INSERT OVERWRITE``
+deletes the files before it fails.
 """
 
 from __future__ import annotations
@@ -69,18 +70,18 @@ _VIEW_STORAGE = StorageFormat(
     serde_properties=(("serialization.format", "1"),),
     buckets=-1,
 )
-"""What Spark says of a view; it is not used for reading."""
+"""The storage that Spark records for a view; it is not used for reading."""
 
 _SPARK_VERSION = "4.3.0"
-"""The release whose form of a view is answered."""
+"""The Spark release whose view format the answers have."""
 
 
 NOT_OF_A_TABLE = ("spark.sql.", "view.")
-"""How the parameters begin by which Spark takes a table for a view."""
+"""Prefixes of the parameters by which Spark recognizes a view."""
 
 
 def is_written_by_clients(relation: Relation) -> bool:
-    """Whether clients write its files themselves; in the past, such a table is a view."""
+    """Whether clients write its files themselves. In the past, such a table is shown as a view."""
     if not isinstance(relation, TableDescriptor) or relation.transactional:
         return False
     kept = dict(relation.properties)
@@ -89,7 +90,7 @@ def is_written_by_clients(relation: Relation) -> bool:
 
 
 def hidden_name(table: TableDescriptor, *, version: int, location: str) -> str:
-    """The hidden name of ``table`` at ``version``, with its files now at ``location``."""
+    """Return the hidden name of ``table`` at ``version``, with its files now at ``location``."""
     rest = blake2b(f"{table.id} {location}".encode(), digest_size=4).hexdigest()
     return f"{table.name.lower()}@files_{version}_{rest}"
 
@@ -97,10 +98,10 @@ def hidden_name(table: TableDescriptor, *, version: int, location: str) -> str:
 def find_hidden(
     catalog: Catalog, schema: str, name: str, *, present: bool = False
 ) -> TableDescriptor | None:
-    """The table that a hidden name of this catalog stands for, under that name.
+    """Return the table that a hidden name of this catalog means, under that name, or None.
 
-    A name that was made before the files moved still stands for them. In the ``present`` so does a
-    name of an earlier version: the catalog may move on between the view and its files.
+    A name from before the files moved remains valid. In the ``present``, a name of an earlier
+    version is valid too: the catalog may move on between the requests for the view and its files.
     """
     match = _HIDDEN_NAME.fullmatch(name.lower())
     if match is None or (int(match[2]) != catalog.version and not present):
@@ -112,11 +113,11 @@ def find_hidden(
 
 
 def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Struct:
-    """The ``Table`` that is answered for a plain table: a view over the table ``hidden``.
+    """Return the ``Table`` that is answered for a plain table: a view over the table ``hidden``.
 
-    ``schema`` is the name that was asked for, with its version.
+    ``schema`` is the schema name in the request, with its version.
     """
-    # Of some tables Hive has the columns in the serde, and then there is none to name.
+    # For some tables Hive takes the columns from the serde; then there are none to name.
     selected = ", ".join(quoted(column.name) for column in table.columns) or "*"
     text = f"SELECT {selected} FROM {quoted(schema)}.{quoted(hidden)}"
     known = SCHEMA in dict(table.properties)
@@ -124,7 +125,7 @@ def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Str
 
 
 def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schema: bool) -> Struct:
-    """The ``Table`` of a view with this text, which is answered in the place of ``table``."""
+    """Return the ``Table`` of a view with this text, which is answered in place of ``table``."""
     view = ViewDescriptor(
         id=table.id,
         schema_id=table.schema_id,
@@ -147,7 +148,7 @@ def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schem
 
 
 def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: bool) -> Properties:
-    """The table's own parameters, with what makes Spark take it for a view of its own."""
+    """The table's parameters, and those that make Spark take the answer for its own view."""
     own = {name: value for name, value in table.properties if not name.startswith(NOT_OF_A_TABLE)}
     if has_spark_schema:
         own[SCHEMA] = DERIVED
@@ -166,7 +167,7 @@ def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: b
 
 
 def _nullable(data_type: DataType) -> DataType:
-    """The type, with null allowed everywhere inside of it."""
+    """Return the type with null allowed everywhere inside it."""
     match data_type:
         case ArrayType():
             return ArrayType(_nullable(data_type.element))

@@ -1,23 +1,23 @@
-r"""Patterns that clients send: of names (``SHOW TABLES LIKE``), and of ``like`` in a filter.
+r"""Patterns that clients send: for names (``SHOW TABLES LIKE``), and for ``like`` in a filter.
 
-**Names**: ``flights|air*``. Hive's rule: ``|`` separates alternatives, ``*`` stands for any
-characters, everything else is a regular expression (so a dot stands for one character), and case
-does not count. No pattern at all means every name; an empty one means none.
+**Names**: ``flights|air*``. Hive's rule: ``|`` separates alternatives, ``*`` matches any
+characters, everything else is a regular expression (so a dot matches one character), and case is
+ignored. If there is no pattern, every name matches; an empty pattern matches none.
 
-The expressions come from clients, and thirty characters can keep a backtracking matcher (Java's,
-Python's) busy for years. RE2 matches in a time that grows at most with the size of the compiled
+Clients choose the expressions, and thirty characters can keep a backtracking matcher (Java's,
+Python's) busy for years. RE2 matches in time at most proportional to the size of the compiled
 pattern times the length of the text. It is used through pyarrow, which compares a whole list of
 names in one call and lets other threads run meanwhile. Two numbers bound the cost of a request: the
-*weight* of its pattern, which is above the number of steps that RE2 compiles it into, and the
+*weight* of its pattern, an upper bound of the number of steps that RE2 compiles it into, and the
 *work*, which is the weight times the characters of the names. RE2 has neither back references nor
-look-around; Unicode classes (``\p``) are refused because one weighs as much as a long pattern, and
-``\Q`` and ``&&`` because RE2 reads them otherwise than Java.
+look-around. Unicode classes (``\p``) are refused because one weighs as much as a long pattern;
+``\Q`` and ``&&`` are refused because RE2 interprets them differently than Java.
 
-**like** in a partition filter: ``price $.*``. ``.`` stands for one character, ``.*`` for any number
-of them, newlines included; everything else stands for itself. So ``price $.*`` is how Spark asks
-for the values that begin with ``price $``. Between two ``.*`` lies a piece of fixed length. The
-first piece must stand at the beginning and the last at the end; each other piece is taken at the
-first place where it fits, which is never worse than a later one. So nothing is tried twice.
+**like** in a partition filter: ``price $.*``. ``.`` matches one character, ``.*`` any number of
+characters, newlines included; everything else matches itself. So ``price $.*`` is how Spark asks
+for the values that begin with ``price $``. The pieces between ``.*`` have a fixed length. The first
+piece must match at the beginning and the last at the end. Each other piece is matched at the first
+possible place, which is never worse than a later one. So no piece is tried twice.
 
 Rejected: an automaton of our own in Python (seconds for a pattern of 3 KB); the package google-re2,
 which reports the true size but is one more dependency and takes fifty times as long for each name.
@@ -38,15 +38,15 @@ import pyarrow.compute as pc
 from strandline.errors import InvalidInput, LimitExceeded
 
 MAX_PATTERN_LENGTH = 1_024
-"""Characters of all alternatives."""
+"""The most characters of all alternatives together."""
 MAX_WEIGHT = 16_384
 MAX_WORK = 1 << 30
 """Weight times the characters of the names: about two seconds in the worst case."""
 
 _STEPS_OF_LETTER, _STEPS_OF_OTHER = 4, 15
-"""The most steps that RE2 makes of a character of a pattern: a k without case; a dot."""
+"""The most steps that RE2 makes of one character: a k without case; a dot."""
 _QUICK_WORK = 1 << 18
-"""The work that takes less than a millisecond, also where RE2 has to be slow."""
+"""The work that takes less than a millisecond, even where RE2 is slow."""
 _PLAIN = re.compile(r"[\w\- ]*")
 _LETTER = re.compile(r"[A-Za-z0-9_]")
 _COUNT = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
@@ -54,7 +54,7 @@ _REFUSED = re.compile(r"\\[pPQE]|&&")
 
 
 class NamePattern:
-    """A pattern that chooses among names. Raises `InvalidInput` where it is wrong."""
+    """A pattern that chooses among names. Raises `InvalidInput` if it is wrong."""
 
     def __init__(self, pattern: str | None) -> None:
         self._all = pattern is None or pattern in ("*", ".*")
@@ -74,11 +74,11 @@ class NamePattern:
             )
 
     def is_quick(self, names: Sequence[str]) -> bool:
-        """Whether choosing among the names may be done on the event loop."""
+        """Whether the pattern may choose among these names on the event loop."""
         return self._work(names) <= _QUICK_WORK
 
     def choose(self, names: Sequence[str]) -> list[str]:
-        """The names that fit, in their order. Raises `InvalidInput` on a wrong expression."""
+        """Return the names that match, in their order. Raises `InvalidInput` if it is wrong."""
         if self._all:
             return list(names)
         if not self._parts:
@@ -88,7 +88,7 @@ class NamePattern:
                 f"a pattern of weight {self.weight} is too expensive for {len(names)} names; "
                 "write a shorter one"
             )
-        for part in self._parts:  # each alone: together, one could close a group of another
+        for part in self._parts:  # each alone: joined, one part could close a group of another
             _matches([""], part)
         fits = _matches(names, "|".join(f"(?:{part})" for part in self._parts))
         return [
@@ -102,8 +102,8 @@ class NamePattern:
 
 
 def _weight(part: str) -> int:
-    """At least the number of steps of the compiled pattern: repetitions are multiplied as if each
-    stood inside the others.
+    """Return an upper bound of the steps of the compiled pattern. Repetitions are multiplied as if
+    each were nested in the others.
     """
     if refused := _REFUSED.search(part):
         raise InvalidInput(
@@ -117,7 +117,7 @@ def _weight(part: str) -> int:
 
 
 def _matches(names: Sequence[str], expression: str) -> list[bool]:
-    """Whether each whole name matches."""
+    """Return for each name whether the expression matches all of it."""
     try:
         matched = pc.match_substring_regex(
             _array(names), rf"\A(?:{expression})\z", ignore_case=True
@@ -132,9 +132,9 @@ def _matches(names: Sequence[str], expression: str) -> list[bool]:
 
 
 def _array(names: Sequence[str]) -> pa.Array:
-    """The names as Arrow takes them.
+    """Return the names as an Arrow array.
 
-    `pyarrow.array` would first look whether pandas is installed and import it, on the event loop.
+    `pyarrow.array` would first check whether pandas is installed and import it, on the event loop.
     """
     encoded = [name.encode() for name in names]
     offsets = array("q", accumulate(map(len, encoded), initial=0))
@@ -147,14 +147,14 @@ def _shown(text: str) -> str:
 
 
 MAX_LIKE_LENGTH = 4_096
-"""Characters."""
+"""The most characters of a pattern of ``like``."""
 
 _Find: TypeAlias = Callable[[str, int], int]
-"""Where a piece of a pattern begins in a text, at or behind a position; -1 if it does not occur."""
+"""Finds a piece of a pattern in a text, from a position on. Returns its position, or -1."""
 
 
 def like(pattern: str) -> Callable[[str], bool]:
-    """The test whether a whole value fits. Raises `LimitExceeded` on a pattern that is too long."""
+    """Return a test whether a whole value matches. Raises `LimitExceeded` if too long."""
     if len(pattern) > MAX_LIKE_LENGTH:
         raise LimitExceeded(
             f"a pattern of 'like' may have {MAX_LIKE_LENGTH} characters, found {len(pattern)}"
@@ -181,7 +181,7 @@ def like(pattern: str) -> Callable[[str], bool]:
 
 
 def _compiled(piece: str) -> re.Pattern[str]:
-    """The regular expression of a piece. Its length is fixed, so matching tries nothing twice."""
+    """Return the regular expression of a piece. It has a fixed length, so it never backtracks."""
     return re.compile(".".join(map(re.escape, piece.split("."))), re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""What a client asked just before: only its calls tell some of Spark's statements apart.
+"""A client's previous calls: only they distinguish some of Spark's statements.
 
 =================================  ===============================================================
 statement                          calls, where o is a transactional table and ``o@…`` a hidden one
@@ -9,9 +9,9 @@ overwrite with ``saveAsTable``     get ``o@…``, get o, get database, get o, **
 ``DROP SCHEMA … CASCADE``          get all tables, get t, **drop t**, … (by Hive's client)
 =================================  ===============================================================
 
-These are the calls of Spark 4.3. A rule that takes another statement for one of these only makes a
-client repeat it: the calls of the second attempt are not the same. ``CREATE OR REPLACE VIEW o``
-makes the calls of ``DROP TABLE o``, and drops the table; `strandline undrop` brings it back.
+These are the calls of Spark 4.3. If a rule takes another statement for one of these, the client
+only has to repeat it: the calls of the second attempt are different. ``CREATE OR REPLACE VIEW o``
+makes the calls of ``DROP TABLE o``, and drops the table; `strandline undrop` restores it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from strandline.metastore.thrift.messages import ApplicationException, decode_he
 _LISTING = "get_all_tables"
 _GET_TABLE = ("get_table", "get_table_req")
 _LOOKS_OF_A_DROP = 3
-"""How often Spark asks for a table that it is told to drop."""
+"""How often Spark requests a table before it drops it."""
 
 
 class RecentCalls:
-    """The requests of one client before the one in work, as they came, the latest last."""
+    """The requests of one client before the present one, as they arrived, the latest last."""
 
     def __init__(self, messages: Sequence[bytes] = ()) -> None:
         self._messages = messages
 
     def listed(self) -> str | None:
-        """The schema whose tables the client has just listed, to drop one after the other."""
+        """Return the schema whose tables the client has just listed, to drop them, or None."""
         for method, args in self._latest_first():
             if method not in _GET_TABLE:
                 return str(args.get("db_name")).lower() if method == _LISTING else None
         return None
 
     def drop_replaces(self, name: str) -> bool:
-        """Whether a drop of the transactional table ``name`` now is no DROP TABLE of a user."""
+        """Whether a drop of the transactional table ``name`` now is not a user's DROP TABLE."""
         looks = 0
         for method, args in self._latest_first():
             if method == "get_database":
@@ -63,12 +63,12 @@ class RecentCalls:
     def _latest_first(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for message in reversed(self._messages):
             if not message:
-                return  # one that was too long to be kept
+                return  # it was too long to be kept
             head = decode_head(message)
             try:
                 args = HIVE_CODEC.decode_args(head.name, message, at=head.body)
             except (ApplicationException, ProtocolError):
-                return  # a call of another service, or one that was refused
+                return  # a call of another service, or a refused one
             yield head.name, args
 
 

@@ -1,6 +1,6 @@
 """The methods of the service: one decorator registers the handler of a Thrift method.
 
-A handler gives what its method returns. Where it runs, its kind says:
+A handler returns what its method returns. Its kind determines where it runs:
 
 | kind | runs | its answer |
 | --- | --- | --- |
@@ -10,14 +10,15 @@ A handler gives what its method returns. Where it runs, its kind says:
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
-Handlers are coroutines that await nothing but their `HiveReader` and each other; in a thread they
-may wait. The handlers of ``shares`` also await what shares a write with other requests (`Waits`).
-They read from the latest catalog that this node has applied, which that write, or `Call.proven`,
-proves to be the present one. The handlers of ``answers`` are functions of the request alone.
+Handlers are coroutines that await only their `HiveReader` and each other; in a thread they may
+block. The handlers of ``shares`` also await operations that share a write with other requests
+(`Waits`). They read from the latest catalog that this node has applied. That write, or
+`Call.proven`, proves that it is the present one. The handlers of ``answers`` are functions of the
+request alone.
 
-Handlers raise errors from `strandline.errors`, and the table there says which exception of the
-protocol each becomes. Where Hive uses another exception for a method and clients look at it, the
-handler names that exception, with the functions at the end of this module.
+Handlers raise errors from `strandline.errors`, and the table there maps each to an exception of the
+protocol. Where Hive uses another exception for a method and clients check for it, the handler names
+that exception, with the functions at the end of this module.
 """
 
 from __future__ import annotations
@@ -49,28 +50,28 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came: its decoded arguments, its user, and the metastore."""
+    """A request as it arrived: its decoded arguments, its user, and the metastore."""
 
     args: dict[str, Any]
     user: str
     metastore: Metastore
 
     def text(self, name: str) -> str:
-        """The argument of that name. Raises `InvalidInput` if it was not sent."""
+        """Return the argument of that name. Raises `InvalidInput` if it was not sent."""
         value = self.args.get(name)
         if not isinstance(value, str):
             raise InvalidInput(f"the argument {name} is missing")
         return value
 
     def struct(self, name: str) -> dict[str, Any]:
-        """The struct of that name. Raises `InvalidInput` if it was not sent."""
+        """Return the struct of that name. Raises `InvalidInput` if it was not sent."""
         value = self.args.get(name)
         if not isinstance(value, dict):
             raise InvalidInput(f"the argument {name} is missing")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """The list of texts of that name. Raises `InvalidInput` if it was not sent."""
+        """Return the list of texts of that name. Raises `InvalidInput` if it was not sent."""
         return self._listed(name)
 
     def _listed(self, name: str) -> list[Any]:
@@ -80,25 +81,25 @@ class Request:
         return value
 
     def structs(self, name: str) -> list[dict[str, Any]]:
-        """The list of structs of that name. Raises `InvalidInput` if it was not sent."""
+        """Return the list of structs of that name. Raises `InvalidInput` if it was not sent."""
         return self._listed(name)
 
     def of(self, request: str) -> Self:
-        """The request whose arguments are the fields of the struct in that argument."""
+        """Return a request whose arguments are the fields of the struct in that argument."""
         return replace(self, args=self.struct(request))
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Request):
-    """A request with what its handler reads from."""
+    """A request, with the sources that its handler reads from."""
 
     notifications: NotificationLog
     reader: HiveReader
     before: RecentCalls
-    """What the client asked just before."""
+    """The client's previous requests."""
 
     async def proven(self) -> Self:
-        """The call with the catalog of the present, after a look at the log if it takes one."""
+        """Return the call with the present catalog, after reading the log if that is necessary."""
         present = await present_catalog(self.metastore)
         return replace(self, reader=HiveReader(self.metastore, present, user=self.user))
 
@@ -107,9 +108,10 @@ class Call(Request):
         return self.metastore.folders
 
     def owner(self, sent: str | None) -> str:
-        """The owner of what the request creates: the named one, else the user if that matters.
+        """Return the owner of an object that the request creates: the one it names, or its user.
 
-        Raises `InvalidName` for a name that no user has.
+        If the request names none while privileges are not enforced, the owner is "". Raises
+        `InvalidName` if the name is too long for a user.
         """
         if sent and len(sent) > MAX_USER_LENGTH:
             raise InvalidName(
@@ -119,11 +121,11 @@ class Call(Request):
         return sent or ("" if self.reader.for_all else self.user)
 
     def execute(self, *commands: Command) -> Applied:
-        """Carry out DDL as the user who asks."""
+        """Execute DDL as the user of the request."""
         return self.metastore.execute(list(commands), author=self.user, identity=self.user)
 
 
-# A handler gives a value of the type that its method returns; they are many: hence Any.
+# A handler returns a value of its method's type; there are many types: hence Any.
 Handler = Callable[[Call], Coroutine[Any, Any, Any]]
 Answerer = Callable[[Request], Any]
 H = TypeVar("H", bound=Handler)
@@ -145,7 +147,7 @@ class Method:
 
 
 METHODS: dict[str, Method] = {}
-"""Every method that the service has, by its Thrift name."""
+"""Every method of the service, by its Thrift name."""
 
 
 def reads(*names: str) -> Callable[[H], H]:
@@ -188,7 +190,7 @@ def _registration(names: tuple[str, ...], kind: Kind) -> Callable[[F], F]:
 
 
 def meta_exception(message: str) -> ThriftException:
-    """``MetaException``: what Hive throws where the method declares nothing more exact."""
+    """``MetaException``: what Hive throws if the method declares nothing more specific."""
     return ThriftException("MetaException", {"message": message})
 
 
@@ -198,22 +200,22 @@ def invalid_object(message: str) -> ThriftException:
 
 
 def invalid_operation(message: str) -> ThriftException:
-    """``InvalidOperationException``: also for a missing object, in the methods that alter."""
+    """``InvalidOperationException``: methods that alter also use it for a missing object."""
     return ThriftException("InvalidOperationException", {"message": message})
 
 
 def unknown_table(message: str) -> ThriftException:
-    """``UnknownTableException``, of the methods that give the columns of a table."""
+    """``UnknownTableException``, used by the methods that return the columns of a table."""
     return ThriftException("UnknownTableException", {"message": message})
 
 
 def unknown_database(name: str) -> ThriftException:
-    """``UnknownDBException``, of the methods that list the tables of a database."""
+    """``UnknownDBException``, used by the methods that list the tables of a database."""
     message = f"Could not find database {name}"
     return ThriftException("UnknownDBException", {"message": message})
 
 
 def config_forbidden(name: str) -> ThriftException:
-    """``ConfigValSecurityException``: clients may not ask for this setting."""
+    """``ConfigValSecurityException``: clients may not read this setting."""
     message = f"For security reasons, the config key {name} cannot be accessed"
     return ThriftException("ConfigValSecurityException", {"message": message})

@@ -1,34 +1,34 @@
 """`HiveMetastoreService`: the Hive Metastore protocol in front of a `Metastore`.
 
-The problem: a statement of Spark asks the metastore a dozen times before it starts, mostly the same
-questions, and every answer must be as fresh as if it came from the store.
+The problem: a Spark statement sends the metastore a dozen requests before it starts, mostly the
+same ones, and every answer must be as fresh as if it came from the store.
 
-The model. What a method does is a handler in a module beside this one, registered by name. A
-request that reads is answered in one of four ways, each slower than the one before:
+The model. Each method has a handler in a module beside this one, registered by name. A request that
+reads is answered in one of four ways, each slower than the one before:
 
-1. from the answers that are kept encoded, if nothing was committed since one was made;
-2. on the event loop, if memory can prove everything that the answer needs;
-3. begun on the loop, and continued in a worker thread where it first has to wait;
-4. given up there, because it costs too much (`strandline.work`), and made by a child process. If
-   the answer is short all the same, it is kept.
+1. from a kept encoded answer, if nothing was committed since that answer was made;
+2. on the event loop, if the node can prove from memory everything that the answer needs;
+3. started on the loop, and continued in a worker thread at the first step that has to wait;
+4. abandoned in the thread because it costs too much (`strandline.work`), and computed by a child
+   process. If the answer turns out to be short, it is kept.
 
-A request that changes something runs in a worker thread, as the user that the client named. The
-calls of transactions that share a write with those of other clients stay on the loop, and wait
-there for the thread that writes for all of them.
+A request that changes something runs in a worker thread, as the user that the client named. Calls
+of transactions that share a write with those of other clients stay on the loop, and wait there for
+the thread that writes for all of them.
 
-What must stay true: the loop waits for nothing. No answer is older than any commit that a client
-may know of: the mark of a kept answer is taken before it is made. A handler runs once, and knows
-nothing of connections and encodings. Handlers raise our errors; one table and what the method
-declares say which exception of the protocol each becomes, except where a handler names the
-exception itself because Hive's clients look at it. While privileges are enforced no answer is kept:
-a kept answer is found by the bytes of its request alone, which do not name the user.
+What must stay true: the loop never blocks. No answer is older than a commit that a client may know
+of: the mark of a kept answer is taken before the answer is made. A handler runs once, and knows
+nothing of connections and encodings. Handlers raise Strandline's errors. One table, together with
+what the method declares, maps each to an exception of the protocol, except where a handler names
+the exception itself because Hive's clients check for it. While privileges are enforced no answer is
+kept: a kept answer is found only by the bytes of its request, which do not name the user.
 
 A method that does not exist here is answered as unknown: clients probe what a server can do.
 
-A kept answer belongs to the bytes of its request and to a *mark* (`Metastore.mark`), which stays
-the same exactly while answers about the present do, and costs microseconds. Any commit makes every
-kept answer useless, and the next request for each makes it anew; that is the price of needing no
-list of what an answer depends on.
+A kept answer belongs to the bytes of its request and to a *mark* (`Metastore.mark`). The mark stays
+the same only while answers about the present do, and reading it costs microseconds. Any commit
+makes every kept answer useless, and the next request for each makes it again. That is the price of
+not tracking what an answer depends on.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ from strandline.work.children import Fields
 from strandline.work.contents import Content
 
 _OVERHEAD = 200
-"""Bytes that an entry takes beside its request and its answer, approximately."""
+"""Bytes that an entry takes in addition to its request and its answer, approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswersStatistics:
-    """Counts since the start, and the answers that are kept; ``size`` is in bytes, about."""
+    """Counts since the start, and the number of kept answers; ``size`` is in bytes, about."""
 
     hits: int
     misses: int
@@ -97,9 +97,9 @@ class KeptAnswersStatistics:
 
 
 class KeptAnswers:
-    """Encoded answers, by the bytes of their requests. For the event loop alone.
+    """Encoded answers, by the bytes of their requests. Use it on the event loop only.
 
-    The memory is bounded by ``max_bytes``; the answers that were unused longest go first. 0 keeps
+    ``max_bytes`` bounds the memory. The least recently used answers are evicted first. 0 keeps
     nothing.
     """
 
@@ -109,13 +109,13 @@ class KeptAnswers:
         self._size = self._hits = self._misses = self._evictions = 0
 
     def knows(self, request: bytes) -> bool:
-        """Whether an answer to the request is kept, right or not; if not, that is a miss."""
+        """Whether an answer to the request is kept, current or not. If not, count a miss."""
         known = request in self._answers
         self._misses += not known
         return known
 
     def find(self, request: bytes, mark: Hashable) -> bytes | None:
-        """The answer that was kept for the request at this mark."""
+        """Return the answer that was kept for the request at this mark, or None."""
         kept = self._answers.get(request)
         if kept is None or kept[0] != mark:
             self._misses += 1
@@ -125,7 +125,7 @@ class KeptAnswers:
         return kept[1]
 
     def keep(self, request: bytes, mark: Hashable, answer: bytes) -> None:
-        """Keep the answer, which was made after ``mark`` was taken."""
+        """Keep the answer. ``mark`` was taken before the answer was made."""
         self._drop(request)
         size = _size(request, answer)
         if size > self._max_bytes // 8:
@@ -137,7 +137,7 @@ class KeptAnswers:
             self._evictions += 1
 
     def statistics(self) -> KeptAnswersStatistics:
-        """How the answers were used, and how many are kept."""
+        """Return how the answers were used, and how many are kept."""
         return KeptAnswersStatistics(
             self._hits, self._misses, len(self._answers), self._size, self._evictions
         )
@@ -154,16 +154,16 @@ def _size(request: bytes, answer: bytes) -> int:
 
 DEFAULT_KEPT_BYTES = 64 << 20
 _KEPT_OF_CHILD = 1 << 20
-"""Up to this size an answer of a child is read into memory, on the event loop, and kept."""
+"""The largest answer of a child, in bytes, that the event loop reads into memory and keeps."""
 SERVICE = "hive"
-"""What tasks of this service are called in a child process."""
+"""The name of this service in tasks for a child process."""
 ANONYMOUS = "anonymous"
-"""The author of the changes of a client that did not identify itself."""
+"""The author of changes by a client that did not identify itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An encoded answer; ``for_all`` says that every user would get it."""
+    """An encoded answer. ``for_all``: every user would get the same one."""
 
     result: bytes
     for_all: bool
@@ -173,7 +173,7 @@ class _Answer:
 class HiveServiceStatistics:
     """``at_once`` requests were answered on the event loop, ``waited`` ended in a worker thread.
 
-    ``delegated`` were answered by a child process.
+    ``delegated`` requests were answered by a child process.
     """
 
     at_once: int
@@ -184,9 +184,9 @@ class HiveServiceStatistics:
 
 
 class HiveMetastoreService:
-    """See the module. Its methods are for the event loop.
+    """See the module. Call its methods on the event loop only.
 
-    ``kept_bytes`` bounds the answers that are kept.
+    ``kept_bytes`` bounds the memory of the kept answers.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class HiveMetastoreService:
         )
 
     def look_up(self, request: bytes) -> bytes | None:
-        """The kept answer to a request, if it is still right."""
-        if not self._kept.knows(request):  # most requests of writers; a mark takes longer
+        """Return the kept answer to a request if it is still current, else None."""
+        if not self._kept.knows(request):  # true for most requests of writers; a mark costs more
             return None
         mark = self._metastore.mark()
         return None if mark is None else self._kept.find(request, mark)
@@ -224,7 +224,7 @@ class HiveMetastoreService:
         connection.on_leave = call.withdraw
         return call.result
 
-    # Arguments and answers are of as many types as the protocol: hence Any.
+    # Arguments and answers have as many types as the protocol: hence Any.
     def handle(self, connection: ConnectionInfo, name: str, args: dict[str, Any]) -> Any:
         """Answer a request; see `strandline.metastore.thrift.dispatch.Dispatcher`."""
         method = METHODS.get(name)
@@ -256,7 +256,7 @@ class HiveMetastoreService:
         mark = self._metastore.mark()
 
         def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
-            """In a thread; the arguments, if the request costs more than it may there."""
+            """In a thread: finish, or give the encoded arguments if the request costs too much."""
             try:
                 with work.budget(None if self._children is None else work.IN_THREAD):
                     return finish(reading)
@@ -292,7 +292,7 @@ class HiveMetastoreService:
     # -- in a child process
 
     async def delegate(self, connection: ConnectionInfo, name: str, args: memoryview) -> Answer:
-        """Have a child process answer a request, by its undecoded arguments."""
+        """Have a child process answer a request from its undecoded arguments."""
         method = METHODS.get(name)
         if method is None:
             raise ApplicationException.unknown_method(name)
@@ -301,7 +301,7 @@ class HiveMetastoreService:
     async def _delegate_to_child(
         self, connection: ConnectionInfo, method: Method, args: bytes | memoryview
     ) -> Answer:
-        assert self._children is not None  # the callers know
+        assert self._children is not None  # the callers check that
         self._delegated += 1
         user = connection.user or ANONYMOUS
         fields = {"service": SERVICE, "user": user}
@@ -323,7 +323,7 @@ class HiveMetastoreService:
         )
 
     def answer_task(self, fields: Fields, args: bytes) -> tuple[Fields, bytes]:
-        """In a child process: answer what `delegate` was asked."""
+        """In a child process: answer a request that `delegate` sent."""
         name = fields["name"]
         method = METHODS[name]
         refused: StrandlineError | None = None
@@ -349,13 +349,13 @@ class HiveMetastoreService:
     def _result(
         self, method: Method, request: Request, before: RecentCalls = NOTHING_BEFORE
     ) -> Any:
-        """What a method gives, in a thread or process that may wait."""
+        """Return the result of a method, in a thread or process that may wait."""
         if method.kind is Kind.ANSWERS:
             return method.handler(request)
         return finish(self._handle(method, request, before))
 
     def _written(self, method: Method, request: Request, before: RecentCalls) -> Any:
-        """What a method gives that changes something, in a thread; encoded if it is long."""
+        """Return the result of a method that changes something, in a thread; encode a long one."""
         answer = self._result(method, request, before)
         if _things(answer) <= work.AT_ONCE:
             return answer
@@ -380,12 +380,12 @@ class HiveMetastoreService:
         return Encoded(answer.result)
 
     def _keep_delegated(self, key: bytes, mark: Hashable | None, answer: Answer) -> Answer:
-        """Keep what a child answered, if it is short: the next one costs no child then."""
+        """Keep the answer of a child if it is short: the next such request needs no child."""
         body = answer.body
         returned = answer.kind == REPLY and answer.refused is None
         if not returned or not isinstance(body, Content) or body.size > _KEPT_OF_CHILD:
             return answer
-        # Whether privileges are enforced cannot have changed while the mark stays.
+        # While the mark is the same, privileges cannot have been switched on or off.
         for_all = not enforced(self._metastore.catalogs.latest_catalog())
         result = body.read()
         body.close()
@@ -406,14 +406,14 @@ class HiveMetastoreService:
         )
 
     def statistics(self) -> HiveServiceStatistics:
-        """How requests were answered; those that a kept answer served are in ``kept``."""
+        """Return how requests were answered. Those that a kept answer served are in ``kept``."""
         return HiveServiceStatistics(
             self._at_once, self._waited, self._changes, self._delegated, self._kept.statistics()
         )
 
 
 def _things(answer: object) -> int:
-    """How many things an answer lists; those that are encoded already cost nothing more."""
+    """The number of things that an answer lists. Those that are already encoded cost nothing."""
     if isinstance(answer, dict):
         return max(map(_things, answer.values()), default=0)
     if not isinstance(answer, list) or (answer and isinstance(answer[0], bytes)):

@@ -1,45 +1,43 @@
-"""Transactional tables, as Spark reads them without this package: views over hidden tables.
+"""Transactional tables as Spark reads them without this package: views over hidden tables.
 
-The problem: a client of the Hive protocol takes a table for a folder of files. In the folder of a
-transactional table are also the files of open and aborted transactions, rows that were deleted, and
-files in which columns have older names. A reader must see the rows of one snapshot.
+The problem: a client of the Hive protocol takes a table for a folder of files. The folder of a
+transactional table also contains the files of open and aborted transactions, deleted rows, and
+files whose columns have older names. A reader must see the rows of one snapshot.
 
-The model. A transactional table ``orders`` is answered as a view. Its text selects the rows of one
-snapshot from hidden tables, each of which stands for some of the snapshot's files:
+The model. The node answers a transactional table ``orders`` as a view. The text of the view selects
+the rows of one snapshot from hidden tables. Each hidden table covers some files of the snapshot:
 
-* *data* ``orders@data_…``: files that say their ids in one way, were written by one version of the
-  table's schema, and of which either all or none are in the join below. An unmodified Spark finds
-  columns by name, and in these files all names and types are those of that version; the view
-  brings the columns together by their ids;
-* *deletes* ``orders@deletes_…``: bitmaps of deleted rows (or positions, from older releases), which
-  the view broadcasts into a LEFT ANTI JOIN on the file and the position of the row.
+* *data* ``orders@data_…``: data files whose paths give their ids in the same way, with one version
+  of the table's schema, and either all or none of them in the join below. An unmodified Spark finds
+  columns by name; the view maps the columns of that version to the table's by their ids;
+* *deletes* ``orders@deletes_…``: bitmaps of deleted rows (or positions, from older releases). The
+  view broadcasts them into a LEFT ANTI JOIN on the file and the position of the row.
 
-So Spark scans Parquet files by itself. Filters and columns are pushed into the scan.
-
-The join needs a number for the file of each row, and a scan has only the file's name. Parsing the
-id in the name takes 15 % of the time of a scan of 16 columns; a checksum of the name takes 5 %. The
-text of the view has the checksum for the id of each file with deleted rows (`_file_keys`).
+So Spark itself scans the Parquet files, and pushes filters and columns into the scan. The join
+needs a number for the file of each row, but a scan knows only the file's name. Parsing the id in
+the name takes 15 % of the time of a scan of 16 columns; a checksum of the name takes 5 %. So the
+text of the view maps the id of each file with deleted rows to its checksum (`_file_keys`).
 
 What must stay true:
 
-* The name of a hidden table tells its snapshot: the table's id and the time of the last commit
-  that the snapshot contains. Spark caches the file list of a table by its name. The name stays the
-  same until somebody commits, and stands for the same files for ever. A hash of the place makes it
-  a new name when the files move.
-* All data files are in one folder, so Spark lists one folder. It must read those of the snapshot
-  and no others, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client
-  put into a folder of its own are named one by one. Spark would leave out a file that is missing;
-  so the node looks at each file, and its size, when it answers the hidden table.
-* No two files of a joined part have the same checksum (`_told_apart`), or the view would leave out
-  rows of one that are deleted in the other.
-* The text names a hidden table even if the snapshot has no rows: by the calls for it the node knows
-  a client that would replace the table (`recent_calls`).
-* Spark itself refuses to write to a view. The text begins with `MARK`: an alter that brings another
-  text would redefine the table, and is refused.
+* The name of a hidden table identifies its snapshot, by the table's id and the time of the last
+  commit in the snapshot. Spark caches the file list of a table by its name. The name does not
+  change until the next commit, and always means the same files. It includes a hash of the location,
+  so it changes when the files move.
+* All data files are in one folder, so Spark lists one folder. It must read exactly the files of the
+  snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
+  into its own folder are listed one by one. Spark would skip a missing file, so the node checks
+  that each file exists, and its size, when it answers the hidden table.
+* No two files of a joined part have the same checksum (`_told_apart`). Otherwise the view would
+  leave out rows of one file that are deleted in the other.
+* The text names a hidden table even if the snapshot has no rows: from the calls for it the node
+  recognizes a client that would replace the table (`recent_calls`).
+* Spark itself refuses to write to a view. The text begins with `MARK`: an alter with another text
+  would redefine the table, and is refused.
 
 *Rejected*: one path for each file (above 32 paths Spark starts a job to list them, which takes 20
-times as long for 2,000 files), a hidden table partitioned by the file's id (the same), a list of
-the file's ids as a condition (Spark lists and opens all files before it applies the condition).
+times as long for 2,000 files); a hidden table partitioned by the file's id (the same); a list of
+file ids as a condition (Spark lists and opens all files before it applies the condition).
 """
 
 from __future__ import annotations
@@ -97,26 +95,26 @@ from strandline.model.types import (
 )
 
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
-"""How the text of the view begins."""
+"""The beginning of the text of the view."""
 
 MAX_PARTS = 500
-"""Hidden tables of data files in one view: its text grows with each by all columns."""
+"""The most hidden tables of data files in one view. Each adds all columns to its text."""
 
 NO_COMMIT = Timestamp(0)
-"""In the place of a commit's time, for a table that nobody has written to."""
+"""Used instead of a commit's time for a table without commits."""
 
 _NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
 _UNIQUE_NAME = re.compile(r"([0-9]+-[0-9a-f]{8})[0-9a-f]{24}\.parquet")
 _GLOB = re.compile(r"([\[\]{}*?,\\])")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""Names of files that no release of Spark shows with an escape."""
+"""File names that every release of Spark shows without escapes."""
 _FILE, _POSITION = "_strandline_file", "_strandline_position"
 _DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
     DeleteForm.BITMAPS: (("file_id", BIGINT), ("bitmap", ArrayType(BIGINT))),
     DeleteForm.POSITIONS: (("file_id", BIGINT), ("position", BIGINT)),
 }
 _GONE = {
-    # `get` is NULL, and so no match, behind the end of a bitmap.
+    # Past the end of a bitmap `get` returns NULL, which matches nothing.
     DeleteForm.BITMAPS: (
         f"getbit(get({{0}}.bitmap, CAST(shiftright({_POSITION}, 6) AS INT)),"
         f" CAST({_POSITION} & 63 AS INT)) = 1"
@@ -127,7 +125,7 @@ _GONE = {
 
 @dataclass(frozen=True, slots=True)
 class HiddenName:
-    """The name of a hidden table, taken apart. ``of`` is "data" or "deletes"."""
+    """The parsed name of a hidden table. ``of`` is "data" or "deletes"."""
 
     table: str
     of: str
@@ -137,7 +135,7 @@ class HiddenName:
 
 
 def parse_hidden(name: str) -> HiddenName | None:
-    """The parts of the name of a hidden table; None for any other name."""
+    """Parse the name of a hidden table. Return None for any other name."""
     match = _NAME.fullmatch(name.lower())
     if match is None:
         return None
@@ -148,7 +146,7 @@ def parse_hidden(name: str) -> HiddenName | None:
 
 @dataclass(frozen=True, slots=True)
 class DataPart:
-    """Data files that one hidden table stands for; ``joined``: with the deleted rows."""
+    """The data files of one hidden table. ``joined``: they are joined with the deleted rows."""
 
     schema_version: int
     place: IdPlace
@@ -158,7 +156,7 @@ class DataPart:
 
 @dataclass(frozen=True, slots=True)
 class DeletePart:
-    """Delete files of one form in one folder, which one hidden table stands for."""
+    """The delete files of one hidden table: those of one form in one folder."""
 
     form: DeleteForm
     folder: str
@@ -167,11 +165,12 @@ class DeletePart:
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """The rows of a transactional table at a moment.
+    """The rows of a transactional table at a point in time.
 
-    ``location`` is the URI of the table's folder, ``root`` that folder if it is on this machine.
-    ``last_commit`` is the time of the last commit that the snapshot contains, or `NO_COMMIT`.
-    What a file costs (`strandline.work`) is counted once, by who reads its row.
+    ``location`` is the URI of the table's folder; ``root`` is that folder if it is on this machine,
+    else None. ``last_commit`` is the time of the last commit that the snapshot contains, or
+    `NO_COMMIT`. The caller that reads the rows of the files also spends their cost
+    (`strandline.work`).
     """
 
     table: TableDescriptor
@@ -182,14 +181,14 @@ class TableSnapshot:
 
     @cached_property
     def deleted(self) -> Mapping[int, int]:
-        """How many rows of each data file are deleted, by file id."""
+        """The number of deleted rows of each data file, by file id."""
         return deleted_counts(self.files.delete_files)
 
     @cached_property
     def data(self) -> tuple[DataPart, ...]:
         """The data files in parts, in a fixed order; one part without files if there are no rows.
 
-        Raises `LimitExceeded`.
+        Raises `LimitExceeded` if there are more than `MAX_PARTS`.
         """
         deleted = self.deleted
         live = [f for f in self.files.data_files if deleted.get(f.file_id, 0) < f.rows]
@@ -207,13 +206,13 @@ class TableSnapshot:
                 " the table with strandline.spark.Tables"
             )
         work.spend(len(parts) * len(self.table.columns))
-        # In the table's own folder, since that of the data files is made with the first of them.
+        # In the table's own folder: the first data file creates the folder of the data files.
         nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
         return tuple(sorted(parts, key=_order)) or (nothing,)
 
     @cached_property
     def deletes(self) -> tuple[DeletePart, ...]:
-        """The delete files that a part needs, by form and folder."""
+        """The delete files that the joined parts need, by form and folder."""
         joined = {file.file_id for part in self.data if part.joined for file in part.files}
         groups: dict[tuple[int, str], list[DeleteFile]] = {}
         for file in self.files.delete_files:
@@ -226,13 +225,16 @@ class TableSnapshot:
         )
 
     def hidden_name(self, of: str, number: int) -> str:
-        """The name of the hidden table of a part."""
+        """Return the name of the hidden table of a part."""
         place = blake2b(self.location.encode(), digest_size=4).hexdigest()
         table = self.table
         return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
 
     def columns_of(self, version: int) -> tuple[ColumnDescriptor, ...]:
-        """The columns of a version of the table's schema. Raises `CorruptData`."""
+        """Return the columns of a version of the table's schema.
+
+        Raises `CorruptData` if the catalog does not have that version.
+        """
         for known in self.table.schema_versions:
             if known.number == version:
                 return known.columns
@@ -252,7 +254,7 @@ def _by_version(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
 def _told_apart(
     files: Sequence[DataFile], place: IdPlace, deleted: Container[int]
 ) -> Iterator[tuple[DataFile, ...]]:
-    """The files of one place, in groups in which a join can tell them apart: see `_file_keys`."""
+    """Group the files of one place so that a join can tell them apart: see `_file_keys`."""
     if place.id_in is IdIn.FOLDER or not any(file.file_id in deleted for file in files):
         yield tuple(files)
         return
@@ -281,7 +283,7 @@ def _order(part: DataPart) -> tuple[int, str, str, bool, int]:
 
 
 def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
-    """The ``Table`` of a transactional table: a view. ``schema`` is the name that was asked for."""
+    """The ``Table`` of a transactional table: a view. ``schema`` is the name in the request."""
     selects = [
         _select(snapshot, number, part, schema=schema) for number, part in enumerate(snapshot.data)
     ]
@@ -291,9 +293,10 @@ def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
 
 
 def _without_char(table: TableDescriptor) -> TableDescriptor:
-    """``table`` with strings for its chars: they are stored as they were appended, without blanks.
+    """Return ``table`` with strings instead of chars.
 
-    What is compared with a char, Spark fills with blanks, and would find none of them.
+    A char is stored as it was appended, without padding. Spark pads a value that it compares with a
+    char, so the comparison would find no row.
     """
     *older, last = table.schema_versions
     columns = tuple(
@@ -306,7 +309,7 @@ def _without_char(table: TableDescriptor) -> TableDescriptor:
 
 
 def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str) -> str:
-    """The rows of a part, in the columns of the table."""
+    """The SELECT that reads the rows of a part, in the columns of the table."""
     by_id = {column.id: column for column in snapshot.columns_of(part.schema_version)}
     selected = ", ".join(
         f"{_column_value(by_id.get(column.id), column)} AS {quoted(column.name)}"
@@ -331,9 +334,9 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
 
 
 def _file_keys(part: DataPart, deleted: Container[int]) -> tuple[str, str]:
-    """What names the file of a row in a joined part, and the same for a ``file_id`` of the deletes.
+    """The SQL for the key of a row's file in a joined part, and for that of a delete's ``file_id``.
 
-    The second is NULL for a file of another part.
+    For a file of another part the second matches no row: it is NULL, or that file's own id.
     """
     if part.place.id_in is IdIn.FOLDER:
         return FILE_COLUMN, "file_id"
@@ -345,12 +348,12 @@ def _file_keys(part: DataPart, deleted: Container[int]) -> tuple[str, str]:
 
 
 def _numbers(numbers: Iterable[int]) -> str:
-    """The numbers as an array, in text that Spark parses as one word."""
+    """The numbers as an array, in a text that Spark parses as a single token."""
     return f"CAST(split('{','.join(map(str, numbers))}', ',') AS ARRAY<BIGINT>)"
 
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
-    """The value of ``column`` in a file that has it as ``written``; NULL in one without it."""
+    """The value of ``column`` in a file that stores it as ``written``; NULL if that is None."""
     wanted = as_stored(column.type)
     if written is None:
         return f"CAST(NULL AS {ddl_text(wanted)})"
@@ -358,7 +361,7 @@ def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) ->
 
 
 def _value(value: str, written: DataType, wanted: DataType, *, depth: int) -> str:
-    """``value`` of one type as another one, fields of structs found by their ids."""
+    """``value`` converted from one type to another. Fields of structs are matched by their ids."""
     if written == wanted:
         return value
     item = f"x{depth}"
@@ -398,9 +401,9 @@ def _field_value(value: str, written: StructField | None, field: StructField, de
 
 @dataclass(frozen=True, slots=True)
 class _Hidden:
-    """What a hidden table is: columns, the folder that Spark reads, and how.
+    """The content of a hidden table: its columns, the folder that Spark reads, and the options.
 
-    ``sizes`` has the bytes of each file by its path, None where they are not known.
+    ``sizes`` has the size of each file in bytes, by path; None if it is not known.
     """
 
     columns: tuple[ColumnDescriptor, ...]
@@ -411,7 +414,11 @@ class _Hidden:
 
 
 def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> Struct:
-    """The ``Table`` of a hidden table. Raises `ObjectNotFound`, `CorruptData`."""
+    """The ``Table`` of a hidden table.
+
+    Raises `ObjectNotFound` if the snapshot has no such part, `CorruptData` if a file does not match
+    its record.
+    """
     parts: Sequence[DataPart | DeletePart] = (
         snapshot.data if name.of == "data" else snapshot.deletes
     )
@@ -477,7 +484,7 @@ def _delete_table(snapshot: TableSnapshot, part: DeletePart) -> _Hidden:
 
 
 def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:
-    """The options by which Spark reads these files of a folder, and no others."""
+    """The options that make Spark read exactly these files of a folder."""
     names = [os.path.basename(path) for path in paths]
     if paths and folder not in (DATA_FOLDER, DELETES_FOLDER):
         listed = ",".join(map(_escaped, names))
@@ -487,24 +494,24 @@ def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[st
 
 
 def _pattern_of(names: Sequence[str]) -> str:
-    """A pattern for these names.
+    """Return a pattern that matches these names.
 
-    Spark compiles it for each plan: 30 ms for 2,000 whole names, 4 ms for these. Of 32 random
-    digits in a name it has 8. Another file with the same number in front, as the delete files of
-    one transaction have it, shares them in one case of four billion.
+    Spark compiles it for each plan: 30 ms for 2,000 whole names, 4 ms for this form. It contains 8
+    of the 32 random digits of a name. Another file with the same leading number (such as the delete
+    files of one transaction have) shares these digits in one case of four billion.
     """
     matches = [_UNIQUE_NAME.fullmatch(name) for name in names]
     patterns = [_escaped(name) for name, m in zip(names, matches, strict=True) if m is None]
     starts = [m[1] for m in matches if m is not None]
     if starts:
-        common = os.path.commonprefix(starts)  # noqa: RUF071  # it is meant: these are no paths
+        common = os.path.commonprefix(starts)  # noqa: RUF071  # intended: these are not paths
         rests = ",".join(start.removeprefix(common) for start in starts)
         patterns.append(f"{common}{{{rests}}}{'?' * 24}.parquet")
     return f"{{{','.join(patterns)}}}"
 
 
 def _escaped(text: str) -> str:
-    """``text`` where Hadoop takes it for a pattern."""
+    """``text`` escaped for a place where Hadoop expects a pattern."""
     return _GLOB.sub(r"\\\1", text)
 
 
@@ -513,7 +520,7 @@ def _below(location: str, folder: str) -> str:
 
 
 def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> None:
-    """Raise `CorruptData` unless each file is there, with its size where that is known."""
+    """Raise `CorruptData` unless each file exists and has its size, if the size is known."""
     if snapshot.root is None:
         return
     for path, size in sizes.items():

@@ -1,11 +1,11 @@
-"""Methods that read the statistics of columns of plain tables and their partitions.
+"""Methods that read the column statistics of plain tables and their partitions.
 
-A table or partition has one row of statistics in the object store, with those of all columns, so
-that they can be read as of a time, follow a rename, go with what they describe, and come back with
-it. They hold for a column as it was when they were stored: for one of another name or type there
-are none, and if the change of the column is undone there are some again.
+A table or partition has one row of statistics in the object store, with those of all columns. So
+statistics can be read as of a time, follow a rename, and are dropped and restored with the object
+that they describe. They are valid for the column as it was when they were stored: a column with
+another name or type has none, and if the change of the column is undone it has them again.
 
-A view has no statistics, and neither has a transactional table, which clients see as a view.
+Views have no statistics. Nor have transactional tables, which clients see as views.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableDescriptor
 
 DEFAULT_ENGINE = "hive"
-"""Whose statistics a request means that names no engine."""
+"""The engine whose statistics are meant if a request names none."""
 
 
 def _partition_keys(table: TableDescriptor) -> list[str]:
@@ -41,12 +41,15 @@ def _partition_keys(table: TableDescriptor) -> list[str]:
 
 
 def stored_name(name: str, keys: Sequence[str]) -> str:
-    """The name of a partition as it is stored. Raises `InvalidInput`, or Hive's exception."""
+    """Return the name of a partition as it is stored.
+
+    Raises `InvalidInput`, or ``MetaException`` if the name is empty.
+    """
     return partition_name(keys, partition_values(name, keys))
 
 
 class _Statistics:
-    """The statistics that a request asks for: of these columns of one table, by one engine."""
+    """The statistics that a request reads: of some columns of one table, by one engine."""
 
     def __init__(self, call: Call, scope: Scope, relation: Relation, columns: list[str]) -> None:
         self._call = call
@@ -59,16 +62,16 @@ class _Statistics:
         self._places = {name: place for place, name in enumerate(self.columns)}
 
     async def of_table(self) -> list[AnalyzedColumn]:
-        """What is known of the columns in the whole table."""
+        """Return the statistics of the columns in the whole table."""
         known = await self.of_stored([TABLE_STATISTICS])
         return known.get(TABLE_STATISTICS, [])
 
     async def of_partitions(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
-        """What is known of the columns in each of these partitions of which something is."""
+        """Return the statistics of the columns in each of these partitions that has any."""
         return await self.of_stored(await self.stored_names(names))
 
     async def stored_names(self, names: Collection[str]) -> list[str]:
-        """The names of partitions as they are stored, each once; without those that cannot be."""
+        """Return the names of partitions as they are stored, each once, without invalid names."""
         if len(names) > work.AT_ONCE:
             await off_loop()
         work.spend(len(names))
@@ -82,7 +85,7 @@ class _Statistics:
         return list(stored_names)
 
     async def of_stored(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
-        """As `of_partitions`, by names as they are stored."""
+        """Like `of_partitions`, by names as they are stored."""
         if self._table is None or not names or not self.columns:
             return {}
         columns = AnalyzableColumns(self._table)
@@ -93,20 +96,23 @@ class _Statistics:
         return {name: picked for name, picked in known.items() if picked}
 
     def _picked(self, known: Sequence[AnalyzedColumn]) -> list[AnalyzedColumn]:
-        # Not for each column that is asked for: a client may name any number.
+        # Not a loop over the requested columns: a client may name any number of them.
         places = self._places
         picked = [c for c in known if c.engine == self._engine and c.name in places]
         return sorted(picked, key=lambda column: places[column.name])
 
 
 async def _statistics(call: Call) -> _Statistics:
-    """What a ``TableStatsRequest`` or ``PartitionsStatsRequest`` asks. Raises `ObjectNotFound`."""
+    """Return what a ``TableStatsRequest`` or ``PartitionsStatsRequest`` asks for.
+
+    Raises `ObjectNotFound`.
+    """
     names = call.text("dbName"), call.text("tblName")
     return _Statistics(call, *await call.reader.relation(*names), call.texts("colNames"))
 
 
 def _summaries(known: Sequence[AnalyzedColumn]) -> list[bytes]:
-    """Structs that are encoded already."""
+    """Return structs that are already encoded."""
     return [column.summary for column in known]
 
 
@@ -126,7 +132,7 @@ async def get_partitions_statistics_req(call: Call) -> Struct:
 
 @reads("get_aggr_stats_for")
 async def get_aggr_stats_for(call: Call) -> Struct:
-    """The statistics of several partitions as one, and how many have those of all the columns."""
+    """Combine the statistics of several partitions; count those that have all the columns."""
     request = call.of("request")
     statistics = await _statistics(request)
     names = await statistics.stored_names(request.texts("partNames"))
@@ -161,14 +167,14 @@ async def _of_one_column(call: Call) -> _Statistics:
 
 
 async def statistics_of_table(call: Call, scope: Scope, relation: Relation) -> Struct | None:
-    """The ``ColumnStatistics`` of all columns of a table; None if nothing is known."""
+    """Return the ``ColumnStatistics`` of all columns of a table, or None if it has none."""
     columns = [column.name for column in relation.columns]
     known = await _Statistics(call, scope, relation, columns).of_table()
     return _described(scope.name, relation.name, known, part=None) if known else None
 
 
 def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None) -> Struct:
-    """The ``ColumnStatistics`` of one column. Raises `ObjectNotFound` if nothing is known."""
+    """Return the ``ColumnStatistics`` of one column. Raises `ObjectNotFound` if it has none."""
     schema, table = call.text("db_name"), call.text("tbl_name")
     if not known:
         of_part = "" if part is None else f"partName={part}, "
@@ -182,7 +188,7 @@ def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None
 def _described(
     schema: str, table: str, known: Sequence[AnalyzedColumn], *, part: str | None
 ) -> Struct:
-    """The ``ColumnStatistics`` of columns of a table, or of a partition."""
+    """Return the ``ColumnStatistics`` of columns of a table, or of a partition."""
     described: Struct = {
         "isTblLevel": part is None,
         "dbName": schema.lower(),

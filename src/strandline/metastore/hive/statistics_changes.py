@@ -1,7 +1,8 @@
-"""Methods that store and delete the statistics of columns, which `statistics` reads.
+"""Methods that store and delete the column statistics that `statistics` reads.
 
-Each call is one transaction: the statistics of all that it names, or of nothing. Which columns have
-some is said by the parameters of the table or partition too, set in the same transaction.
+Each call is one transaction: it stores the statistics of everything it names, or nothing. The
+parameters of the table or partition also list the columns that have statistics, and the same
+transaction sets them.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from strandline.model.descriptors import Properties
 from strandline.model.type_text import simple_string
 
 MAX_ROW_BYTES = 16 << 20
-"""Bytes of the statistics of all columns of one table or partition."""
+"""The most bytes of the statistics of all columns of one table or partition."""
 
 
 class _Update:
-    """Statistics by one engine that are stored in one transaction, read before it begins.
+    """Statistics by one engine that one transaction stores. They are read before it begins.
 
-    ``merges`` says that they are added to what is known, if that is accurate.
+    With ``merges`` they are added to the known statistics, if those are accurate.
     """
 
     def __init__(self, of: Partitioned, *, engine: str, merges: bool = False) -> None:
@@ -64,7 +65,7 @@ class _Update:
         self._sent: dict[str, dict[str, AnalyzedColumn]] = {}
 
     def add(self, name: str, statistics: Struct) -> None:
-        """Statistics of a partition of that name, or of the table. Raises `InvalidInput`."""
+        """Add the statistics of the named partition, or of the table. Raises `InvalidInput`."""
         if not statistics["statsObj"]:
             raise InvalidInput("the argument statsObj is missing: the statistics name no column")
         of_columns = self._sent.setdefault(name, {})
@@ -90,7 +91,7 @@ class _Update:
         )
 
     def store(self, call: Call) -> None:
-        """Raises `ObjectNotFound` if a partition does not exist; then nothing is stored."""
+        """Store them. Raises `ObjectNotFound` and stores nothing if a partition does not exist."""
         with suppress(_NothingToChange), call.metastore.store.change(
             self._of.table.id, author=call.user
         ) as change:  # fmt: skip
@@ -107,7 +108,7 @@ class _Update:
     def _staged(
         self, name: str, sent: dict[str, AnalyzedColumn], holder: _Holder, row: Row | None
     ) -> tuple[list[NewRow], list[int]] | None:
-        """What storing adds and removes; None if nothing of it can be merged."""
+        """Return the rows to add and the ids to remove, or None if nothing can be merged."""
         known = self._columns.valid(row)
         if self._merges:
             accurate = accurate_columns(dict(holder.parameters))
@@ -136,11 +137,11 @@ class _Update:
 
 
 class _NothingToChange(Exception):
-    """Leaves a change in which there is nothing to merge or to delete."""
+    """Raised to leave a change block in which there is nothing to merge or delete."""
 
 
 def _merged(old: AnalyzedColumn | None, new: AnalyzedColumn) -> AnalyzedColumn:
-    """What is known of a column by both; by the new one alone if they have different forms."""
+    """Combine two statistics of a column. If their forms differ, return the new one."""
     if old is None:
         return new
     before, after = decode_summary(old.summary), decode_summary(new.summary)
@@ -151,7 +152,10 @@ def _merged(old: AnalyzedColumn | None, new: AnalyzedColumn) -> AnalyzedColumn:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Whose parameters tell which statistics are accurate: a partition, or the table (None)."""
+    """A partition, or the table, whose parameters say which statistics are accurate.
+
+    ``row`` is None if the table has no such parameters yet.
+    """
 
     parameters: Properties
     row: Row | None
@@ -169,7 +173,7 @@ class _Holder:
 
 
 def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:
-    """The holders of these partitions, or of the table. Raises `ObjectNotFound`."""
+    """Return the holders for these partitions, or for the table. Raises `ObjectNotFound`."""
     if TABLE_STATISTICS in names:
         row = change.visible(RowKind.TABLE_PARAMETERS).get(PARAMETERS_NAME)
         parameters = () if row is None else row.as_(TableParametersRow).parameters
@@ -213,7 +217,7 @@ async def update_partition_column_statistics_req(call: Call) -> Struct:
 
 
 def _only(request: Call) -> Struct:
-    """The statistics of a request that may have those of one table or partition."""
+    """Return the statistics of a request that may have only those of one table or partition."""
     listed = request.structs("colStats")
     if len(listed) != 1 or request.args.get("needMerge"):
         raise InvalidInput(
@@ -247,7 +251,7 @@ async def set_aggr_stats_for(call: Call) -> bool:
 async def _set(
     call: Call, listed: Sequence[Struct], *, of_table: bool, merges: bool = False
 ) -> None:
-    """Store the statistics of a table, or of some of its partitions, all or nothing."""
+    """Store the statistics of a table, or of some of its partitions: all or none."""
     of = await _table(call, listed[0]["statsDesc"], of_table=of_table)
     engines = {s.get("engine") or call.args.get("engine") or DEFAULT_ENGINE for s in listed}
     if len(engines) > 1:
@@ -281,7 +285,7 @@ async def _table(call: Call, described: Struct, *, of_table: bool) -> Partitione
 
 
 def _part_name(of: Partitioned, name: str | None) -> str:
-    """The name of a partition as it is stored."""
+    """Return the name of a partition as it is stored."""
     if not name:
         raise meta_exception("Partition name is invalid. null")
     return stored_name(name, of.key_names)
@@ -317,10 +321,10 @@ async def _deleted_from(call: Call, missing: Callable[[str], Exception]) -> Part
 
 
 def _delete(call: Call, of: Partitioned, name: str, *, described: str) -> None:
-    """Delete the statistics of a column, or of all if the call names none; of an engine, or all.
+    """Delete the statistics of one column, or of all if the call names none; likewise by engine.
 
-    As in Hive, the parameters go on saying that they are accurate, and a column without statistics
-    is told from one whose statistics are old by asking for them.
+    As in Hive, the parameters continue to say that they are accurate. To tell a column without
+    statistics from a column with old ones, a client has to request them.
     """
     name_of_column, engine = call.args.get("col_name"), call.args.get("engine")
 

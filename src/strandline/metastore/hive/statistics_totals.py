@@ -1,12 +1,12 @@
-"""Statistics of a column in several partitions as one, also where only some partitions have any.
+"""Combines the statistics of a column in several partitions, even if only some have statistics.
 
-If all partitions have statistics, or only one has, the result is what `combined` makes of them. If
-some have none, Hive extrapolates, and its planner expects the result; this module does the same:
+If all partitions have statistics, or only one has, the result is that of `combined`. If some have
+none, Hive extrapolates, and its planner expects the result. This module does the same:
 
 * a total becomes the mean of the known ones, rounded down, times the number of partitions;
-* a bound, a length or a number of distinct values is taken to grow evenly between the partition
-  with the lowest and the one with the highest value, in the order in which the client names the
-  partitions. The result is its value at that end of the list towards which it grows. It is never
+* a bound, a length or a number of distinct values is assumed to grow linearly between the partition
+  with the lowest value and the one with the highest, in the order in which the client names the
+  partitions. The result is the value at that end of the list towards which it grows. It is never
   inside the known bounds.
 """
 
@@ -32,7 +32,7 @@ from strandline.metastore.hive.storage_descriptors import Struct
 
 
 class StatisticsTotal:
-    """The statistics of one column, added up partition by partition; all have the same form."""
+    """The sum of the statistics of one column, partition by partition; all have the same form."""
 
     def __init__(self) -> None:
         self._whole: Struct = {}
@@ -41,9 +41,9 @@ class StatisticsTotal:
         self._highs: dict[str, tuple[float, int]] = {}
 
     def add(self, summary: Struct, *, place: int | None) -> None:
-        """Add those of the partition that the client named at ``place``, counted from 0.
+        """Add the statistics of the partition that the client named at ``place``, from 0.
 
-        Places are not needed, and None, if all partitions have statistics.
+        ``place`` is None if all partitions have statistics: it is not needed then.
         """
         self._whole = combined(self._whole, summary) if self._parts else summary
         self._parts += 1
@@ -57,7 +57,7 @@ class StatisticsTotal:
             self._highs[name] = max(self._highs.get(name, (number, place)), (number, place))
 
     def over(self, places: int) -> Struct:
-        """The statistics of so many partitions. Needs one part at least."""
+        """Return the statistics of ``places`` partitions. At least one must have been added."""
         if not 1 < self._parts < places:
             return self._whole
         form = form_of(self._whole)
@@ -72,7 +72,7 @@ class StatisticsTotal:
         return {**self._whole, "statsData": {form: capped(form, values)}}
 
     def _extended(self, name: str, value: Any, rule: Rule, *, last: int) -> Any:
-        """What ``value`` becomes at the end of the line to which it grows."""
+        """Return ``value`` extrapolated to the end of the list towards which it grows."""
         (low, place_of_low), (high, place_of_high) = self._lows[name], self._highs[name]
         span = abs(place_of_high - place_of_low)
         if span == 0:
@@ -84,17 +84,17 @@ class StatisticsTotal:
         else:
             reach = last - place_of_low if rises else place_of_low
             extended = low + _share(high - low, reach, span)
-        # The first of two equals: Hive has a decimal in the scale to which it comes by this.
+        # The first of two equal values: Hive returns a decimal in the scale that results from this.
         return rule(_with_number(value, extended), value)
 
 
 def _share(width: float, reach: int, span: int) -> float:
-    """``width`` times ``reach`` by ``span``; whole if the width is."""
+    """``width`` times ``reach`` divided by ``span``; an integer if ``width`` is."""
     return width * reach // span if isinstance(width, int) else width * reach / span
 
 
 def _number(value: Any) -> float | None:
-    """A bound or a count as a number; None for one that is none."""
+    """Return a bound or a count as a number, or None if it has no finite one."""
     if isinstance(value, dict):
         if "unscaled" in value:
             unscaled = int.from_bytes(value["unscaled"], "big", signed=True)
@@ -108,7 +108,7 @@ def _number(value: Any) -> float | None:
 
 
 def _with_number(value: Any, number: float) -> Any:
-    """``value`` with another number in it; as it is if the protocol cannot carry that."""
+    """Return ``value`` with another number in it, or unchanged if the protocol cannot carry it."""
     if isinstance(number, int):
         number = max(min(number, LARGEST), -LARGEST - 1)
     elif not isfinite(number):

@@ -1,18 +1,19 @@
-"""Statistics of columns as values: what is accepted, how two become one, what is accurate.
+"""Column statistics as values: which are accepted, how two are combined, which are accurate.
 
-A ``ColumnStatisticsObj`` has the statistics of one column in one of the forms of the protocol, by
-the type of the column. Statistics of two parts of a table become those of both by one rule for each
-number, whether a client adds to what is known (``needMerge``) or asks for several partitions as
-one: bounds are the outer ones, counts are sums, lengths and numbers of distinct values the larger
-one. Values may be in both parts, so the sum of two numbers of distinct values would be an upper
-bound, and Hive takes the lower one. Bit vectors and histograms, from which Hive 4 knows more, are
-kept as they were sent and are not read: where two become one there are none.
+A ``ColumnStatisticsObj`` has the statistics of one column, in one of the protocol's forms, which
+depends on the type of the column. Statistics of two parts of a table are combined by one rule per
+number, both when a client adds to the known statistics (``needMerge``) and when it asks for several
+partitions as one. The result has the outer bounds, the sum of counts, and the larger length and
+number of distinct values. Both parts may contain the same values, so the sum of two numbers of
+distinct values would be an upper bound; Hive uses the lower bound. Bit vectors and histograms, from
+which Hive 4 derives more, are stored as they were sent and are not read. A combination of two
+statistics has none.
 
-A count of −1 says "not known", as Impala writes it; a sum with it is not known either. A sum ends
-at the largest number that the protocol can carry.
+A count of −1 means "not known", as Impala writes it; a sum that includes it is not known either. A
+sum is capped at the largest number that the protocol can carry.
 
-Which columns have statistics that are those of the present rows is a parameter of the table or
-partition, `ACCURATE`. Hive's clients keep it true: who writes rows takes it away.
+A parameter of the table or partition, `ACCURATE`, lists the columns whose statistics match the
+present rows. Hive's clients maintain it: a client that writes rows removes it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from strandline.model.types import (
 
 ACCURATE = "COLUMN_STATS_ACCURATE"
 MAX_COLUMN_BYTES = 64 << 10
-"""Bytes of the statistics of one column, bit vectors included, in the binary protocol."""
+"""The most bytes of the statistics of one column, with bit vectors, in the binary protocol."""
 
 COLUMNS_OF_A_THING = 20
 UNKNOWN = -1
@@ -64,7 +65,7 @@ LARGEST = (1 << 63) - 1
 """The largest number that the protocol can carry."""
 _OBJECT = "ColumnStatisticsObj"
 
-Rule = Callable[[Any, Any], Any]  # bounds are of several types: hence Any
+Rule = Callable[[Any, Any], Any]  # bounds have several types: hence Any
 
 
 def total(left: int, right: int) -> int:
@@ -72,7 +73,7 @@ def total(left: int, right: int) -> int:
 
 
 def lower(left: Any, right: Any) -> Any:
-    return left if _order(left) <= _order(right) or right != right else right  # NaN is no bound
+    return left if _order(left) <= _order(right) or right != right else right  # NaN is not a bound
 
 
 def _higher(left: Any, right: Any) -> Any:
@@ -80,11 +81,11 @@ def _higher(left: Any, right: Any) -> Any:
 
 
 def _order(bound: Any) -> Any:
-    """What compares as the bound does. A decimal is a pair of integers, compared exactly."""
+    """Return a value that compares like the bound. Decimals become integers, which are exact."""
     if not isinstance(bound, dict):
         return bound
     if "unscaled" in bound:
-        # 10 to the largest scale of a decimal: so all of them compare as integers.
+        # Scaled to the largest scale of a decimal, so that all of them compare as integers.
         unscaled = int.from_bytes(bound["unscaled"], "big", signed=True)
         return unscaled * 10 ** (MAX_SCALE - bound["scale"])
     return next(iter(bound.values()), 0)
@@ -109,7 +110,7 @@ FORMS: Mapping[str, Mapping[str, Rule]] = {
     "binaryStats": _MEASURED,
 }
 _WHOLE = ("longStats", "dateStats")
-"""Between whole numbers there is room for so many values and no more."""
+"""Forms with whole numbers, whose bounds limit the number of distinct values."""
 _BY_TYPE: Mapping[DataType, tuple[str, ...]] = {
     **dict.fromkeys((TINYINT, SMALLINT, INT, BIGINT), ("longStats",)),
     **dict.fromkeys((FLOAT, DOUBLE), ("doubleStats",)),
@@ -121,7 +122,7 @@ _BY_TYPE: Mapping[DataType, tuple[str, ...]] = {
 
 
 def _forms_of(data_type: DataType) -> Collection[str]:
-    """The forms that statistics of a column of that type may have, first the usual one."""
+    """The forms that statistics of a column of that type may have, the usual one first."""
     if isinstance(data_type, DecimalType):
         return ("decimalStats",)
     if isinstance(data_type, StringType | CharType | VarcharType):
@@ -130,15 +131,15 @@ def _forms_of(data_type: DataType) -> Collection[str]:
 
 
 def form_of(summary: Struct) -> str:
-    """The form of the statistics of a column."""
+    """Return the form of the statistics of a column."""
     (form,) = summary["statsData"]
     return str(form)
 
 
 def read_summary(sent: Struct, column: ColumnDescriptor) -> Struct:
-    """The statistics of ``column`` that a client sent, names in lower case.
+    """Return the statistics of ``column`` that a client sent, with names in lower case.
 
-    Raises `InvalidInput` for those that no column of its type can have.
+    Raises `InvalidInput` if no column of its type can have them.
     """
     forms, data = _forms_of(column.type), sent["statsData"]
     if len(data) != 1 or not data.keys() <= set(forms):
@@ -172,7 +173,7 @@ def _check_count(value: float, name: str, column: ColumnDescriptor) -> None:
 
 
 def encode_summary(summary: Struct) -> bytes:
-    """The statistics of a column as they are stored. Raises `InvalidInput` if they are too long."""
+    """Encode the statistics of a column for storage. Raises `InvalidInput` if they are too long."""
     encoded = HIVE_CODEC.encode_struct(_OBJECT, summary)
     if len(encoded) > MAX_COLUMN_BYTES:
         raise InvalidInput(
@@ -183,12 +184,12 @@ def encode_summary(summary: Struct) -> bytes:
 
 
 def decode_summary(encoded: bytes) -> Struct:
-    """What `encode_summary` encoded."""
+    """Decode the result of `encode_summary`."""
     return HIVE_CODEC.decode_struct(_OBJECT, encoded)
 
 
 def combined(left: Struct, right: Struct) -> Struct:
-    """The statistics of both parts of a column; both have the same form."""
+    """Combine the statistics of two parts of a column, which must have the same form."""
     form = form_of(left)
     values, others = left["statsData"][form], right["statsData"][form]
     of_both: Struct = {}
@@ -201,28 +202,28 @@ def combined(left: Struct, right: Struct) -> Struct:
 
 
 def capped(form: str, values: Struct) -> Struct:
-    """The values with no more distinct ones than there is room for between the bounds."""
+    """Limit the number of distinct values to the number of values between the bounds."""
     if form not in _WHOLE or not values.keys() >= {"lowValue", "highValue"}:
         return values
     width = _order(values["highValue"]) - _order(values["lowValue"]) + 1
     return {**values, "numDVs": min(values["numDVs"], max(width, 0))}
 
 
-# -- of which columns
+# -- the columns that have statistics
 
 
 class AnalyzableColumns:
-    """Those of a table, as it is at some point in history; partition keys have no statistics."""
+    """The columns of one version of a table that can have statistics: all but partition keys."""
 
     def __init__(self, table: TableDescriptor) -> None:
         self._by_name = {column.name.lower(): column for column in plain_columns_of(table)}
 
     def get(self, name: str) -> ColumnDescriptor | None:
-        """The column of that name, in any case."""
+        """Return the column of that name, in any case, or None."""
         return self._by_name.get(name.lower())
 
     def valid(self, row: Row | None) -> list[AnalyzedColumn]:
-        """What a row says of columns that still are as they were when it was found out."""
+        """Return the statistics in a row whose columns have not changed since they were stored."""
         if row is None:
             return []
         columns = row.as_(StatisticsRow).columns
@@ -239,7 +240,7 @@ class AnalyzableColumns:
 
 
 def changed_columns(before: TableDescriptor, after: TableDescriptor) -> frozenset[str]:
-    """The names of the columns whose statistics do not hold any more."""
+    """Return the names of the columns whose statistics do not hold any more."""
 
     def known(table: TableDescriptor) -> set[tuple[int, str, DataType]]:
         return {(c.id, c.name.lower(), c.type) for c in plain_columns_of(table)}
@@ -247,23 +248,23 @@ def changed_columns(before: TableDescriptor, after: TableDescriptor) -> frozense
     return frozenset(name for _, name, _ in known(before) - known(after))
 
 
-# -- which are accurate
+# -- the columns whose statistics are accurate
 
 
 def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
-    """The columns whose statistics are those of the present rows."""
+    """Return the columns whose statistics match the present rows."""
     return frozenset(_read(parameters)[1])
 
 
 def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
-    """The parameters after statistics of these columns were stored."""
+    """Return the parameters after statistics of these columns were stored."""
     kept = dict(parameters)
     basic, known = _read(kept)
     return properties(kept | {ACCURATE: _text(basic, known | set(columns))})
 
 
 def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
-    """The parameters after the statistics of these columns came to nothing."""
+    """Return the parameters after the statistics of these columns became invalid."""
     kept = dict(parameters)
     basic, known = _read(kept)
     if known.isdisjoint(columns):
@@ -272,9 +273,10 @@ def without_accurate(parameters: Properties, columns: Collection[str]) -> Proper
 
 
 def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
-    """Whether the counts of the table are accurate, and which columns are.
+    """Return whether the counts of the table are accurate, and the columns that are.
 
-    What is not in Hive's form says nothing, but "true", which older releases of Hive wrote.
+    A text that is not in Hive's format names nothing as accurate, except "true", which older
+    releases of Hive wrote: then the counts are.
     """
     text = parameters.get(ACCURATE, "")
     try:

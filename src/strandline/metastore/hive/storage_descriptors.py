@@ -1,10 +1,10 @@
 """Hive's storage descriptors: how the files of a table or a partition are read.
 
-Hive's descriptor repeats the columns and the location. Here the columns belong to the table, and a
-location is a fact of its own; what remains is `StorageFormat`. It has columns only if those of the
-client differ from the table's columns in Hive's spelling: Hive writes ``decimal`` and
-``decimal(10,0)`` for one type and keeps the case of names inside a struct, and for a table that
-Hive cannot read Spark declares one placeholder column.
+Hive's descriptor repeats the columns and the location. Here the columns belong to the table, and
+the location is stored separately; the rest is `StorageFormat`. It has columns only if those of the
+client differ from the table's columns in Hive's spelling. Hive writes both ``decimal`` and
+``decimal(10,0)`` for one type, and keeps the case of names inside a struct. For a table that Hive
+cannot read, Spark declares one placeholder column.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from strandline.model.types import ATOMIC_TYPES, DataType
 HiveColumn = tuple[str, str, str | None]
 """Name in lower case, type in Hive's spelling, comment."""
 
-# Structs of the protocol are dicts of values of as many types as it has: hence Any, here and below.
+# Structs of the protocol hold values of as many types as it has: hence Any, here and below.
 Struct = dict[str, Any]
 
 NO_COMMENT = "from deserializer"
-"""The comment that Hive's client invents for a column that it has from the class of a SerDe."""
+"""The comment that Hive's client invents for a column that comes from the class of a SerDe."""
 
 PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", NO_COMMENT),)
-"""What Spark declares where Hive cannot spell the columns or read the files."""
+"""The columns that Spark declares if Hive cannot spell the columns or read the files."""
 
 
 class Column(Protocol):
-    """A column, defined or described."""
+    """A column, from a definition or a descriptor."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class Column(Protocol):
 
 
 def hive_columns(columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
-    """The columns in Hive's spelling; `PLACEHOLDER_COLUMNS` if one of them has none."""
+    """Return the columns in Hive's spelling, or `PLACEHOLDER_COLUMNS` if one has no spelling."""
     spelled = []
     for column in columns:
         text = hive_string(column.type)
@@ -56,7 +56,7 @@ def hive_columns(columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
 
 
 def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn, ...]:
-    """The columns that a client declared, names in lower case."""
+    """Return the columns that a client declared, with names in lower case."""
     return tuple(
         (field.get("name", "").lower(), field.get("type", ""), field.get("comment"))
         for field in fields or ()
@@ -66,15 +66,15 @@ def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn,
 def declared_columns(
     fields: Sequence[Mapping[str, Any]] | None, columns: Sequence[Column]
 ) -> tuple[HiveColumn, ...] | None:
-    """A client's columns, if they must be kept beside ``columns``; else None."""
+    """Return a client's columns if they must be stored in addition to ``columns``, else None."""
     declared = read_fields(fields)
     return None if declared == hive_columns(columns) else declared
 
 
 def shown_columns(storage: StorageFormat, columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
-    """The columns as a Hive client sees them.
+    """Return the columns as a Hive client sees them.
 
-    The type that a client declared for a column is shown until the column gets another type.
+    The type that a client declared for a column is shown until the type of the column changes.
     """
     derived = hive_columns(columns)
     declared = storage.hive_columns
@@ -100,7 +100,7 @@ def _means(declared: str | None, text: str) -> bool:
 
 
 def field_structs(columns: Sequence[HiveColumn]) -> list[Struct]:
-    """``FieldSchema`` structs."""
+    """Return ``FieldSchema`` structs."""
     return [
         {"name": name, "type": text} if comment is None else
         {"name": name, "type": text, "comment": comment}
@@ -114,9 +114,9 @@ def read_storage(
     hive_columns: tuple[HiveColumn, ...] | None = None,
     locations: Sequence[str] = (),
 ) -> StorageFormat:
-    """The format that a client described. ``locations`` are the table's, present and next.
+    """Return the format that a client described. ``locations`` are the table's, present and next.
 
-    The serde parameter ``path`` of Spark repeats the table's location, which is kept once.
+    Spark's serde parameter ``path`` repeats the table's location, which is stored once.
 
     Raises `UnsupportedOperation` for skewed tables, whose folders follow another rule.
     """
@@ -156,7 +156,7 @@ def storage_struct(
     location: str | None,
     table_location: str | None,
 ) -> Struct:
-    """A ``StorageDescriptor``. ``location`` is left out if None, as for views."""
+    """Return a ``StorageDescriptor``. If ``location`` is None, as for views, it is left out."""
     serde: Struct = {"parameters": _serde_parameters(storage, table_location)}
     if storage.serde_name is not None:
         serde["name"] = storage.serde_name
@@ -205,9 +205,9 @@ _FIRST_WORDS = frozenset(
 
 
 def parse_column_type(text: str, *, of: str = "column") -> DataType:
-    """The type of a column that a Hive client declared, or of what else the message calls it.
+    """Return the type of a column that a Hive client declared. ``of`` names it in the message.
 
-    Hive's names of types are in lower case. Raises `InvalidInput` in Hive's words.
+    Hive's type names are in lower case. Raises `InvalidInput` with Hive's message.
     """
     first = text.split("<", 1)[0].split("(", 1)[0].strip()
     try:

@@ -59,7 +59,7 @@ from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
 
 CASCADE = "CASCADE"
-"""In the environment context of an alter: the partitions get the columns of the table too."""
+"""A key in the environment context of an alter: the partitions get the table's columns too."""
 
 
 @changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
@@ -91,7 +91,7 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     commands = [_creation(call, schema_name, client, default=default)]
     constraints = read_constraints(call.args)
     if constraints:
-        with suppress(ObjectNotFound):  # the command says so, and knows the table itself
+        with suppress(ObjectNotFound):  # the command reports it, and can see the new table itself
             await require_parents(call, constraints)
         commands.append(AddConstraints(schema=schema_name, table=sent, constraints=constraints))
         if call.reader.catalog.relation(schema_name, sent) is not None:
@@ -132,7 +132,7 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
 
 
 def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
-    """The dropped table that has ``place``. Raises `InvalidInput` if a present one has it."""
+    """The dropped table that has ``place``, or None. Raises `InvalidInput` if one in use has it."""
     catalog = call.metastore.catalogs.latest_catalog()
     call.metastore.projector.project_up_to(catalog.version)
     at = call.folders.place(place)
@@ -147,7 +147,7 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
 
 
 def _make_folder(call: Call, location: str | None) -> None:
-    """Make the folder of an external table, where a node may: some clients do not make it."""
+    """Create the folder of an external table, if the node may: some clients do not create it."""
     if location is not None and call.folders.may_make(location):
         with suppress(StrandlineError):
             call.folders.make(location)
@@ -258,7 +258,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
-    """Set the counted parameters, and the time of that."""
+    """Set the counted parameters, and the time of the last change."""
     now = str(system_wall_clock() // 1000)
     dated = properties({LAST_DDL_TIME: now} | dict(counted))
     call.metastore.store.set_parameters(table.id, dated, author=call.user)

@@ -1,11 +1,11 @@
-"""Hive's ``Table`` structs, to definitions of the catalog and back.
+"""Conversion between Hive's ``Table`` structs and definitions of the catalog.
 
 `read_table` splits the ``Table`` that a client sends into a definition, counted parameters and a
 location, by the rule in `strandline.metastore.hive.parameters`. `table_struct` and `view_struct`
-make the ``Table`` that a client gets, from a descriptor and from the two facts that the object
-store has. A table that is created and read again is what Hive 2.3 would answer: names in lower
-case, but Spark's schema in its own case; type and ``EXTERNAL`` in agreement; fields that the client
-did not set as Hive sets them.
+build the ``Table`` that a client gets, from a descriptor and from the two facts that the object
+store has. A table that is created and read again has the form that Hive 2.3 would return: names in
+lower case, except in Spark's schema; type and ``EXTERNAL`` that agree; and Hive's defaults in the
+fields that the client did not set.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ TABLE_TYPES = (
     "INDEX_TABLE",
     "MATERIALIZED_VIEW",
 )
-"""All types that Hive knows. No table here is of the last two."""
+"""All types that Hive knows. No table here has one of the last two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTable:
     """A table or view as a client described it.
 
-    ``location`` is None if the client named none, and for views.
+    ``location`` is None for a view, or if the client named no location.
     """
 
     definition: TableDefinition | ViewDefinition
@@ -80,7 +80,7 @@ class ClientTable:
 
 
 def table_type_of(table: Mapping[str, Any]) -> str:
-    """The type of a client's table by Hive's rule: ``EXTERNAL`` = TRUE decides, not the type.
+    """Return the type of a client's table. As in Hive, ``EXTERNAL`` = TRUE overrides the type.
 
     Raises `UnsupportedOperation` for types that do not exist here.
     """
@@ -105,10 +105,10 @@ def read_table(
     shown: Mapping[str, Any] | None = None,
     next_location: str | None = None,
 ) -> ClientTable:
-    """What a client's ``Table`` says. ``default_location`` is where it lies if it names no place.
+    """Read a client's ``Table``. ``default_location`` is used if it names no location.
 
-    For an alter, ``shown`` is the table as it stands and ``next_location`` where it will lie
-    after it. Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`.
+    For an alter, ``shown`` is the table before it and ``next_location`` the table's location after
+    it. Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`.
     """
     sd = table.get("sd")
     if sd is None:
@@ -172,7 +172,7 @@ def read_table(
 def _columns(
     table: Mapping[str, Any], schema: SparkSchema | None
 ) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
-    """All columns, partition columns last, and the names of the partition columns."""
+    """Return all columns, partition columns last, and the names of the partition columns."""
     keys = read_fields(table.get("partitionKeys"))
     if schema is not None:
         names = schema.partition_columns
@@ -196,9 +196,9 @@ def _columns(
 def _followed(
     schema: SparkSchema, table: Mapping[str, Any], shown: Mapping[str, Any]
 ) -> SparkSchema:
-    """Spark's schema with the changes that a client made in Hive's columns.
+    """Apply the changes that a client made in Hive's columns to Spark's schema.
 
-    Such a client changes Hive's columns, and sends Spark's schema back as it got it.
+    Such a client changes Hive's columns, and returns Spark's schema as it received it.
     """
     declared = read_fields(table["sd"].get("cols"))
     if declared == read_fields(shown["sd"]["cols"]) or declared == PLACEHOLDER_COLUMNS:
@@ -218,18 +218,18 @@ def _followed(
 
 
 def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
-    """The partition columns of a table, in their order."""
+    """Return the partition columns of a table, in order."""
     count = len(table.partition_columns)
     return table.columns[len(table.columns) - count :] if count else ()
 
 
 def plain_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
-    """The columns of a table that do not partition it."""
+    """Return the columns of a table that are not partition columns."""
     return table.columns[: len(table.columns) - len(table.partition_columns)]
 
 
 def partition_key_structs(table: TableDescriptor) -> list[Struct]:
-    """``FieldSchema`` structs of the partition columns."""
+    """Return ``FieldSchema`` structs of the partition columns."""
     return field_structs(
         [
             (key.name.lower(), hive_string(key.type) or simple_string(key.type), key.comment)
@@ -241,7 +241,7 @@ def partition_key_structs(table: TableDescriptor) -> list[Struct]:
 def table_struct(
     table: TableDescriptor, *, schema: str, location: str, counted: Properties
 ) -> Struct:
-    """The ``Table`` of a plain table that a client sees under the schema name ``schema``."""
+    """Return the ``Table`` of a plain table, as a client sees it in the schema named ``schema``."""
     location = hadoop_location(location)
     parameters = _shown_parameters(table, counted)
     if table.provider != HIVE_PROVIDER:
@@ -268,7 +268,7 @@ def table_struct(
 
 
 def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
-    """The ``Table`` of a view that a client sees under the schema name ``schema``."""
+    """Return the ``Table`` of a view, as a client sees it in the schema named ``schema``."""
     parameters = _shown_parameters(view, ())
     if parameters.get(SCHEMA) == DERIVED:
         del parameters[SCHEMA]

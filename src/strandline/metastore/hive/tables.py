@@ -37,11 +37,11 @@ from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 
 _TABLES_AT_ONCE = 10
-"""Tables of which an answer is made on the event loop; each costs as much as many names."""
+"""The most tables that are answered on the event loop; each costs as much as many names."""
 
 
 def shown_type(scope: Scope, relation: Relation) -> str:
-    """The type of table that clients see."""
+    """Return the table type that clients see."""
     if isinstance(relation, ViewDescriptor) or scope.shows_as_view(relation):
         return VIRTUAL_VIEW
     external = relation.kind is TableKind.EXTERNAL or relation.transactional
@@ -77,7 +77,7 @@ async def get_table_req(call: Call) -> Struct:
 
 @reads("get_tables")
 async def get_tables(call: Call) -> list[str]:
-    """The names that match a pattern; none if the schema does not exist."""
+    """Return the names that match a pattern; none if the schema does not exist."""
     scope = await call.reader.find_scope(call.text("db_name"))
     return [] if scope is None else await _names(call, scope, call.args.get("pattern"))
 
@@ -102,7 +102,7 @@ async def get_tables_by_type(call: Call) -> list[str]:
 
 @reads("get_table_names_by_filter")
 async def get_table_names_by_filter(call: Call) -> list[str]:
-    """The names of the tables that a filter on owner, last access and parameters chooses."""
+    """Return the names of the tables that a filter on owner, last access and parameters chooses."""
     text = call.args.get("filter")
     if text is None:
         raise invalid_operation("null cannot apply null filter")
@@ -120,7 +120,7 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
 
 @reads("get_table_meta")
 async def get_table_meta(call: Call) -> list[Struct]:
-    """Type and comment of the tables that match, in all schemas that match."""
+    """Return type and comment of the matching tables in all matching schemas."""
     await off_loop()
     point = call.reader.present
     patterns = call.args.get("db_patterns")
@@ -149,7 +149,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
 
 @reads("get_table_objects_by_name")
 async def get_table_objects_by_name(call: Call) -> list[Struct]:
-    """Of the tables that are named those that exist and that the user may read, each once."""
+    """Return those of the named tables that exist and that the user may read, each once."""
     name = call.text("dbname")
     if call.args.get("tbl_names") is None:
         raise invalid_operation(f"{name} cannot find null tables")
@@ -185,13 +185,13 @@ async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struc
 
 @reads("get_fields", "get_fields_with_environment_context")
 async def get_fields(call: Call) -> list[Struct]:
-    """The columns without the partition keys."""
+    """Return the columns without the partition keys."""
     return await _columns(call, call.text("db_name"), call.text("table_name"), keys=False)
 
 
 @reads("get_schema", "get_schema_with_environment_context")
 async def get_schema(call: Call) -> list[Struct]:
-    """The columns, partition keys last."""
+    """Return the columns, partition keys last."""
     return await _columns(call, call.text("db_name"), call.text("table_name"), keys=True)
 
 
@@ -224,7 +224,7 @@ _PARAMETER = "hive_filter_field_params__"
 
 
 def table_chooser(text: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether a ``Table`` is chosen by the filter ``text``. Raises `InvalidInput`."""
+    """Return a function that tells whether ``text`` chooses a ``Table``. Raises `InvalidInput`."""
     expression = parse_filter(text)
     keys = list(dict.fromkeys(_keys(expression)))
     chooses = bind_filter(expression, [(key, _type(key)) for key in keys])

@@ -1,13 +1,13 @@
-"""What a client of the Hive protocol may do with a transactional table, beside reading it.
+"""What a client of the Hive protocol may do with a transactional table, besides reading it.
 
-It reads a view (`snapshot_views`), and Spark itself refuses to write to one. It may set parameters
-and the comment, rename the table and drop it. Everything else is refused with what to do: columns
-are changed, and rows written, with strandline's own session.
+The client sees a view (`snapshot_views`), and Spark itself refuses to write to a view. A client may
+set parameters and the comment, rename the table and drop it. Everything else is refused, with a
+message that says what to do: strandline's own session changes columns and writes rows.
 
-In events, the table is an external one in Hive's sense, without a ``transactional`` parameter, of a
-format that does not exist (`READ_INSTEAD`): who reads events finds no format to read the files by.
+In events, the table is an external table in Hive's sense, without a ``transactional`` parameter.
+Its format does not exist (`READ_INSTEAD`), so a client that reads events cannot read the files.
 
-A schema with a transactional table is not dropped with CASCADE, which names no table.
+A schema with a transactional table cannot be dropped with CASCADE, which names no table.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ READ_INSTEAD = "This is a transactional table: read and write it with strandline
 _STORAGE = StorageFormat(
     input_format=READ_INSTEAD,
     output_format=READ_INSTEAD,
-    # A class that Hive's client has: without it, it shows no columns.
+    # A class that Hive's client has: without one, the client shows no columns.
     serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
 )
 
@@ -59,7 +59,7 @@ def transactional_struct(
     location: str,
     counted: Properties,
 ) -> Struct:
-    """The ``Table`` of a transactional table in an event. All its columns are plain ones."""
+    """Return the ``Table`` of a transactional table in an event. All its columns are plain ones."""
     hidden = {TRANSACTIONAL, SCHEMA, EXTERNAL}
     shown = replace(
         table,
@@ -127,9 +127,9 @@ def refuse_cascade(catalog: Catalog, schema: str) -> None:
 def redefined(
     old: TableDescriptor, request: Mapping[str, Any], wanted: ClientTable, *, name: str
 ) -> TableDefinition:
-    """The definition that an alter of a transactional table asks for. ``wanted`` is the request.
+    """Return the definition that an alter of a transactional table requests; ``wanted`` is parsed.
 
-    Raises `UnsupportedOperation` for what such a client may not change.
+    Raises `UnsupportedOperation` if the alter changes what such a client may not change.
     """
     view = wanted.definition
     if not isinstance(view, ViewDefinition) or not view.expanded_text.startswith(MARK):
@@ -164,7 +164,7 @@ def _as_defined(column: ColumnDescriptor) -> ColumnDefinition:
 
 
 def _kept_properties(old: TableDescriptor, sent: Properties) -> Properties:
-    """The properties that the client sent, without those of a view, and those it does not see."""
+    """The properties that the client sent, without those of a view, and those hidden from it."""
     own = {name: value for name, value in sent if not name.startswith(NOT_OF_A_TABLE)}
     hidden = {name: value for name, value in old.properties if name in (TRANSACTIONAL, SCHEMA)}
     return properties(own | hidden)

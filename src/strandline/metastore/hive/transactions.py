@@ -1,16 +1,17 @@
-"""Transactions, for engines that know Hive's; `strandline.transactions` keeps them.
+"""Methods on transactions for engines that use Hive's; `strandline.transactions` stores them.
 
-A client opens transactions, has write ids of tables allocated for them, commits or aborts them, and
-says now and then that it lives. A reader asks once which transactions are open, makes a list of
-that, and asks by this list which writes of each table are valid. They are the transactions that
-`strandline.metastore.interface.Session` has too: one may begin here and stage files there.
+A client opens transactions, allocates write ids of tables for them, sends heartbeats, and commits
+or aborts them. A reader asks once for the list of open transactions, and with this list asks which
+writes of each table are valid. `strandline.metastore.interface.Session` has the same transactions:
+a transaction may begin here and stage files there.
 
 Replays are answered as Hive answers them: a second commit of a committed transaction succeeds, and
-so does a second abort of an aborted one. To abort what is committed is a `NoSuchTxnException`, to
-commit what is aborted a `TxnAbortedException`, as is a commit that comes second in a conflict.
+so does a second abort of an aborted one. An abort of a committed transaction raises
+``NoSuchTxnException``. A commit of an aborted transaction raises ``TxnAbortedException``, and so
+does the commit that loses a conflict.
 
-Where privileges are enforced, a transaction is its user's own, and a user gets write ids of tables
-that it may write, and the lists of those that it may read.
+Where privileges are enforced, a transaction belongs to its user. A user gets write ids only for
+tables that it may write, and lists of write ids only for tables that it may read.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ from strandline.transactions import (
 from strandline.transactions.transactions import MAX_BATCH
 
 NO_AGENT = "Unknown"
-"""The agent of a client that names none: the protocol's default."""
+"""The agent of a client that does not name one: the protocol's default."""
 
 MAX_RANGE = 10_000
-"""How many ids `heartbeat_txn_range` takes at most."""
+"""The most ids that `heartbeat_txn_range` accepts."""
 MAX_SHOWN = work.IN_THREAD
-"""How many open transactions `get_open_txns_info` shows at most, the oldest."""
+"""The most open, and the most aborted, transactions in `get_open_txns_info`: the oldest ones."""
 MAX_TABLES = 10_000
-"""How many tables `get_valid_write_ids` takes at most."""
+"""The most tables that `get_valid_write_ids` accepts."""
 MAX_IDS = 2_000_000
-"""How many ids `get_valid_write_ids` goes over at most: those of the list it is given, for each
-table, and those that it answers."""
+"""The most ids that `get_valid_write_ids` processes: those of the given list, for each table, and
+those that it answers."""
 
 _DEFAULT, _READ_ONLY = 0, 2
-"""Types of a transaction, as the protocol numbers them. Those of Hive's own chores are not kept."""
+"""Transaction types, as the protocol numbers them. Types of Hive's own maintenance are refused."""
 _STATES = {TransactionState.COMMITTED: 1, TransactionState.ABORTED: 2, TransactionState.OPEN: 3}
 
 
@@ -144,7 +145,7 @@ async def heartbeat_txn_range(call: Call) -> Struct:
     return {"aborted": sorted(beaten.aborted), "nosuch": sorted(beaten.missing | beaten.committed)}
 
 
-# -- which are open
+# -- open transactions
 
 
 @writes("get_open_txns", "get_open_txns_req")
@@ -198,7 +199,7 @@ async def allocate_table_write_ids(call: Call) -> Struct:
     _refuse_replication(asked)
     txn_ids, transactions = asked.get("txnIds") or [], call.metastore.transactions
     write_ids = table_id = None
-    with suppress(StrandlineError):  # another node may just have made or granted it
+    with suppress(StrandlineError):  # another node may just have created it, or granted access
         table_id = await _writable_table(call, asked)
     if len(txn_ids) == 1 and table_id is not None:
         write_ids = await result_of(
@@ -223,7 +224,7 @@ async def allocate_table_write_ids(call: Call) -> Struct:
 
 
 async def _writable_table(call: Call, asked: Struct) -> int:
-    """The id of the table that is to be written."""
+    """Return the id of the table to write. Raises `UnsupportedOperation` unless it is one."""
     scope, table = await call.reader.relation(asked["dbName"], asked["tableName"], need=WRITING)
     if scope.is_past or not isinstance(table, TableDescriptor):
         raise UnsupportedOperation(
@@ -279,7 +280,7 @@ async def _valid_write_ids(
 async def _write_ids_of(
     call: Call, full_name: str, txns: ValidTxnList | None, write_id: int | None
 ) -> ValidWriteIdList:
-    """The list of a table; as in Hive, one without any id for a table that was never written."""
+    """The write ids of a table. As in Hive, the list is empty for a table never written."""
     schema, _, name = full_name.rpartition(".")
     schema = schema.removeprefix(f"{DEFAULT_DATABASE}.")
     try:
@@ -300,7 +301,7 @@ async def _write_ids_of(
 
 
 def aborted_bits(ids: Sequence[int], aborted: frozenset[int]) -> bytes:
-    """A bit for each id, the lowest of a byte first, without zeros at the end: as Java writes."""
+    """One bit per id, lowest bit of a byte first, without trailing zero bytes, as Java writes."""
     bits = bytearray(len(ids) // 8 + 1)
     for position, number in enumerate(ids):
         if number in aborted:
@@ -312,12 +313,12 @@ def aborted_bits(ids: Sequence[int], aborted: frozenset[int]) -> bytes:
 
 
 def owner_of_transactions(call: Call) -> str | None:
-    """Whose transactions the user may use: its own; None: those of all users."""
+    """The user whose transactions the user may use: itself, or None for those of all users."""
     return None if call.reader.access.free else call.user
 
 
 def _refuse_replication(asked: Struct) -> None:
-    """Refuse what asks for the transactions of another metastore to be repeated here."""
+    """Refuse a request to replicate transactions of another metastore here."""
     if asked.get("replPolicy") or asked.get("replSrcTxnIds") or asked.get("srcTxnToWriteIdList"):
         raise UnsupportedOperation(
             "transactions of another metastore cannot be replicated here; open transactions"

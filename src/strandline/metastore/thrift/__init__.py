@@ -1,6 +1,6 @@
 """The Hive Metastore protocol: Thrift's strict binary form, on an unframed socket.
 
-`HIVE_CODEC` turns structs and messages into dicts and back, driven by our own field table.
+`HIVE_CODEC` converts structs and messages to dicts and back, driven by Strandline's field table.
 `ThriftServer` serves a `Dispatcher` on an event loop.
 """
 

@@ -1,16 +1,16 @@
-"""Structs and messages between bytes and plain dicts, for one field table.
+"""Converts structs and messages between bytes and plain dicts, for one field table.
 
-A struct is a dict from field names to values; a field that is absent is not in it, and None is
-absent when it is written. Enumerations are their numbers, binaries are `bytes`, strings are `str`
-(bytes that are no UTF-8 become replacement characters), lists of keys are tuples. In the place of
-a struct, `bytes` stand for that struct encoded before: an answer is built from kept parts.
+A struct is a dict from field names to values. An absent field is not in it, and None is written as
+absent. Enumerations are their numbers, binaries are `bytes`, strings are `str` (bytes that are not
+UTF-8 become replacement characters), and lists that are map keys are tuples. In place of a struct,
+`bytes` are that struct, already encoded: an answer can be built from kept parts.
 
-What is wrong with bytes is a `ProtocolError`; what is wrong with a dict is an `InvalidInput` that
-names the place in it. Decoding checks that required fields came, and that nothing follows.
+Wrong bytes raise `ProtocolError`. A wrong dict raises `InvalidInput` that names the place in it.
+Decoding checks that required fields are present and that nothing follows the struct.
 
-The generated encoders do not check what they are given; they fail on it. Then `first_fault` walks
-the value beside its specification and finds the first place that does not fit, so that the message
-names ``Table.sd.cols[3].name`` and not a line of generated code.
+The generated encoders do not check their input; wrong input makes them fail. Then `first_fault`
+compares the value with its specification and finds the first place that does not fit, so that the
+message names ``Table.sd.cols[3].name`` and not a line of generated code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BITS = {I8: 8, I16: 16, I32: 32, I64: 64}
 
 
 def first_fault(table: FieldTable, struct: str, value: Any) -> str | None:  # any value can be wrong
-    """The first place in ``value`` that is not what ``struct`` says, None if there is none."""
+    """Return the first place in ``value`` that does not fit ``struct``, or None."""
     return next(_struct_faults(table, struct, value, struct), None)
 
 
@@ -102,7 +102,7 @@ def _base_fits(kind: Type, value: Any) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it holds no half of a surrogate pair, which UTF-8 has no bytes for."""
+    """Whether it contains no half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -115,14 +115,14 @@ def _shown(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-# What a generated decoder runs into at the end of data that ends too early.
+# The exceptions of a generated decoder whose data end too early.
 _TOO_SHORT = (IndexError, struct.error, OverflowError, MemoryError)
-# What a generated encoder runs into at a value that is not of its field's type.
+# The exceptions of a generated encoder whose value has another type than its field.
 _WRONG_VALUE = (TypeError, AttributeError, KeyError, ValueError, struct.error, OverflowError)
 
 
 class Codec:
-    """Encodes and decodes the structs, arguments and results of ``table``. Safe for threads."""
+    """Encodes and decodes the structs, arguments and results of ``table``. Thread-safe."""
 
     def __init__(self, table: FieldTable) -> None:
         self.table = table
@@ -130,7 +130,7 @@ class Codec:
         self._writers = JsonWriters(self)
 
     def prepare(self, *structs: str) -> None:
-        """Generate the code for these structs now, and not at their first use."""
+        """Generate the code for these structs now instead of at their first use."""
         for name in structs:
             self._compiler.encoder(name)
             self._compiler.decoder(name)
@@ -147,7 +147,7 @@ class Codec:
             raise InvalidInput(f"cannot encode {name}: {fault or error}") from error
 
     def decode_struct(self, name: str, data: bytes, *, at: int = 0) -> dict[str, Any]:
-        """The struct that fills ``data`` from ``at`` to its end."""
+        """Return the struct that fills ``data`` from ``at`` to its end."""
         try:
             fields, end = self._compiler.decoder(name)(data, at)
         except _TOO_SHORT:
@@ -155,14 +155,14 @@ class Codec:
         return _filled(name, data, fields, end)
 
     def method(self, name: str) -> MethodSpec:
-        """The method, or the `ApplicationException` that says that there is none."""
+        """Return the method. Raises `ApplicationException` if the protocol does not have it."""
         spec = self.table.methods.get(name)
         if spec is None:
             raise ApplicationException.unknown_method(name)
         return spec
 
     def is_oneway(self, name: str) -> bool:
-        """Whether the client of that method waits for no answer."""
+        """Whether the method is oneway, so that its client waits for no answer."""
         spec = self.table.methods.get(name)
         return spec is not None and spec.oneway
 
@@ -173,7 +173,7 @@ class Codec:
         return self.decode_struct(self.method(method).args.name, data, at=at)
 
     def encode_result(self, method: str, value: Any) -> bytes:
-        """The result struct in which ``method`` returns ``value`` (None for a void method)."""
+        """Return the result struct in which ``method`` returns ``value`` (None: a void method)."""
         spec = self.method(method)
         if spec.returns is None:
             if value is not None:
@@ -184,16 +184,16 @@ class Codec:
         return self.encode_struct(spec.result.name, {"success": value})
 
     def encode_exception(self, method: str, exception: ThriftException) -> bytes | None:
-        """The result struct in which ``method`` throws; None where it does not declare that."""
+        """Return the result struct in which ``method`` throws, or None if that is undeclared."""
         spec = self.method(method)
         if not spec.declares(exception.name):
             return None
         return self.encode_struct(spec.result.name, {exception.name: exception.value})
 
     def to_json_text(self, name: str, value: dict[str, Any] | bytes) -> str:
-        """The struct as Thrift's JSON protocol writes it, as one text without blanks.
+        """Return the struct in Thrift's JSON protocol, as one text without blanks.
 
-        In the place of a struct, `JsonText` stands for that struct written before.
+        In place of a struct, `JsonText` is the text of that struct, written before.
         """
         text = self.to_json_form(name, value)
         if not text.isascii():
@@ -204,9 +204,9 @@ class Codec:
         return text
 
     def to_json_form(self, name: str, value: dict[str, Any] | bytes) -> str:
-        """`to_json_text` of a struct whose texts may hold halves of surrogate pairs.
+        """Like `to_json_text`, but texts may contain halves of surrogate pairs.
 
-        No text that is kept has such a half, so they mark places that are filled in later.
+        No stored text has such a half, so they can mark places that are filled in later.
         """
         try:
             return self._writers.writer(name)(value)

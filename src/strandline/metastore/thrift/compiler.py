@@ -1,26 +1,26 @@
-"""Turns the specifications of the field table into Python functions that encode and decode.
+"""Generates Python functions that encode and decode, from the specifications of the field table.
 
-The problem: a `Table` of Hive holds some two hundred strings in seven kinds of structs. Walking
-its specification for every answer costs a millisecond; an answer should cost a small part of it.
+The problem: a `Table` of Hive holds about two hundred strings in seven kinds of structs. Walking
+its specification for every answer costs a millisecond; an answer should cost a small part of that.
 
-The model: for each struct that is met, the source of two functions is written and executed once.
+The model: for each struct in use, the source of two functions is generated and executed once.
 ``encode_<struct>(value, append)`` appends pieces of bytes. ``decode_<struct>(data, at)`` returns
-``(fields, end)``. A decoder is a straight line: writers send fields in the order of their ids, so
-each field in turn is compared with the three bytes that would announce it. Whatever else stands
+``(fields, end)``. A decoder is straight-line code: writers send fields in the order of their ids,
+so the decoder compares the next three bytes with the header of each field in turn. Anything else
 there (a field out of order, unknown, or of another type) is left to the slow loop `rest`.
 
 What must stay true:
 
-* A decoder never looks behind. Lengths are read as unsigned, so a negative one is a huge one, and
-  a length that leads out of the data ends in ``IndexError`` or ``struct.error`` at the latest at
-  the stop byte of the struct that it stands in. The callers in `codec` turn these into
-  `ProtocolError`. So no length has to be checked where it is read.
+* A decoder never moves backwards. Lengths are read as unsigned, so a negative one is a huge one. A
+  length that points beyond the data causes ``IndexError`` or ``struct.error``, at the latest at the
+  stop byte of the struct that contains it. The callers in `codec` turn these into `ProtocolError`.
+  So no length has to be checked where it is read.
 * A value of the wrong type is skipped, as if its field were absent. A list announces the type of
-  its elements; an empty one is believed whatever it announces.
-* `bytes` in the place of a struct are that struct, encoded before, and go out as they are.
+  its elements; an empty list is accepted whatever type it announces.
+* `bytes` in place of a struct are that struct, already encoded, and are sent unchanged.
 
-Only names and numbers of the field table enter the generated source, and the table's reader lets
-only words through.
+Only names and numbers of the field table enter the generated source, and the reader of the table
+accepts only words as names.
 
 Rejected: closures over a specification (twice the time, for the calls between them); a C extension
 (one more thing to build for each platform).
@@ -54,25 +54,25 @@ from strandline.metastore.thrift.field_table import (
 )
 
 MAX_DEPTH = 64
-"""How deep structs and containers may be nested."""
+"""The deepest allowed nesting of structs and containers."""
 
 FIXED_SIZES: Mapping[int, int] = {BOOL: 1, I8: 1, I16: 2, I32: 4, I64: 8, DOUBLE: 8, UUID: 16}
-"""The types whose values have one size, in bytes."""
+"""The size in bytes of the values of each fixed-size type."""
 
 _FORMATS: Mapping[int, str] = {I8: "b", I16: "h", I32: "i", I64: "q", DOUBLE: "d"}
 
-# The values of decoded structs are of as many types as the protocol has: hence Any.
+# The values of decoded structs have as many types as the protocol: hence Any.
 Encode = Callable[[Any, Callable[[bytes], None]], None]
 Decode = Callable[[bytes, int], tuple[dict[str, Any], int]]
 _Read = Callable[[bytes, int], tuple[Any, int] | None]
 
 
 class Compiler:
-    """The functions of one field table, written when they are first asked for."""
+    """The functions of one field table. Each is generated at its first use."""
 
     def __init__(self, table: FieldTable) -> None:
         self._table = table
-        # Written under the lock, read without it: a function enters after all that it calls.
+        # Written under the lock, read without it: a function is added after all that it calls.
         self._lock = threading.RLock()
         self._names: dict[str, Any] = {
             "pack_size": struct.Struct(">I").pack,
@@ -115,7 +115,7 @@ class Compiler:
     def _compile_encoder(self, spec: StructSpec) -> None:
         name = f"encode_{spec.name}"
         known = f"known_{spec.name}"
-        self._names[name] = None  # claimed: a struct may hold itself
+        self._names[name] = None  # reserved: a struct may contain itself
         self._names[known] = frozenset(field.name for field in spec.fields if field.sent).issuperset
         lines = [
             f"def {name}(value, append):",
@@ -145,7 +145,7 @@ class Compiler:
         return self._encode_value(field.type, "x", "    ", 0, head)
 
     def _encode_value(self, kind: Type, x: str, pad: str, depth: int, head: bytes) -> list[str]:
-        """Lines that append ``head`` and the value in the variable ``x``."""
+        """Return lines that append ``head`` and the value in the variable ``x``."""
         lead = f"{head!r} + " if head else ""
         if kind.wire == STRING:
             lines = [] if kind.name == "binary" else [f"{pad}{x} = {x}.encode()"]
@@ -162,12 +162,12 @@ class Compiler:
         return self._encode_container(kind, x, pad, depth, lead)
 
     def _encode_container(self, kind: Type, x: str, pad: str, depth: int, lead: str) -> list[str]:
-        assert kind.value is not None  # containers have a type of values
+        assert kind.value is not None  # every container has a type of values
         lines = []
         inner = f"{pad}  "
         y, k = f"y{depth}", f"k{depth}"
         if kind.wire == MAP:
-            assert kind.key is not None  # and maps one of keys
+            assert kind.key is not None  # every map has a type of keys
             types = bytes([kind.key.wire, kind.value.wire])
             lines += [
                 f"{pad}append({lead}{types!r} + pack_size(len({x})))",
@@ -175,7 +175,7 @@ class Compiler:
                 *self._encode_value(kind.key, k, inner, depth + 1, b""),
             ]
         else:
-            # A string is a sequence of strings to Python, and never what is meant here.
+            # Python could iterate over a string, but a string here is always a mistake.
             lines += [
                 f"{pad}if {x}.__class__ is str:",
                 f"{pad}  raise TypeError('a string is no list')",
@@ -191,7 +191,7 @@ class Compiler:
 
     def _compile_decoder(self, spec: StructSpec) -> None:
         name, readers = f"decode_{spec.name}", f"decode_readers_{spec.name}"
-        self._names[name] = None  # claimed: a struct may hold itself
+        self._names[name] = None  # reserved: a struct may contain itself
         lines = [f"def {name}(data, at):"]
         if spec.older is not None:
             older = spec.older
@@ -234,7 +234,7 @@ class Compiler:
         return self._decode_value(kind, x, "    ")
 
     def _decode_value(self, kind: Type, x: str, pad: str) -> list[str]:
-        """Lines that read a value at ``at`` into the target ``x`` and move ``at`` behind it."""
+        """Return lines that read a value at ``at`` into ``x`` and move ``at`` past the value."""
         if kind.wire == STRING:
             text = "" if kind.name == "binary" else ".decode('utf-8', 'replace')"
             return [
@@ -260,9 +260,9 @@ class Compiler:
         ]
 
     def _reader(self, kind: Type) -> str:
-        """The name of a function that reads one value of a type.
+        """Return the name of a function that reads one value of a type.
 
-        It returns None where the value is a container of something else than the type says.
+        That function returns None if the value is a container of another type than expected.
         """
         name = "read_" + str(kind).translate(_WORD)
         if name in self._names:
@@ -276,9 +276,9 @@ class Compiler:
         return name
 
     def _read_container(self, kind: Type) -> list[str]:
-        assert kind.value is not None  # containers have a type of values
+        assert kind.value is not None  # every container has a type of values
         if kind.wire == MAP:
-            assert kind.key is not None  # and maps one of keys
+            assert kind.key is not None  # every map has a type of keys
             keys = self._decode_value(kind.key, "key", "    ")
             if kind.key.wire == LIST:
                 keys.append("    key = tuple(key)")
@@ -329,7 +329,7 @@ def missing(struct_name: str, field_name: str) -> ProtocolError:
 def rest(
     data: bytes, at: int, fields: dict[str, Any], readers: Mapping[bytes, tuple[str, _Read]]
 ) -> int:
-    """Reads the fields of a struct from ``at`` on in any order, skipping what is not known."""
+    """Read the rest of a struct's fields from ``at`` on, in any order, and skip unknown ones."""
     while data[at]:
         head = data[at : at + 3]
         known = readers.get(head)
@@ -346,7 +346,7 @@ _size_at = struct.Struct(">I").unpack_from
 
 
 def skip(data: bytes, at: int, wire: int, depth: int = 0) -> int:
-    """The position behind the value of type ``wire`` that stands at ``at``."""
+    """Return the position after the value of type ``wire`` at ``at``."""
     if wire in FIXED_SIZES:
         return at + FIXED_SIZES[wire]
     if wire == STRING:
@@ -372,7 +372,7 @@ def skip(data: bytes, at: int, wire: int, depth: int = 0) -> int:
 
 
 def wire_type_of(field_id: int, data: bytes, at: int) -> int | None:
-    """The wire type of a field of the struct at ``at``, None where the struct has no such field."""
+    """Return the wire type of a field of the struct at ``at``, or None if it has no such field."""
     while data[at]:
         if int.from_bytes(data[at + 1 : at + 3], "big", signed=True) == field_id:
             return data[at]

@@ -1,28 +1,30 @@
-"""One client's connection: bytes in, requests one after the other, answers out.
+"""One client's connection: it receives bytes, serves requests in order, and sends the answers.
 
 The problem: a client may send requests faster than it reads answers, a handler may wait for a
-store, and a byte stream may be anything. None of this may hold up the other connections, reorder
+store, and the byte stream may contain anything. None of this may hold up other connections, reorder
 answers, or fill the memory.
 
 The model: bytes stay in the scanner until their request is served. `_pump` takes the next whole
-message only when nothing of this connection is in work and the client reads its answers; after a
-few requests it lets the event loop turn. So answers are in order by construction, and the queue of
-requests is the scanner's buffer: when it is full, the socket is not read and TCP slows the client.
+message only when no request of this connection is in progress and the client reads its answers.
+After a few requests it yields to the event loop. So answers are in order by construction, and the
+scanner's buffer is the queue of requests: when it is full, the connection stops reading the socket
+and TCP slows the client down.
 
 What must stay true:
 
-* After an unreadable byte nothing more is read: the boundary of messages is lost. Where the
-  request had a name, the client is told (``TApplicationException`` 7); then the connection closes.
-* Arguments that do not decode inside a message whose end is known fail that request alone.
-* A request that has begun runs to its end, also when its client has gone. One that is still being
-  read or decoded, that waits for a thread, or that only reads in a child process, is given up.
-* Where a request is decoded and answered, the rule of `strandline.work` says. To find where a long
-  one ends is done on the loop, in slices, and counts as a request in work.
-* What has come and is not answered is held in the server's memory of requests, and what is answered
-  and not sent in that of answers; where one is full, the client is told at once. The answer of a
-  call that changed something is never withheld.
+* After an unreadable byte the connection reads nothing more, because the message boundary is lost.
+  If the name of the request is known, the client gets an answer (``TApplicationException`` 7). Then
+  the connection closes.
+* If the arguments of a message do not decode but its end is known, only that request fails.
+* A request that has begun runs to its end, even if its client has left. A request that is still
+  being read or decoded, that waits for a thread, or that only reads in a child process is given up.
+* The rule in `strandline.work` decides where a request is decoded and answered. Finding the end of
+  a long request happens on the event loop, in slices, and counts as a request in progress.
+* Requests that are not answered yet are held in the server's request memory, and answers that are
+  not sent yet in its answer memory. If one of them is full, the client is told at once. The answer
+  of a call that changed something is never withheld.
 * A long answer is written in pieces, as the client reads them.
-* The request's type byte is not looked at: whether a method is oneway, the field table says.
+* The type byte of a request is ignored: the field table says whether a method is oneway.
 """
 
 from __future__ import annotations
@@ -63,15 +65,15 @@ from strandline.work import IN_THREAD, things_of_bytes, things_of_values
 _log = logging.getLogger(__name__)
 
 _REQUESTS_A_TURN = 32
-"""Requests of one connection that a turn of the event loop serves at most."""
+"""The most requests of one connection that one turn of the event loop serves."""
 _VALUES_AT_ONCE = 1_000
-"""Values that are walked in one turn, or decoded on the event loop."""
+"""The most values that one turn walks over, or that are decoded on the event loop."""
 _BYTES_OF_A_VALUE = 64
-"""What a value of a message takes in memory once it is decoded, beside its bytes."""
+"""Bytes of memory that a decoded value takes in addition to its bytes in the message."""
 _MAX_KEPT_REQUEST = 64 * 1024
-"""Requests of up to this size are looked for among the kept answers."""
+"""The size in bytes of the largest request that is looked up among the kept answers."""
 _DRAIN_SECONDS = 2.0
-"""How long a client that was refused may go on sending, so that it gets to read why."""
+"""Seconds that a refused client may go on sending, so that it can read the reason."""
 
 
 class Connection(asyncio.Protocol):
@@ -115,7 +117,7 @@ class Connection(asyncio.Protocol):
         self._scanner = Scanner()
         self.info.on_leave()
         self._outgoing.end()
-        if self._running is None:  # else its arguments are still there
+        if self._running is None:  # else the task still holds its arguments
             self._server.memory.release(self)
         self._server.forget(self)
 
@@ -133,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it has sent is still answered, and then it is closed."""
+        """The client sends no more. Answer what it has sent, then close the connection."""
         self._ended = True
         if self._recognised:
             self._pump()
@@ -159,11 +161,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of the client has come, is in work or waits to be sent."""
+        """Whether no request is arriving or in progress, and no answer waits to be sent."""
         return not self.in_work and self._outgoing.writable and not self._scanner.waiting
 
     def is_late(self, oldest: float) -> bool:
-        """Whether the client has been sending one message, or not reading, since ``oldest``."""
+        """Whether the client has been sending one message, or has not read, since ``oldest``."""
         if not self._outgoing.writable:
             unsent = self._transport.get_write_buffer_size()
             if unsent != self._unsent:
@@ -172,7 +174,7 @@ class Connection(asyncio.Protocol):
         return not self.in_work and self._scanner.waiting > 0 and self._coming_since <= oldest
 
     def stop(self) -> None:
-        """Begins no further request, and closes when the one in work is answered."""
+        """Start no further request, and close when the one in progress is answered."""
         self._ended = True
         if self._running is None and self._slicing is not None:
             self._slicing.cancel()
@@ -182,7 +184,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def abort(self) -> None:
-        """Closes at once, whatever is in work or unsent."""
+        """Close at once, even if a request is in progress or an answer is unsent."""
         self._closed = True
         self._transport.abort()
 
@@ -208,7 +210,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def _pump(self) -> None:
-        """Serves what has come, as far as may be now."""
+        """Serve the requests that have arrived, as far as possible now."""
         if self._turning:
             return
         for _ in range(_REQUESTS_A_TURN):
@@ -236,7 +238,7 @@ class Connection(asyncio.Protocol):
         self._regulate()
 
     def _walk(self, scanner: Scanner) -> Sliced[bytes | None]:
-        """Walks over what has come; its result is the next message, if it has come whole."""
+        """Walk over the bytes that have arrived. Return the next message, or None if incomplete."""
         while True:
             yield
             message = scanner.next_message(steps=_VALUES_AT_ONCE // 4)
@@ -255,7 +257,7 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def _holds(self, message: bytes | None = None) -> bool:
-        """Takes the memory for what has come; where there is none, the client is told."""
+        """Reserve memory for what has arrived. If there is none, tell the client, return False."""
         scanner = self._scanner
         values = scanner.values if message is None else scanner.message_values
         amount = 2 * (scanner.waiting + len(message or b"")) + _BYTES_OF_A_VALUE * values
@@ -275,7 +277,7 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def _regulate(self) -> None:
-        """Reads from the socket, unless enough requests wait behind something already."""
+        """Stop reading from the socket while enough requests wait; resume it otherwise."""
         if self._closed or self._ended:
             return
         busy = self.in_work or self._turning or not self._outgoing.writable
@@ -306,13 +308,13 @@ class Connection(asyncio.Protocol):
         try:
             return lookup(request_key(message))
         except Exception:
-            # The slow way gives the right answer: a broken short cut costs time, nothing else.
+            # The request is then served without it: a failed look-up costs time, nothing else.
             self._server.counters.failures += 1
             _log.exception("looking up a kept answer failed; the request is served without it")
             return None
 
     def _call(self, message: bytes) -> None:
-        """Decodes a request and lets its handler answer it, where the rule of `work` says."""
+        """Decode a request and have it answered, in the place that `strandline.work` prescribes."""
         server = self._server
         head = decode_head(message)
         sequence = message[head.body - 4 : head.body]
@@ -360,17 +362,17 @@ class Connection(asyncio.Protocol):
         decoding.add_done_callback(done)
 
     def _log_from_here(self) -> None:
-        """What is called from here on, and how long it takes, belongs to this request."""
+        """Log what is called from here on, and measure its time, as part of this request."""
         CLIENT.set(self.info.peer)
         self._began = self._server.loop.time()
 
     def _undecoded(self, method: str, sequence: bytes, error: Exception) -> None:
-        """Answers a request whose arguments cannot be had."""
+        """Answer a request whose arguments could not be decoded."""
         if isinstance(error, ProtocolError):
             self._server.counters.protocol_errors += 1
             self._answer(method, sequence, _protocol_failure(error))
         elif isinstance(error, ApplicationException | StrandlineError):
-            if isinstance(error, StrandlineError):  # not under a name that the client made up
+            if isinstance(error, StrandlineError):  # an unknown method has a name a client made up
                 self._log_from_here()
                 self._log(method, error)
             self._answer(method, sequence, answer_error(self._server.codec, method, error))
@@ -378,7 +380,7 @@ class Connection(asyncio.Protocol):
             self._fail(error)
 
     def _decoded(self, method: str, sequence: bytes, message: bytes, args: dict[str, Any]) -> None:
-        """Lets the handler answer a request; ``message`` is empty for a large one."""
+        """Have the handler answer a request. ``message`` is empty for a large request."""
         server = self._server
         self._log_from_here()
         self.info.begin(message, is_large=not message)
@@ -429,7 +431,7 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def _log(self, method: str, error: BaseException | None = None) -> None:
-        """The call of a known method ends now."""
+        """Log the end of a call of a known method."""
         self._server.calls.ended(
             "thrift",
             method,
@@ -440,7 +442,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _answer(self, method: str, sequence: bytes, answer: Answer) -> None:
-        """Sends the answer to a request, unless its client waits for none."""
+        """Send the answer to a request, unless the method is oneway."""
         if self._server.codec.is_oneway(method):
             return
         counters = self._server.counters
@@ -462,7 +464,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def _give_up(self, error: ProtocolError) -> None:
-        """Tells the client why, as far as the broken message lets itself be answered; closes."""
+        """Tell the client why, if the name of the broken message is known, and close."""
         self._server.counters.protocol_errors += 1
         _log.warning("closed the connection from %s: %s", self.info.peer, error)
         if (known := self._scanner.broken()) is not None:
@@ -470,8 +472,8 @@ class Connection(asyncio.Protocol):
         self._close()
 
     def _refuse(self, error: Unavailable) -> None:
-        """Tells the client that there is no memory for what it sends."""
-        if self._outgoing.in_work:  # nothing can be told in the middle of an answer
+        """Tell the client that there is no memory for its request."""
+        if self._outgoing.in_work:  # an error cannot be sent in the middle of an answer
             self.abort()
             return
         known = self._scanner.broken()
@@ -484,13 +486,13 @@ class Connection(asyncio.Protocol):
         self._server.loop.call_later(_DRAIN_SECONDS, self._close)
 
     def _fail(self, error: Exception) -> None:
-        """Ends a connection that a fault of our own has broken."""
+        """Close the connection after an internal error."""
         self._server.counters.failures += 1
         _log.error("reading a request from %s failed", self.info.peer, exc_info=error)
         self.abort()
 
     def _close(self) -> None:
-        """Closes once all that was written has gone out."""
+        """Close the connection once everything written has been sent."""
         self._closed = True
         self._transport.close()
 

@@ -1,8 +1,8 @@
-"""What stands between a connection and the code that answers: handlers, and how they fail.
+"""The layer between a connection and the code that answers: handlers, and how they fail.
 
-Every metastore answers some methods alike: the base service fb303, and ``set_ugi``. Hive's client
-sends the oneway ``shutdown`` whenever it closes or reopens a connection. It means "this client
-goes", and the server stays.
+Every metastore answers some methods in the same way: the base service fb303, and ``set_ugi``.
+Hive's client sends the oneway ``shutdown`` whenever it closes or reopens a connection. It means
+that this client leaves, so the server keeps running.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An answer that is encoded already: the whole result struct, as `Codec.encode_result` gives.
+    """An answer that is already encoded: the whole result struct, as `Codec.encode_result` gives.
 
-    It costs the server one write.
+    The server only has to write it.
     """
 
     result: bytes
 
 
 _RECENT, _RECENT_BYTES = 10, 1024
-"""How many requests of a client are remembered, and up to which size."""
+"""The number of a client's requests that are remembered, and their largest size in bytes."""
 
 
 class ConnectionInfo:
     """What is known of one client. It lives as long as its connection, and only its handlers and
     its server change it.
 
-    ``user`` is who the client said that it is with ``set_ugi`` ("" before).
-    ``attributes`` is for the handlers' own use. ``is_large`` says that the arguments of the request
-    in work are too many for anything that takes a time for each of them on the event loop.
-    ``recent`` are the last requests, also those that a kept answer served; empty for a long one.
+    ``user`` is the user name that the client sent with ``set_ugi`` ("" before that).
+    ``attributes`` is for the handlers' own use. ``is_large`` means that the request in progress has
+    too many arguments for work on the event loop that takes time for each of them. ``recent`` are
+    the last requests, including those that a kept answer served; a long request is an empty entry.
     ``on_leave`` is called when the client has left; a handler that waits sets it.
     """
 
@@ -74,28 +74,28 @@ class ConnectionInfo:
 
     @property
     def request(self) -> bytes:
-        """The request in work without its sequence id: what ``lookup`` is asked for its like.
+        """The request in progress without its sequence id: the key that ``lookup`` gets.
 
-        Read it before the handler first awaits: an answer kept under it is found again.
+        Read it before the handler first awaits. An answer kept under it is found again.
         """
         return request_key(self._message)
 
     def came(self, message: bytes) -> None:
-        """The server tells of a request that has come."""
+        """Called by the server when a request has arrived."""
         self.recent.append(message if len(message) <= _RECENT_BYTES else b"")
 
     def begin(self, message: bytes, *, is_large: bool = False) -> None:
-        """The server names the request that is now in work; a large one without its bytes."""
+        """Called by the server with the request that is now in progress; empty for a large one."""
         self._message = message
         self.is_large = is_large
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back for one request: a kind of message and its struct.
+    """The answer to one request: a kind of message and its struct.
 
-    ``failed`` says that no one meant this to happen, ``refused`` why a child refused the request.
-    A `Content` belongs to the part that sends the answer.
+    ``failed`` marks an unintended error. ``refused`` is the error with which a child process
+    refused the request. The part that sends the answer owns a `Content`.
     """
 
     kind: int
@@ -104,8 +104,8 @@ class Answer:
     refused: StrandlineError | None = None
 
 
-# A handler gets decoded arguments and gives what the method returns (None for a void method), or
-# an `Encoded`, or an awaitable of either. Both are of as many types as the protocol: hence Any.
+# A handler gets decoded arguments and returns what the method returns (None for a void method), an
+# `Encoded`, or an awaitable of either. Both have as many types as the protocol: hence Any.
 Handler = Callable[[ConnectionInfo, str, dict[str, Any]], Any]
 Lookup = Callable[[bytes], bytes | None]
 Delegate = Callable[[ConnectionInfo, str, memoryview], Awaitable[Answer]]
@@ -113,12 +113,12 @@ InThread = Callable[[ConnectionInfo, Callable[[], Any]], asyncio.Future[Any]]
 
 
 def in_any_thread(_: ConnectionInfo, decode: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Run ``decode`` in a thread of asyncio."""
+    """Run ``decode`` in a thread of asyncio's default executor."""
     return asyncio.get_running_loop().run_in_executor(None, decode)
 
 
 def reads_alone(_: str) -> bool:
-    """Whether a method changes nothing, of a service all of whose methods read."""
+    """Return True: for a service whose methods all change nothing."""
     return True
 
 
@@ -126,16 +126,16 @@ def reads_alone(_: str) -> bool:
 class Dispatcher:
     """Answers requests, on the event loop.
 
-    ``handler(connection, method, args)`` may raise `ThriftException`, any `StrandlineError`, which
-    then becomes the exception that `strandline.errors.SURFACES` names, or `ApplicationException`.
-    What takes longer than a millisecond belongs into an awaitable. Requests of one connection
-    never overlap; requests of different connections do, where a handler awaits.
+    ``handler(connection, method, args)`` may raise `ThriftException`, `ApplicationException`, or
+    any `StrandlineError`, which becomes the exception that `strandline.errors.SURFACES` names.
+    Work of more than a millisecond belongs into an awaitable. Requests of one connection never
+    overlap; requests of different connections do, where a handler awaits.
 
-    ``lookup(request)`` is asked first, with a request as it came but without its sequence id
-    (`request_key`). It gives the encoded result struct, or None to have the handler called. It
-    must not block: nothing is decoded on this way.
+    ``lookup(request)`` is called first, with a request as it arrived but without its sequence id
+    (`request_key`). It returns the encoded result struct, or None to have the handler called. It
+    must not block. Nothing is decoded on this path.
 
-    ``delegate(connection, method, args)`` answers a request that is too long for this process, by
+    ``delegate(connection, method, args)`` answers a request that is too long for this process, from
     its undecoded arguments.
 
     ``in_thread(connection, decode)`` decodes a large request in a thread. It may raise
@@ -152,7 +152,7 @@ class Dispatcher:
 
 
 def answer_value(codec: Codec, method: str, value: Any) -> Answer:
-    """The answer in which ``method`` returns what its handler gave."""
+    """Return the answer in which ``method`` returns the value that its handler gave."""
     if isinstance(value, Answer):
         return value
     if isinstance(value, Encoded):
@@ -164,10 +164,10 @@ def answer_value(codec: Codec, method: str, value: Any) -> Answer:
 
 
 def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
-    """The answer to a request whose handler raised.
+    """Return the answer to a request whose handler raised ``error``.
 
-    An exception that the method does not declare goes as ``MetaException``, and where not even
-    that is declared, as a ``TApplicationException`` with the same message.
+    An exception that the method does not declare is sent as ``MetaException``. If the method does
+    not declare that either, it is sent as ``TApplicationException`` with the same message.
     """
     if isinstance(error, ApplicationException):
         return Answer(EXCEPTION, error.encode())
@@ -193,7 +193,7 @@ def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
 
 
 def refusal(error: BaseException) -> BaseException:
-    """``error`` as the log tells of it: those in the protocol's words as ours."""
+    """Return ``error`` as the log shows it. Exceptions of the protocol become our own errors."""
     if isinstance(error, ThriftException):
         unknown = error.name.startswith(("Unknown", "NoSuch"))
         kind = ObjectNotFound if unknown else InvalidInput
@@ -211,22 +211,22 @@ def _internal_error(method: str, error: BaseException) -> Answer:
 
 
 def awaits(value: Any) -> bool:
-    """Whether a handler's answer is still to come."""
+    """Whether a handler returned an awaitable."""
     return isinstance(value, Awaitable)
 
 
 ALIVE = 2
-"""The status of fb303 that says that the service answers."""
+"""The fb303 status of a service that is running."""
 
 
 class BaseService:
     """Answers the methods that need no metastore.
 
-    ``started`` is in seconds since the epoch; ``counters`` gives what ``getCounters`` shows.
+    ``started`` is in seconds since the epoch; ``counters`` returns what ``getCounters`` shows.
     """
 
     def __init__(self, *, started: int, counters: Callable[[], Mapping[str, int]]) -> None:
-        # The arguments and answers of methods are of as many types as the protocol: hence Any.
+        # The arguments and answers of methods have as many types as the protocol: hence Any.
         self._answers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "aliveSince": lambda args: started,
             "getCounter": lambda args: counters().get(args.get("key", ""), 0),
@@ -253,7 +253,7 @@ class BaseService:
 
 
 def _set_ugi(connection: ConnectionInfo, args: dict[str, Any]) -> list[str]:
-    """Remembers who the client says it is, and gives its groups back, as Hive does."""
+    """Store the user name that the client sent. Return its groups, as Hive does."""
     user: str = args.get("user_name", "")
     if len(user) > MAX_USER_LENGTH:
         raise InvalidInput(  # the name would stay in memory as long as its connection

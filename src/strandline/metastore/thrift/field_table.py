@@ -1,25 +1,25 @@
-"""The field table: which struct has which fields under which numbers, and which method throws what.
+"""The field table: the fields and field ids of each struct, and the exceptions of each method.
 
-The problem: a Hive Metastore client of any generation must be understood, and what makes one
-generation differ from the next is a list of facts, a few hundred numbers long. Generated stubs
-would bury those facts in seventy thousand lines of code and could speak for one generation only.
+The problem: the server must understand a Hive Metastore client of any generation. Generations
+differ in a list of facts, a few hundred numbers long. Generated stubs would bury these facts in
+seventy thousand lines of code and could support only one generation.
 
-The model: the facts stand in a text, `hive_metastore.thrift-table`, whose head explains its form.
-It is read once, at import, into frozen specifications that drive the codec. Nothing about the
-protocol is known anywhere else: a new method is a line of that text.
+The model: the facts are in a text, `hive_metastore.thrift-table`, whose head explains its format.
+It is parsed once, at import, into frozen specifications that drive the codec. Nothing about the
+protocol is stored anywhere else: a new method is a line of that text.
 
 What must stay true:
 
-* Every field id, name and type in the text is checked when it is read. A gap that is not written
-  as a gap, a duplicate or a name that is not defined is `CorruptData`, and the import fails.
-* One struct serves all generations. Most of their differences are additions. Where two of them
-  gave one number to two things, the wire type that arrives decides: field by field (two entries
-  with one id), or, where a whole struct was laid out anew, by one telling field (``older``).
-* Requiredness binds a reader only as far as every generation's writer is bound.
+* Every field id, name and type in the text is checked when it is parsed. An undeclared gap, a
+  duplicate or an undefined name is `CorruptData`, and the import fails.
+* One struct serves all generations. Most of their differences are additions. Where two generations
+  use one id for two things, the wire type that arrives decides: for a single field by two entries
+  with one id, and for a struct with a new layout by one field that differs (``older``).
+* A field is required on reading only if the writers of every generation must send it.
 
-Rejected: reading the Thrift language itself. It would need a parser for includes, annotations and
-defaults that the wire does not have, and could not say what this text says in one line: that two
-readings of a number exist.
+Rejected: parsing the Thrift language itself. It would need a parser for includes, annotations and
+defaults that the wire does not have, and it cannot express what this text says in one line: that a
+number has two readings.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field. ``sent`` is False for a reading that is accepted and never written."""
+    """One field. ``sent`` is False for an alternative that is accepted and never written."""
 
     id: int
     name: str
@@ -82,7 +82,7 @@ class FieldSpec:
 class StructSpec:
     """A struct, union, exception, or the arguments or the result of a method.
 
-    ``older`` is the layout of an earlier generation. A message is of it when its field
+    ``older`` is the layout of an earlier generation. A message has that layout if its field
     ``older.field_id`` has the wire type ``older.wire``.
     """
 
@@ -101,10 +101,10 @@ class OlderLayout:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method. ``result`` is what the wire makes of its answer.
+    """A method. ``result`` is the struct that carries its answer on the wire.
 
-    That is a struct with the returned value in field 0, ``success``, and with one field for each
-    declared exception, named as the exception. ``returns`` is None for a void method.
+    It has the returned value in field 0, ``success``, and one field for each declared exception,
+    named after the exception. ``returns`` is None for a void method.
     """
 
     name: str
@@ -120,9 +120,9 @@ class MethodSpec:
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """All that is known of a protocol. Every mapping is keyed by name and cannot be changed.
+    """A whole protocol. Every mapping is keyed by name and cannot be changed.
 
-    ``structs`` also holds unions, exceptions and the ``<method>_args`` and ``<method>_result``.
+    ``structs`` also holds unions, exceptions, and the ``<method>_args`` and ``<method>_result``.
     """
 
     enums: Mapping[str, Mapping[str, int]]
@@ -131,7 +131,7 @@ class FieldTable:
 
 
 def load_field_table(text: str) -> FieldTable:
-    """The table that ``text`` describes; `CorruptData` names the line that is wrong."""
+    """Return the table that ``text`` describes. Raises `CorruptData` that names the wrong line."""
     return _Reader(text).table()
 
 
@@ -155,7 +155,7 @@ class _Line:
 
 
 class _Reader:
-    """Two passes: names first, so that a line may use a name that is defined below it."""
+    """Parser in two passes: names first, so that a line may use a name that is defined below."""
 
     def __init__(self, text: str) -> None:
         self.enums: dict[str, Mapping[str, int]] = {}
@@ -295,7 +295,7 @@ class _Reader:
 
 
 def _logical_lines(text: str) -> Iterator[_Line]:
-    """Comments and empty lines dropped, continued lines joined."""
+    """Yield the lines without comments and empty lines, with continued lines joined."""
     number, parts = 0, list[str]()
     for count, raw in enumerate(text.splitlines(), start=1):
         line = raw.rstrip()
@@ -312,7 +312,7 @@ def _logical_lines(text: str) -> Iterator[_Line]:
 
 
 def _items(text: str) -> list[str]:
-    # A comma inside a type has no blank behind it.
+    # A comma inside a type has no blank after it.
     return re.split(r",\s+", text.strip()) if text.strip() else []
 
 

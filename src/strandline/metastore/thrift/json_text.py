@@ -1,14 +1,14 @@
-"""Structs as Thrift's JSON protocol writes them.
+"""Writes structs in Thrift's JSON protocol.
 
-Hive's notification messages carry tables and partitions as text of this form. A struct is an
+Hive's notification messages contain tables and partitions as text in this format. A struct is an
 object from field ids to one-entry objects, whose key names the type: ``{"1":{"str":"x"}}``. A list
-or set is ``["rec",2,...]``, a map ``["str","str",2,{...}]``. Keys of maps are quoted, so a number
-stands there as a string; a list in that place is written as a list all the same, which is no JSON,
-and is what Hive writes and reads. Binaries are base64 without padding. There are no blanks.
+or set is ``["rec",2,...]``, a map ``["str","str",2,{...}]``. Map keys are quoted, so a number is
+written as a string there. A list as a map key is still written as a list, which is not valid JSON,
+but is what Hive writes and reads. Binaries are base64 without padding. There are no blanks.
 
-As with the binary protocol (`compiler`), one function for each struct is written and executed when
-it is first asked for: walking the specification for every value takes ten times as long. Such a
-function does not check what it is given, it fails on it; `first_fault` then says what is wrong.
+As for the binary protocol (`compiler`), the function of each struct is generated and executed at
+its first use: walking the specification for every value takes ten times as long. These functions do
+not check their input; wrong input makes them fail, and `first_fault` then says what is wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from strandline.metastore.thrift.field_table import (
 
 
 class StructReader(Protocol):
-    """What is needed of a codec: its table, and structs out of bytes."""
+    """The part of a codec that is used here: its table, and the decoding of structs."""
 
     table: FieldTable
 
@@ -47,7 +47,7 @@ class StructReader(Protocol):
 
 
 class JsonText(str):
-    """The text of a struct that was written before, in the place of the struct."""
+    """The text of a struct that was written before, used in place of the struct."""
 
     __slots__ = ()
 
@@ -71,11 +71,11 @@ Write = Callable[[Any], str]  # Any: a struct has values of as many types as the
 
 
 class JsonWriters:
-    """The functions of one field table. Safe for threads."""
+    """The functions of one field table. Thread-safe."""
 
     def __init__(self, codec: StructReader) -> None:
         self._table = codec.table
-        # Written under the lock, read without it: a function enters after all that it calls.
+        # Written under the lock, read without it: a function is added after all that it calls.
         self._lock = threading.RLock()
         self._names: dict[str, Any] = {
             "JsonText": JsonText,
@@ -90,7 +90,7 @@ class JsonWriters:
         }
 
     def writer(self, name: str) -> Write:
-        """The function that writes the struct ``name``."""
+        """Return the function that writes the struct ``name``."""
         writer = self._names.get(f"write_{name}")
         if writer is None:
             with self._lock:
@@ -100,7 +100,7 @@ class JsonWriters:
 
     def _compile(self, spec: StructSpec) -> None:
         name, known = f"write_{spec.name}", f"known_{spec.name}"
-        self._names[name] = None  # claimed: a struct may hold itself
+        self._names[name] = None  # reserved: a struct may contain itself
         sent = [field for field in spec.fields if field.sent]
         self._names[known] = frozenset(field.name for field in sent).issuperset
         lines = [
@@ -128,7 +128,7 @@ class JsonWriters:
         exec(compile(source, f"<generated: {lines[0]}>", "exec"), self._names)
 
     def _value(self, kind: Type, x: str, depth: int) -> str:
-        """The expression that is the text of the value ``x``."""
+        """Return an expression for the text of the value ``x``."""
         if kind.wire == STRUCT:
             if f"write_{kind.name}" not in self._names:
                 self._compile(self._table.structs[kind.name])
@@ -158,7 +158,7 @@ class JsonWriters:
 
 
 def _elements(value: Any) -> Any:  # Any: lists and sets of every type
-    """``value``, which is no text and no map: their elements are never what is meant."""
+    """Return ``value``. Raises `TypeError` for a text, binary or map: these are not lists."""
     if isinstance(value, (str, bytes, dict)):
         raise TypeError(f"{type(value).__name__} is no list")
     return value

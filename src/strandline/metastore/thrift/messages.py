@@ -1,7 +1,7 @@
 """The messages that carry calls and answers: their head, and the two ways in which a call fails.
 
-A client with a wrong setting speaks something else to a port that takes strict binary Thrift
-(`foreign_protocol`). Its user should read in the node's log what the setting is.
+A client with a wrong setting sends another protocol to a port that expects strict binary Thrift
+(`foreign_protocol`). The node's log should then tell the user which setting is wrong.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SEQUENCE = struct.Struct(">i")
 
 
 class ThriftException(Exception):
-    """An exception of the protocol: ``name`` is its struct, ``value`` the fields of it.
+    """An exception of the protocol: ``name`` is its struct, ``value`` its fields.
 
-    A handler raises it to answer with it. It is a value on the wire and not a `StrandlineError`:
-    the protocol defines what it means. A message that is too long is shortened.
+    A handler raises it to send it as the answer. It is not a `StrandlineError`, because it is a
+    value on the wire that the protocol defines. A message that is too long is shortened.
     """
 
     def __init__(self, name: str, value: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class ThriftException(Exception):
 
 
 class ApplicationException(Exception):
-    """A call that failed outside of what its method declares (Thrift's ``TApplicationException``).
+    """Thrift's ``TApplicationException``: a call failed in a way that its method does not declare.
 
     ``kind`` is one of the numbers below. Like `ThriftException` it is a value on the wire.
     """
@@ -59,7 +59,7 @@ class ApplicationException(Exception):
         return cls(cls.UNKNOWN_METHOD, f"Invalid method name: '{name}'")
 
     def encode(self) -> bytes:
-        """The struct: field 1 the message, field 2 the kind."""
+        """Return the encoded struct: field 1 is the message, field 2 the kind."""
         text = self.message.encode("utf-8", "replace")
         size = _WORD.pack(len(text))
         return b"\x0b\x00\x01" + size + text + b"\x08\x00\x02" + _WORD.pack(self.kind) + b"\x00"
@@ -67,7 +67,7 @@ class ApplicationException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a strict binary message. ``body`` is where the struct of the message begins."""
+    """The head of a strict binary message. ``body`` is the offset of the message's struct."""
 
     kind: int
     name: str
@@ -76,7 +76,7 @@ class Head:
 
 
 def encode_head(kind: int, name: str) -> bytes:
-    """The part of a head that stands before the sequence id."""
+    """Return the part of a head before the sequence id."""
     text = name.encode("utf-8", "replace")
     return bytes((0x80, 0x01, 0, kind)) + _WORD.pack(len(text)) + text
 
@@ -86,7 +86,7 @@ def encode_message(kind: int, name: str, sequence: int, body: bytes) -> bytes:
 
 
 def decode_head(message: bytes) -> Head:
-    """The head of ``message``; `ProtocolError` where it is not strict binary."""
+    """Return the head of ``message``. Raises `ProtocolError` if it is not strict binary."""
     if len(message) < 12 or message[:2] != b"\x80\x01":
         raise ProtocolError("a message must begin with the head of strict binary Thrift, 80 01")
     size = int.from_bytes(message[4:8], "big")
@@ -98,16 +98,16 @@ def decode_head(message: bytes) -> Head:
 
 
 def request_key(message: bytes) -> bytes:
-    """A request without its sequence id: equal for two requests that ask the same.
+    """Return a request without its sequence id: equal requests have equal keys.
 
-    It is the length of the name, the name and the arguments as they came.
+    The key is the length of the name, the name, and the arguments as they arrived.
     """
     at = 8 + int.from_bytes(message[4:8], "big")
     return message[4:at] + message[at + 4 :]
 
 
 TELLING_BYTES = 6
-"""So many bytes tell strict binary Thrift from all else that clients send."""
+"""The number of bytes that distinguish strict binary Thrift from what else clients send."""
 
 _HTTP_METHODS = tuple(
     name[:TELLING_BYTES]
@@ -116,7 +116,7 @@ _HTTP_METHODS = tuple(
 
 
 def foreign_protocol(first: bytes) -> str | None:
-    """What a connection speaks that begins with these bytes; None if it is strict binary Thrift."""
+    """The protocol of a connection that begins with ``first``, or None if it is the right one."""
     if first.startswith(b"\x80\x01"):
         return None
     if first.startswith(_HTTP_METHODS):

@@ -1,25 +1,27 @@
 """Finds where messages end in a stream of bytes, without reading any byte twice.
 
-The problem: strict binary messages are not framed. The end of one is known only by walking it,
-value by value, and a message of 50 MB arrives in some eight hundred pieces. Walking it anew with
-each piece would take minutes.
+The problem: strict binary messages have no frames. The only way to find the end of a message is to
+walk over it, value by value, and a message of 50 MB arrives in about eight hundred pieces. Starting
+again with each piece would take minutes.
 
-The model: the walk is a small machine whose whole state is a position and a stack of what is open
-there: a struct, or a container with so many values still to come. It stops where the next step
-needs bytes that are not there yet, and goes on from there. A string is stepped over whole: the
-position may lie beyond the bytes that have come, and then the machine waits for them.
+The model: the scanner is a small state machine. Its whole state is a position and a stack of what
+is open there: a struct, or a container with the number of its remaining values. It stops when the
+next step needs bytes that have not arrived, and later continues from there. It skips a string as a
+whole: the position may lie beyond the bytes that have arrived, and then the scanner waits for them.
 
 What must stay true:
 
-* Every byte of a message is looked at once or stepped over; the work is linear in the message.
-* The position never moves back. Sizes are unsigned, so a negative one is a huge one; what cannot
-  fit into the largest message allowed is refused when its size is read, not when memory is full.
+* Every byte of a message is read once or skipped; the work is linear in the size of the message.
+* The position never moves back. Sizes are unsigned, so a negative one is a huge one. A value that
+  cannot fit into the largest allowed message is refused when its size is read, not when the memory
+  is full.
 * The values are counted: fields of structs and elements of containers. A byte on the wire can
-  become an empty dict of 64 bytes, so a limit on bytes alone would not bound what decoding takes.
-* One call walks over a bounded number of values, where its caller says so, and is then `paused`.
+  become an empty dict of 64 bytes, so a limit on bytes alone would not bound the memory that
+  decoding takes.
+* If the caller asks for it, one call walks over a bounded number of values, and is then `paused`.
 
-Rejected: to try decoding at each piece and start again when bytes are missing (quadratic); to read
-from a blocking stream in a thread for each connection (the connections are many, and idle).
+Rejected: trying to decode at each piece and starting again when bytes are missing (quadratic);
+reading from a blocking stream in a thread for each connection (the connections are many, and idle).
 """
 
 from __future__ import annotations
@@ -32,31 +34,31 @@ from strandline.metastore.thrift.field_table import LIST, MAP, SET, STRING, STRU
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, MAX_NAME_BYTES
 
 MAX_VALUES = 2_000_000
-"""How many values one message may hold: fields of structs and elements of containers."""
+"""The most values of one message: fields of structs and elements of containers."""
 MAX_TEXT_BYTES = 16 * 1024 * 1024
-"""The bytes of one text or binary value."""
+"""The most bytes of one text or binary value."""
 
 _WHOLE = 1 << 62
 
 _size_at = struct.Struct(">I").unpack_from
 
 _FIXED = tuple(FIXED_SIZES.get(wire, 0) for wire in range(256))
-# The fewest bytes that one value of a type takes; 0 where there is no such type.
+# The fewest bytes that a value of a type takes; 0 if there is no such type.
 _LEAST = tuple(
     FIXED_SIZES.get(wire, {STRING: 4, STRUCT: 1, LIST: 5, SET: 5, MAP: 6}.get(wire, 0))
     for wire in range(256)
 )
 
-# What is open: types that follow one another in turn, the one that is next, and how many values
-# are still to come. A struct is open as None.
+# An open container: the number of values still to come, then the types that take turns (key and
+# value of a map). An open struct is None.
 _Open = list[int]
 
 
 class Scanner:
-    """Takes bytes as they come, gives whole messages.
+    """Takes bytes as they arrive, and returns whole messages.
 
-    After a `ProtocolError` the stream has no known boundary any more: nothing but `broken` may be
-    asked, and the connection should be closed.
+    After a `ProtocolError` the message boundary is lost: call only `broken`, and close the
+    connection.
     """
 
     def __init__(
@@ -83,16 +85,16 @@ class Scanner:
 
     @property
     def waiting(self) -> int:
-        """The bytes that have come and have not been given out as messages."""
+        """The number of bytes that have arrived and were not returned as messages."""
         return len(self._buffer) - self._start
 
     @property
     def values(self) -> int:
-        """The values of the message that comes, as far as it was walked."""
+        """The number of values of the incomplete message, as far as it was walked."""
         return self._values
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes of the stream."""
+        """Take the next bytes of the stream."""
         if self._start == len(self._buffer):
             self._at -= self._start
             self._start = 0
@@ -105,14 +107,14 @@ class Scanner:
         self._buffer += data
 
     def beginning(self, size: int) -> bytes:
-        """Up to ``size`` bytes of the message that has begun to come."""
+        """Return up to ``size`` bytes from the start of the next message."""
         return bytes(self._buffer[self._start : self._start + size])
 
     def next_message(self, *, steps: int = _WHOLE) -> bytes | None:
-        """The next whole message; None while it has not come to its end.
+        """Return the next whole message, or None if it is incomplete or the walk is `paused`.
 
-        After about ``steps`` values it stops, and is `paused`: call again to go on.
-        `message_values` are the values of the message that was given last.
+        After about ``steps`` values the walk stops and is `paused`: call again to continue.
+        `message_values` is the number of values of the last message that was returned.
         """
         self._steps, self.paused = steps, False
         if not self._in_body and not self._walk_head():
@@ -135,7 +137,7 @@ class Scanner:
         return message
 
     def broken(self) -> tuple[str, bytes] | None:
-        """The name and the sequence id of the message that has come in part; None if unknown."""
+        """Return the name and sequence id of the incomplete message, or None if not known."""
         if not self._in_body:
             return None
         size = int(_size_at(self._buffer, self._start + 4)[0])
@@ -161,7 +163,7 @@ class Scanner:
         return True
 
     def _walk_body(self) -> bool:
-        """Walks as far as the bytes reach; True at the end of the message."""
+        """Walk as far as the bytes reach. Return True at the end of the message."""
         stack = self._open
         while stack:
             if self._steps <= 0:
@@ -174,7 +176,7 @@ class Scanner:
         return self._at <= len(self._buffer)
 
     def _walk_fields(self) -> bool:
-        """Walks the fields of the innermost struct until it ends or something is opened in it."""
+        """Walk the fields of the innermost struct until it ends or something is opened in it."""
         data, end, at = self._buffer, len(self._buffer), self._at
         steps = first = self._steps
         while at < end and steps > 0:
@@ -186,7 +188,7 @@ class Scanner:
             elif wire == 0:
                 self._at = at + 1
                 self._open.pop()
-                self._walked(first - steps - 1, steps)  # the end of a struct is no field
+                self._walked(first - steps - 1, steps)  # the end of a struct is not a field
                 return True
             elif wire == STRING:
                 if at + 7 > end:
@@ -205,7 +207,7 @@ class Scanner:
         return False
 
     def _walk_values(self, values: _Open) -> bool:
-        """Walks the values of the innermost container, as `_walk_fields` does with fields."""
+        """Walk the values of the innermost container, as `_walk_fields` does with fields."""
         data, end, at = self._buffer, len(self._buffer), self._at
         types, left = values[1:], values[0]
         turns = len(types)
@@ -241,7 +243,7 @@ class Scanner:
         return True
 
     def _enter(self, wire: int, at: int) -> bool:
-        """Opens the struct or container at ``at``; False if its head has not come yet."""
+        """Open the struct or container at ``at``. Return False if its head has not arrived."""
         if len(self._open) > MAX_DEPTH:
             raise ProtocolError(f"a message nests structs and containers deeper than {MAX_DEPTH}")
         if wire == STRUCT:
@@ -269,7 +271,7 @@ class Scanner:
         return True
 
     def _walked(self, values: int, steps: int) -> None:
-        """Counts values of the message; ``steps`` are left of this call."""
+        """Count values of the message. ``steps`` is what is left of this call."""
         self._steps = steps
         self._values += values
         if self._values > self._max_values:

@@ -1,7 +1,7 @@
 """The server of the Hive Metastore protocol: it listens, admits, watches and stops.
 
-What one client sees is in `connection`, what is answered in `dispatch`. Everything runs on one
-event loop; nothing here blocks it.
+`connection` has the client's side of it, and `dispatch` computes the answers. Everything runs on
+one event loop, and nothing here blocks it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from strandline.metastore.thrift.serving import Counters, ServerSettings, Slices
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
-"""A client of TLS that takes longer to begin is cut."""
+"""A TLS client whose handshake takes longer is disconnected."""
 BACKLOG = 1024
-"""Connections that wait until they are accepted."""
+"""The most connections that wait to be accepted."""
 
 
 def listening_options(security: ssl.SSLContext | None) -> dict[str, Any]:  # Any: as asyncio's
-    """How asyncio listens: with TLS where ``security`` is given."""
+    """Return asyncio's options for listening, with TLS if ``security`` is given."""
     if security is None:
         return {"backlog": BACKLOG}
     return {"backlog": BACKLOG, "ssl": security, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
@@ -45,14 +45,13 @@ def listening_options(security: ssl.SSLContext | None) -> dict[str, Any]:  # Any
 class ServerStatistics:
     """What a server has done since it started.
 
-    ``displaced`` are idle connections that made room for new ones, ``late_closed`` those whose
-    client took too long to send a message or to read its answers; ``request_memory`` is what large
-    requests hold now, ``answer_memory`` what long answers hold that are not sent yet, and ``full``
-    how often one was refused for either.
-    ``exceptions`` are answers of the type exception (unknown methods, bad arguments, internal
-    errors), ``failures`` those that no one meant to happen; ``foreign`` counts the connections
-    closed because they spoke another protocol, by its name, ``kept`` the ``fast_answers``, which
-    were kept from an earlier call, by method.
+    ``displaced`` are idle connections that were closed in favour of new ones. ``late_closed`` are
+    those whose client took too long to send a message or to read its answers. ``request_memory`` is
+    what large requests hold now, and ``answer_memory`` what long unsent answers hold; ``full``
+    counts the refusals for lack of either. ``exceptions`` are answers of the type exception
+    (unknown methods, bad arguments, internal errors); ``failures`` are unintended errors.
+    ``foreign`` counts the connections that were closed because they used another protocol, by its
+    name. ``kept`` counts by method the ``fast_answers``, which were kept from an earlier call.
     """
 
     connections: int
@@ -79,7 +78,7 @@ class ServerStatistics:
 class ThriftServer:
     """Serves ``dispatcher`` on ``host`` and ``port`` (0: any free port) after `start`.
 
-    ``now`` gives seconds since the epoch; clients are told when the server started.
+    ``now`` returns seconds since the epoch; clients can ask when the server started.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -104,7 +103,7 @@ class ThriftServer:
         self.reply_heads = {
             name.encode(): encode_head(REPLY, name) for name in HIVE_CODEC.table.methods
         }
-        # A task of a handler is kept here until it ends: its connection may end before it.
+        # A handler's task is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
         self.memory = RequestMemory(self.settings.request_memory_bytes)
         self.answers = AnswerMemory(self.settings.answer_memory_bytes)
@@ -118,9 +117,9 @@ class ThriftServer:
     async def start(
         self, *, listening: socket.socket | None = None, security: ssl.SSLContext | None = None
     ) -> None:
-        """Listens, on the socket that is given, with TLS where ``security`` is.
+        """Listen, on the given socket if there is one, and with TLS if ``security`` is given.
 
-        `AddressInUse` where another program listens.
+        Raises `AddressInUse` if another program listens there.
         """
         self.loop = asyncio.get_running_loop()
         place: dict[str, Any] = (
@@ -137,16 +136,16 @@ class ThriftServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the server listens: host and port."""
+        """The host and port where the server listens. Raises `Unavailable` before `start`."""
         if self._listening is None or not self._listening.sockets:
             raise Unavailable("the Thrift server does not listen; start it first")
         host, port = self._listening.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
     async def stop(self, *, grace: float = 5.0) -> None:
-        """Takes no more connections and requests, and ends.
+        """Accept no more connections and requests, and end.
 
-        Requests in work have ``grace`` seconds to be answered; then they are cancelled.
+        Requests in progress get ``grace`` seconds to finish; then they are cancelled.
         """
         self._stopping = True
         if self._watch is not None:
@@ -188,7 +187,7 @@ class ThriftServer:
     # Called by connections ----------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection may stay."""
+        """Whether a new connection is accepted."""
         if self._stopping:
             return False
         limit = self.settings.max_connections
@@ -206,7 +205,7 @@ class ThriftServer:
         return True
 
     def _make_room(self) -> bool:
-        """Closes the connection that has been idle longest, if it has been so for long enough."""
+        """Close the connection that has been idle longest, if it has been idle long enough."""
         idle = (connection for connection in self._connections if connection.is_idle)
         longest = min(idle, key=lambda connection: connection.last_activity, default=None)
         latest = self.loop.time() - self.settings.displace_after
@@ -231,7 +230,7 @@ class ThriftServer:
             await self._empty.wait()
 
     def _watch_idle(self) -> None:
-        """Closes the connections on which nothing moved for too long, again and again."""
+        """Close the connections that have been inactive for too long; repeat at intervals."""
         idle, message = self.settings.idle_timeout, self.settings.message_timeout
         now = self.loop.time()
         for connection in list(self._connections):

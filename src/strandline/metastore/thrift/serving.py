@@ -1,14 +1,14 @@
-"""What a server and its connections share: settings, counters, and what each knows of the other.
+"""What a server and its connections share: settings, counters, and the interfaces between them.
 
-**Slices.** Only the event loop sees the bytes of a message come, and to find the end of one with a
-hundred thousand values takes a tenth of a second, for which every client would wait.
+**Slices.** Only the event loop sees the bytes of a message arrive. Finding the end of a message
+with a hundred thousand values takes a tenth of a second, and every client would wait for that.
 
 So a long computation on the event loop is a generator that yields wherever it may be interrupted,
-some ten thousand times a second. In each turn of the loop one computation gets one slice, in the
-order in which they came; between two turns the loop serves everything else that is ready. However
-many computations there are, a small request waits for one slice, not for all.
+about ten thousand times a second. In each turn of the loop one computation gets one slice, in the
+order in which they arrived. Between two turns the loop serves everything else that is ready.
+However many computations there are, a small request waits for one slice, not for all.
 
-What must stay true: a generator does not run longer than a part of a slice between two yields.
+What must stay true: between two yields a generator runs for only a fraction of a slice.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from strandline.work.contents import PIECE, Content
 
 SLICE_SECONDS = 0.0005
 WHOLE_BYTES = 64 * 1024
-"""Answers up to this size are put together with their head, and written at once."""
+"""The largest answer, in bytes, that is joined with its head and written at once."""
 
 T = TypeVar("T")
 
 Sliced = Generator[None, None, T]
-"""A computation that yields where it may be interrupted, and returns its result."""
+"""A computation that yields wherever it may be interrupted, and returns its result."""
 
 
 class Slicing(Generic[T]):
-    """One computation under way. ``done`` is called with its result or its error, on the loop."""
+    """A computation in progress. ``done`` is called on the loop with its result or its error."""
 
     __slots__ = ("cancelled", "done", "work")
 
@@ -49,12 +49,12 @@ class Slicing(Generic[T]):
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Gives the computation up; ``done`` is not called."""
+        """Give up the computation. ``done`` is not called."""
         self.cancelled = True
 
 
 class Slices:
-    """The computations of one event loop. Not for several threads."""
+    """The sliced computations of one event loop. Not thread-safe."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Slices:
         self._loop = loop
         self._seconds = seconds
         self._clock = clock
-        # The results are of as many types as there are computations: hence Any.
+        # The results have as many types as there are computations: hence Any.
         self._waiting: deque[Slicing[Any]] = deque()
         self._scheduled = False
         self.turns = 0
@@ -74,7 +74,7 @@ class Slices:
     def begin(
         self, work: Sliced[T], done: Callable[[T | None, Exception | None], None]
     ) -> Slicing[T]:
-        """Computes ``work`` from the next turn of the loop on, and calls ``done`` at its end."""
+        """Compute ``work`` from the next turn of the loop on, and call ``done`` at its end."""
         slicing = Slicing(work, done)
         self._waiting.append(slicing)
         self._schedule()
@@ -86,7 +86,7 @@ class Slices:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """One slice of the computation that has waited longest."""
+        """Run one slice of the computation that has waited longest."""
         self._scheduled = False
         self.turns += 1
         slicing = self._waiting.popleft()
@@ -116,15 +116,16 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """``idle_timeout`` is in seconds without a byte in or out; 0 keeps idle connections for ever.
+    """Settings of a server. Times are in seconds; 0 disables either timeout.
 
-    ``message_timeout`` is how many seconds a client may take to send one message, and to read on
-    after it stopped reading; 0 for ever. Where ``max_connections`` are open, a new one takes the
-    place of the longest idle one that has been so for ``displace_after`` seconds.
-    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work,
-    ``request_memory_bytes`` what large requests of all connections take, whole or not, and
-    ``answer_memory_bytes`` what is answered to all of them and not yet sent; a single answer may be
-    larger than that.
+    ``idle_timeout`` is the time without a byte in or out after which a connection is closed.
+    ``message_timeout`` is how long a client may take to send one message, or to continue reading
+    after it has stopped. When ``max_connections`` are open, a new connection replaces the one that
+    has been idle longest, if it has been idle for ``displace_after`` seconds.
+    ``max_pipelined_bytes`` bounds the requests of one connection that wait for the one in progress.
+    ``request_memory_bytes`` bounds the memory of large requests, complete or not, of all
+    connections, and ``answer_memory_bytes`` that of their answers that are not sent yet; a single
+    answer may be larger.
     """
 
     max_connections: int = 1000
@@ -154,14 +155,14 @@ class Counters:
     bytes_sent: int = 0
     foreign: dict[str, int] = field(default_factory=dict)
     kept: defaultdict[bytes, int] = field(default_factory=lambda: defaultdict(int))
-    """Answers that were kept from an earlier call, by the method's name."""
+    """Answers that were kept from an earlier call, by the name of the method."""
 
     def count_foreign(self, protocol: str) -> None:
         self.foreign[protocol] = self.foreign.get(protocol, 0) + 1
 
 
 class Serving(Protocol):
-    """The server as a connection sees it."""
+    """The server, as a connection sees it."""
 
     loop: asyncio.AbstractEventLoop
     dispatcher: Dispatcher
@@ -179,17 +180,17 @@ class Serving(Protocol):
     def reply_heads(self) -> Mapping[bytes, bytes]: ...
 
     def admit(self, connection: Any, /) -> bool:  # Any: the connection that asks
-        """Whether a new connection may stay."""
+        """Whether a new connection is accepted."""
 
     def forget(self, connection: Any, /) -> None:  # Any: the connection that ended
-        """The connection is gone."""
+        """Remove a connection that has ended."""
 
 
 class Outgoing:
-    """What one connection sends: a long answer goes in pieces, as the client reads them.
+    """Sends the answers of one connection. A long answer goes in pieces, as the client reads them.
 
-    ``write`` writes to the client, ``sent`` is called after a long answer. The memory of a long
-    answer is held for ``owner`` until it is sent.
+    ``write`` writes to the client; ``sent`` is called after a long answer. The memory of a long
+    answer is held for ``owner`` until the answer is sent.
     """
 
     def __init__(
@@ -217,9 +218,9 @@ class Outgoing:
         return self._pieces is not None
 
     def hold(self, method: str, body: bytes | Content) -> None:
-        """Take the memory for a long answer of ``method`` until it is sent.
+        """Reserve the memory for a long answer of ``method`` until it is sent.
 
-        Raises `Overloaded`, see `AnswerMemory`; then a `Content` is closed.
+        Raises `Overloaded` (see `AnswerMemory`), after closing a `Content`.
         """
         size = len(body) if isinstance(body, bytes) else body.size
         if size <= WHOLE_BYTES or self._is_closed():
@@ -233,7 +234,7 @@ class Outgoing:
             raise
 
     def send(self, head: bytes, body: bytes | Content) -> None:
-        """Write an answer; a `Content` is closed once it is sent, or cannot be."""
+        """Write an answer. A `Content` is closed once it is sent or cannot be sent."""
         if isinstance(body, bytes) and len(body) <= WHOLE_BYTES:
             self._write(head + body)
             return
@@ -250,7 +251,7 @@ class Outgoing:
         self.send_soon()
 
     def send_soon(self) -> None:
-        """Write the next piece in a turn of the loop, if the client reads."""
+        """Write the next piece in a later turn of the loop, if the client reads."""
         if not self._piece_due and self.writable:
             self._piece_due = True
             self._server.loop.call_soon(self._send_piece)
@@ -268,7 +269,7 @@ class Outgoing:
         self.send_soon()
 
     def end(self) -> None:
-        """Give up what is not written, and give back its memory."""
+        """Drop what is not written, and release its memory."""
         self._pieces = None
         if self._content is not None:
             self._content.close()
