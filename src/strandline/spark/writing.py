@@ -122,7 +122,7 @@ class _NameCheck:
                 )
 
     def _key(self, name: str) -> str:
-        """The key of a name: equal exactly if Spark treats names as equal (Java's rule)."""
+        """The key of a name, the same for names that Spark equates: Java's rule, by character."""
         if self.exact:
             return name
         return "".join(_one(_one(character, str.upper), str.lower) for character in name)
