@@ -140,7 +140,7 @@ def _physical(column: pa.Array, of: ColumnDescriptor) -> Physical | None:
 
 
 def _value(transform: Transform, column: ColumnDescriptor) -> str:
-    """The value of a transform (not bucket), or something that is equal exactly for equal values."""
+    """The value of any transform but bucket, or something that is equal only for equal values."""
     name, of = quoted(column.name), column.type
     match transform.kind:
         case TransformKind.IDENTITY:
@@ -273,6 +273,6 @@ def _shifted(value: str, places: int) -> str:
 
 
 def _product(value: str, factor: int) -> str:
-    """The low 32 bits of the product of two 32-bit numbers, computed in halves to avoid overflow."""
+    """The low 32 bits of the product of two 32-bit numbers, computed in halves: no overflow."""
     low, high = factor & 0xFFFF, factor >> 16
     return f"(({value} * {low}L + shiftleft({value} * {high}L & 65535L, 16)) & {_M32}L)"

@@ -241,7 +241,7 @@ SETTINGS = {
     PRUNE_FIELDS: "false",
     # The default, INT96, has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Above it, Spark starts a job to check the files of a list, which costs far more than needed.
+    # Above it, Spark starts a job to check the files of a list, which costs far more than they do.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
 
