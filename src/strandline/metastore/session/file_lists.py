@@ -337,7 +337,7 @@ def _head(schema: pa.Schema) -> bytes:
 
 
 def _stream(head: bytes, schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> bytes:
-    """A stream of these batches. pyarrow's own writer takes longer than the rest of the work."""
+    """A stream of these batches. Creating a pyarrow writer takes longer than writing these bytes."""
     rows = [
         pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
         for columns in batches
@@ -358,7 +358,7 @@ _STAGING_HEAD_BYTES = _TABLE_AT + _DIGITS + len(_BEHIND_TABLE)
 
 
 def _staging_head(arguments: Mapping[str, Any]) -> bytes:
-    """The head of a staging's first stream. Raises `InvalidInput` for ids that are no integers."""
+    """The head of a staging's first stream. Raises `InvalidInput` for wrong ids."""
     for name in _IDS:
         number = arguments[name]
         if type(number) is not int or not -_INT64 <= number < _INT64:
