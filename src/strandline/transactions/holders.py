@@ -1,4 +1,4 @@
-"""What keeps something back from others: open transactions, holds and locks, in one list.
+"""Holders: open transactions, holds and locks that keep something from others, in one list.
 
 While a transaction, hold or lock needs it, history is kept, write ids stay hidden, or requests for
 locks wait. A `Holder` says whose it is, since when, what it keeps back, and when it ends by itself.

@@ -10,7 +10,7 @@ partition. A request is granted as a whole or waits as a whole. The id of a requ
 the queue: a request waits for every earlier request that conflicts with it, whether that one is
 granted or waiting. So a stream of readers does not starve a writer.
 
-| asked, below; held, right | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
+| requested: rows; held: columns | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
 | --- | --- | --- | --- | --- |
 | SHARED_READ  | both | both | both | wait |
 | SHARED_WRITE | both | both | wait | wait |
@@ -19,7 +19,8 @@ granted or waiting. So a stream of readers does not starve a writer.
 
 What must stay true:
 
-* Two requests that are granted at the same time do not conflict.
+* Two requests that are granted at the same time do not conflict, unless they belong to one
+  transaction.
 * A granted request stays granted until its client releases it, or is silent for longer than the
   time-out, or the transaction that it belongs to ends.
 * Every decision is one write transaction of the database. So the processes on one store decide in

@@ -20,8 +20,8 @@ id, which is durable.** What a power cut may leave of the writes of a transactio
   the commit would succeed without the rows;
 * its end: as a staging.
 
-On a server, a crash leaves other nodes running that have seen the time of a begin, and gave later
-reads from it. There every begin waits (`Database.may_lose_provisional`), and no id is reserved.
+A crash of a database server leaves nodes running that have seen the time of a begin, and have given
+it to later reads. There every begin waits (`Database.may_lose_provisional`), and no id is reserved.
 """
 
 from __future__ import annotations

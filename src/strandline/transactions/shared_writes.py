@@ -88,7 +88,7 @@ class Round(NamedTuple):
 
     @property
     def catalog_version(self) -> int:
-        """The catalog version at the call's time. Only for calls that are `under_catalog`."""
+        """The catalog version at the call's time. Only for `SharedCall.under_catalog`."""
         assert self.catalog is not None
         return self.catalog.version
 
@@ -287,7 +287,7 @@ class SharedWrites:
             self._news.notify()
 
     def _await(self, call: SharedCall[T], gate: threading.Lock) -> None:
-        """Wait until a queued call has ended. It may leave the queue until a round takes it."""
+        """Wait until a queued call has ended. If it is late, and no round has it, it leaves the queue."""
         try:
             if gate.acquire(timeout=max(call.end - time.monotonic(), 0.0)):
                 return

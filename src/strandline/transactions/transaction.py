@@ -64,7 +64,7 @@ def refuse_long_texts(*texts: str) -> None:
 
 
 class ForeignTransaction(PermissionDenied):
-    """The transaction belongs to another user than the caller claims."""
+    """The transaction does not belong to the user who is given as its owner."""
 
 
 def require_owner(txn_id: int, user: str, *, owner: str | None) -> None:

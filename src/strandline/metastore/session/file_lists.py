@@ -337,7 +337,7 @@ def _head(schema: pa.Schema) -> bytes:
 
 
 def _stream(head: bytes, schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> bytes:
-    """A stream of these batches. Creating a pyarrow writer takes longer than writing these bytes."""
+    """A stream of these batches. Creating a pyarrow writer takes longer than writing them."""
     rows = [
         pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
         for columns in batches

@@ -203,7 +203,7 @@ def _check_partition(file: DataFile) -> None:
 
 
 def check_paths(files: Iterable[DataFile | DeleteFile]) -> None:
-    """Raise `InvalidInput` for a path whose text leaves the table's folder or cannot be read."""
+    """Raise `InvalidInput` for a path that leaves the table's folder by its text, or is invalid."""
     for file in files:
         _check_path(file.path)
 
