@@ -287,7 +287,7 @@ class SharedWrites:
             self._news.notify()
 
     def _await(self, call: SharedCall[T], gate: threading.Lock) -> None:
-        """Wait until a queued call has ended. If it is late, and no round has it, it leaves the queue."""
+        """Wait until a queued call has ended. If it is late before a round takes it, it leaves."""
         try:
             if gate.acquire(timeout=max(call.end - time.monotonic(), 0.0)):
                 return
