@@ -1,12 +1,12 @@
 """Transactional tables for PySpark: create, append, delete, and read at any snapshot.
 
 Needs the extra ``spark``. No row passes through the metastore: Spark reads and writes Parquet
-files, and a `strandline.metastore.interface.Session` says which.
+files, and a `strandline.metastore.interface.Session` says which files.
 """
 
 try:
-    import numpy as _numpy  # noqa: F401  # only to see whether it is there
-    import pyspark as _pyspark  # noqa: F401  # only to see whether it is there
+    import numpy as _numpy  # noqa: F401  # only to check whether it is installed
+    import pyspark as _pyspark  # noqa: F401  # only to check whether it is installed
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"strandline.spark needs PySpark and numpy, and {error.name} is not installed:"

@@ -1,9 +1,9 @@
-"""Bounds of columns that a condition of Spark implies, so that a scan asks for fewer files.
+"""Bounds of columns that a Spark condition implies, so that a scan reads fewer files.
 
-Spark itself reads the condition: its analyzed form has names resolved and literals cast to the
-types of their columns. Taken from it is each part that must be true (what AND joins) and compares a
-column with constants, or with NULL. Everything else implies nothing here, and Spark filters the
-rows anyway.
+Spark parses the condition: in its analyzed form, names are resolved and literals are cast to the
+types of their columns. Bounds are taken from each part that must be true (the operands of AND) and
+that compares a column with constants or with NULL. All other parts imply no bounds; Spark filters
+the rows anyway.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _COMPARISONS = {
 def implied_bounds(
     rows: DataFrame, condition: str | Column, column_ids: Mapping[str, int]
 ) -> tuple[ColumnBounds, ...]:
-    """The bounds of columns of ``rows`` that ``condition`` implies; ``column_ids`` by name.
+    """The bounds of columns of ``rows`` that ``condition`` implies; ``column_ids`` are by name.
 
-    Raises `pyspark.errors.AnalysisException` for what is no condition on ``rows``.
+    Raises `pyspark.errors.AnalysisException` if it is not a condition on ``rows``.
     """
     plan = getattr(rows.filter(condition), "_jdf", None)
     if plan is None:
-        return ()  # a session of Spark Connect keeps its plans to itself
+        return ()  # a Spark Connect session does not expose its plans
     analyzed = plan.queryExecution().analyzed()
     if analyzed.nodeName() != "Filter":
         return ()
@@ -56,7 +56,7 @@ def implied_bounds(
 def _bounds(
     expression: Expression, column_ids: Mapping[str, int], shared: Expression = None
 ) -> Iterator[ColumnBounds]:
-    """What a condition implies; ``shared`` is what its references to a common expression mean."""
+    """The bounds that a condition implies; ``shared`` is its common expression, if it has one."""
     name = _class(expression)
     if name == "And":
         yield from _bounds(expression.left(), column_ids, shared)
@@ -73,7 +73,7 @@ def _bounds(
         if _class(left) == "CommonExpressionRef":
             left = shared
         column_id = _column_id(left, column_ids)
-        # A bound includes its end, so one that does not is the next value, where there is one.
+        # A bound is inclusive. So for an exclusive comparison take the next value, if there is one.
         step = {">": 1, "<": -1}.get(comparison, 0)
         constant = None if column_id is None else _constant(right, step=step)
         if column_id is not None and constant is not None:
@@ -111,7 +111,7 @@ def _bounds(
 
 
 def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator[ColumnBounds]:
-    """What it implies that a condition is not true, and not NULL either."""
+    """The bounds implied by a condition that is neither true nor NULL."""
     name = _class(expression)
     if name == "EqualTo":
         column_id, known = None, []
@@ -132,7 +132,7 @@ def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator
 
 
 def _constants(expressions: Expression) -> list[_Constant]:
-    """The values of a list of constants; none if one of it is NULL or no constant."""
+    """The values of a list of constants; empty if any of them is NULL or not a constant."""
     constants = [_constant(expressions.apply(number)) for number in range(expressions.size())]
     known = [constant for constant in constants if constant is not None]
     return known if len(known) == len(constants) else []
@@ -162,7 +162,7 @@ def _column_id(expression: Expression, column_ids: Mapping[str, int]) -> int | N
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A value that compares with others of its type, and the text that statistics have for it."""
+    """A value that can be compared with others of its type, and its text in statistics."""
 
     value: Any
     text: str
@@ -173,21 +173,21 @@ def _order(constant: _Constant) -> Any:
 
 
 def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
-    """The value of a constant; None for NULL, and for what is none or of another type.
+    """The value of a constant; None for NULL, for an unsupported type, and for other expressions.
 
-    ``step`` is added to a value of a type whose values are counted.
+    ``step`` is added to a value of an integral, date or time type.
     """
     inner = expression
     while _class(inner) == "Cast":
         inner = inner.child()
     read_write = _TYPES.get(expression.dataType().typeName().partition("(")[0])
-    # Functions are left alone: `now()` has another value when the rows are read.
+    # Function calls are skipped: `now()` has another value when the rows are read.
     if read_write is None or _class(inner) != "Literal":
         return None
     try:
         constant = expression.eval(None)
     except (Py4JJavaError, PySparkException):
-        return None  # a text that is no number, say; Spark says so when it reads the rows
+        return None  # for example a text that is not a number; Spark reports it at the read
     if constant is None:
         return None
     read, write = read_write
@@ -215,7 +215,7 @@ def _time(micros: int) -> str | None:
 
 
 def _single(value: Any) -> float:
-    """A FLOAT comes as its shortest text, 0.1, and statistics have its value: 0.10000000149…"""
+    """A FLOAT comes as its shortest text, 0.1, but statistics have its value: 0.10000000149…"""
     return c_float(float(value)).value
 
 
@@ -228,7 +228,7 @@ def _boolean(value: bool) -> str:
 
 
 def _text(value: str) -> str | None:
-    """None for what may not be text: the JVM writes bytes that are none in this character."""
+    """The text; None if it may be invalid UTF-8, since the JVM replaces such bytes by U+FFFD."""
     return None if "\ufffd" in value else value
 
 
@@ -247,4 +247,4 @@ _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
     "timestamp_ntz": (int, _local_time),
     "string": (str, _text),
 }
-"""How the values of a type come from the JVM, and how statistics write them."""
+"""How the values of a type are converted from the JVM, and how statistics write them."""

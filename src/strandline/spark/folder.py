@@ -6,24 +6,24 @@
     <location>/_deletes/<txn>-<uuid>.parquet       bitmaps of deleted rows
     <location>/_staging/<txn>-<uuid>/              what a running job of Spark writes
 
-All data files are in one folder, which Spark lists in one call; one folder for each file made it
-start a job to plan a scan of more than 32 of them, fifteen times the time at 2,000. The file id is
-part of the name, which Spark knows in a scan. Readers that list the table's folder as plain Parquet
-must find no file at all, because the files hold deleted and uncommitted rows. They skip folders
-whose name begins with ``_``.
+All data files are in one folder, which Spark lists in one call. With one folder for each file,
+Spark started a job to plan a scan of more than 32 files, which took fifteen times as long at 2,000
+files. The file id is part of the name, which Spark knows in a scan. Readers that list the table's
+folder as plain Parquet must find no file at all, because the files contain deleted and uncommitted
+rows. Such readers skip folders whose names begin with ``_``.
 
 Older files are read where they are (`strandline.metastore.store.file_scans`).
 
 What must stay true:
 
-* a commit does not outlive its files: they are synced, and `sync` puts their folder on disk,
-  before a row about them is staged;
-* a table that is renamed meanwhile takes its folder along. So the folder is opened once, and
-  everything after goes through this descriptor, wherever it moves. Spark alone writes by path; what
-  it wrote counts only if after the job the path still leads to the same folder.
+* The files of a commit are durable before it: they are synced, and `sync` syncs their folder,
+  before a row about them is staged.
+* A table that is renamed takes its folder along. So the folder is opened once, and all later
+  operations use this descriptor, wherever the folder moves. Only Spark writes by path; what it
+  wrote counts only if the path still leads to the same folder after the job.
 
-A client that aborts removes its files. One that is killed leaves files that no row names; cleaning
-takes them once its transaction has ended (`strandline.metastore.store.cleaning`).
+A client that aborts removes its files. A client that is killed leaves files that no row names;
+cleaning removes them once the transaction has ended (`strandline.metastore.store.cleaning`).
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 def folder_path(location: str) -> Path:
-    """The folder on this machine. Raises `UnsupportedOperation` for any other place."""
+    """The local folder of a location. Raises `UnsupportedOperation` if it is not a local one."""
     return Warehouse().path(location)
 
 
 def spark_path(path: Path, *, pattern: bool = False) -> str:
-    """``path`` as Spark reads it; with ``pattern`` where Spark would take it for a pattern."""
+    """``path`` as Spark reads it; ``pattern`` escapes it for calls that expect a pattern."""
     text = str(path)
     return "file:" + (_GLOB.sub(r"\\\1", text) if pattern else text)
 
 
 class TableFolder:
-    """See the module. Closed by `close`; belongs to one thread."""
+    """See the module docstring. Closed by `close`; for one thread."""
 
     def __init__(self, location: str, *, table: str) -> None:
         self.path = folder_path(location)
@@ -75,18 +75,18 @@ class TableFolder:
             ) from error
 
     def close(self) -> None:
-        """Let go of the folder. Idempotent."""
+        """Close the folder. Idempotent."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
     def new_staging(self, txn_id: int) -> str:
-        """The name of a folder for one job of Spark; the job makes it."""
+        """The name of a new staging folder for one Spark job; the job creates it."""
         return f"{STAGING_FOLDER}/{txn_id}-{uuid.uuid4().hex}"
 
     @contextlib.contextmanager
     def staged(self, staging: str) -> Iterator[int]:
-        """The descriptor of what a job wrote. Raises `WriteConflict` if the table moved."""
+        """The descriptor of the folder a job wrote. Raises `WriteConflict` if the table moved."""
         try:
             same = os.path.samestat(os.stat(self.path), os.fstat(self._folder))
             written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
@@ -103,7 +103,7 @@ class TableFolder:
             os.close(written)
 
     def place(self, staged: int, name: str, file_id: int) -> str:
-        """Give a written file, already synced, its place; the path relative to the table."""
+        """Move a written and synced file into place; return the path relative to the table."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(DATA_FOLDER, dir_fd=self._folder)
         relative = data_path(file_id, uuid.uuid4().hex)
@@ -129,8 +129,8 @@ class TableFolder:
         self._sync(DELETES_FOLDER)
 
     def sync(self) -> None:
-        """Put the folder itself on disk: what was placed in it is there after a power cut."""
-        with contextlib.suppress(FileNotFoundError):  # nothing was placed, only positions written
+        """Sync the folder itself: the files placed in it will exist after a power cut."""
+        with contextlib.suppress(FileNotFoundError):  # no data file was placed, only a delete file
             self._sync(DATA_FOLDER)
         os.fsync(self._folder)
 
@@ -140,13 +140,13 @@ class TableFolder:
             os.unlink(relative, dir_fd=self._folder)
 
     def discard_staging(self, staging: str) -> None:
-        """Remove what a job left, as far as it can be removed, wherever the table is by now."""
+        """Remove what a job left, as far as possible, wherever the table is now."""
         shutil.rmtree(self.path / staging, ignore_errors=True)
         with contextlib.suppress(OSError):
             shutil.rmtree(staging, ignore_errors=True, dir_fd=self._folder)
         with contextlib.suppress(OSError):
             if not os.path.samestat(os.stat(self.path), os.fstat(self._folder)):
-                # The job made the table's old place anew; an empty one would be in the way.
+                # The job created the table's old folder again; an empty one would be in the way.
                 (self.path / STAGING_FOLDER).rmdir()
                 self.path.rmdir()
 

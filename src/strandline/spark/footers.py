@@ -1,8 +1,7 @@
-"""What the footer of a Parquet file says of its columns: ids, bounds, NULLs.
+"""What the footer of a Parquet file says about its columns: ids, bounds, NULLs.
 
-Footers are read on the driver; that is nearly free, where a job of Spark for the same costs as much
-as writing the file. Bounds are kept as text in one canonical form for each type:
-
+The driver reads footers; that is nearly free, while a Spark job for it would cost as much as
+writing the file. Bounds are stored as text in one canonical form for each type:
 | type | text |
 | --- | --- |
 | integers, decimals, intervals | decimal digits |
@@ -12,8 +11,8 @@ as writing the file. Bounds are kept as text in one canonical form for each type
 | timestamp | the same in UTC, with ``Z`` |
 | string | the text, at most `MAX_BOUND` characters; an upper bound that was cut is rounded up |
 
-There are none for binary, and none where the footer has none, as with NaN. Values inside of arrays
-and maps have no statistics: one row may hold many of them.
+Binary columns have no bounds, and neither have columns without bounds in the footer, for example
+because of NaN. Values inside arrays and maps have no statistics: one row may contain many of them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def file_ids(metadata: pq.FileMetaData) -> frozenset[int]:
 
 
 def column_statistics(metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]:
-    """The statistics of all columns and nested fields that have an id and one value a row."""
+    """The statistics of all columns and nested fields that have an id and one value per row."""
     leaves = list(_leaves(metadata.schema.to_arrow_schema(), repeated=False))
     if len(leaves) != metadata.num_columns:
         return ()
@@ -61,7 +60,7 @@ def column_statistics(metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]
 
 
 def canonical_text(value: Any) -> str | None:
-    """The canonical form of a value, None where its type has none."""
+    """The canonical text of a value, or None if its type has none."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -82,17 +81,17 @@ def canonical_text(value: Any) -> str | None:
 
 
 def lower_bound(text: str) -> str:
-    """A short text that is not above ``text``."""
+    """A short text that is at or below ``text``."""
     return text[:MAX_BOUND]
 
 
 def upper_bound(text: str) -> str | None:
-    """A short text that is not below any that begins as ``text`` does; None if there is none."""
+    """A short text that is at or above ``text``, or None if there is none."""
     return text if len(text) <= MAX_BOUND else following(text[:MAX_BOUND])
 
 
 def following(prefix: str) -> str | None:
-    """A text that is above all that begin with ``prefix``; None if there is none."""
+    """A text that is above every text that begins with ``prefix``, or None if there is none."""
     while prefix:
         code = ord(prefix[-1]) + 1
         if code in _SURROGATES:
@@ -105,7 +104,7 @@ def following(prefix: str) -> str | None:
 
 @dataclass(slots=True)
 class _Bounds:
-    """Of what was seen so far. ``known`` is False once a part of the file did not tell."""
+    """The bounds so far. ``known`` is False once a part of the file has no bounds."""
 
     lower: Any = None
     upper: Any = None
@@ -140,7 +139,7 @@ def _widen(bounds: _Bounds, statistics: pq.Statistics) -> None:
     try:
         lower, upper = statistics.min, statistics.max
     except (ValueError, OverflowError, pa.ArrowException):
-        # A date or time beyond the years 1 to 9999, or text that is none.
+        # A date or time outside the years 1 to 9999, or a text that is not UTF-8.
         bounds.known = False
         return
     bounds.lower = lower if bounds.lower is None else min(bounds.lower, lower)
@@ -148,7 +147,7 @@ def _widen(bounds: _Bounds, statistics: pq.Statistics) -> None:
 
 
 def _leaves(fields: Any, *, repeated: bool) -> Iterator[int | None]:
-    """The id of each leaf, in the order of the file; None for one without, or inside of a list."""
+    """The id of each leaf, in file order; None for a leaf without id, or inside a list or map."""
     for field in fields:
         inner = _children(field.type)
         if inner:

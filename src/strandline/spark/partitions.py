@@ -1,23 +1,24 @@
 """Appending to a partitioned table: Spark puts rows of one partition into one file.
 
-Spark computes a key for each row, a digest of the row's values in all partition fields. One shuffle
-brings rows with the same key together (Spark splits what is too much for one task and joins what is
-too little), the tasks sort by it, and begin a file where it changes. So there is one job, however
-many partitions there are. The key is the name of a folder in the staging area, and then forgotten:
-the values of a file are computed from its first row, as values of their types.
+Spark computes a key for each row, a digest of the row's values of all partition fields. One shuffle
+brings rows with the same key together. (Spark splits what is too much for one task and combines
+what is too little.) The tasks sort by the key, and begin a new file where it changes. So there is
+one job, however many partitions there are. The key is the name of a folder in the staging area and
+is not kept: the partition values of a file are computed from its first row, in their own types.
 
-What must stay true: two rows have the same key if and only if they have the same values by
-`strandline.model.partitioning`. So times are computed from microseconds in UTC, whatever the time
-zone of the session, and murmur3 is that of Iceberg. Spark's own ``hash`` differs in its seed and in
-the last one to three bytes of a text. A constant before the value makes the seed 0; for the last
-bytes, the final mixing is taken back, they are mixed in, and it is done again.
+What must stay true: two rows have the same key if and only if they have the same values according
+to `strandline.model.partitioning`. So times are computed from microseconds in UTC, whatever the
+time zone of the session, and murmur3 is computed as in Iceberg. Spark's own ``hash`` differs in its
+seed and in the last one to three bytes of a text. Hashing a constant before the value makes the
+seed 0. For the last bytes, the final mixing is reverted, the bytes are mixed in, and the final
+mixing is done again.
 
-Each step of that is a column of its own: in one expression, a value that is used twice would be
-computed twice, and so on down.
+Each step of the hash is its own column: in one expression, a value that is used twice would be
+computed twice, and so on at each level.
 
-*Rejected*: the values as names of folders (NULL and '' are one name, long texts are none), a
-function in Python (each executor would need this package, and each row crosses to it), steps as
-lambda functions (Spark interprets them: 30 times as slow).
+*Rejected*: the values as names of folders (NULL and '' have the same name, and long texts are not
+valid names), a function in Python (each executor would need this package, and each row would be
+sent to Python), steps as lambda functions (Spark interprets them, which is 30 times as slow).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from strandline.model.types import (
 )
 
 KEY = "_strandline_partition"
-"""The column of the key while rows are written."""
+"""The name of the column that has the key while rows are written."""
 
 _EXACT = Context(prec=80)
 _M32 = 0xFFFFFFFF
@@ -63,7 +64,7 @@ _MIX_1, _MIX_2 = 0x85EBCA6B, 0xC2B2AE35
 
 
 def with_partition_key(frame: DataFrame, table: TableDescriptor) -> DataFrame:
-    """The rows of a partitioned table, with the column `KEY`."""
+    """Return the rows of a partitioned table with the additional column `KEY`."""
     columns = {column.id: column for column in table.columns}
     questions = [(field.transform, columns[field.source_id]) for field in table.partitioning]
     frame, values = with_values(frame, questions)
@@ -78,9 +79,10 @@ def with_partition_key(frame: DataFrame, table: TableDescriptor) -> DataFrame:
 def with_values(
     frame: DataFrame, questions: Sequence[tuple[Transform, ColumnDescriptor]]
 ) -> tuple[DataFrame, list[str]]:
-    """For each transform of a column, an expression of its value in the frame that is returned.
+    """Return a frame, and for each transform of a column an expression of its value in that frame.
 
-    Or of something that is the same for the same values only. Values of bucket are exact.
+    The expression may instead give something that is equal exactly for equal values. For a bucket
+    it always gives the value.
     """
     values = []
     steps: list[dict[str, Column]] = []
@@ -101,9 +103,9 @@ def with_values(
 
 
 def partition_of(file: BinaryIO, table: TableDescriptor) -> Partition:
-    """The values of the partition that a file with rows belongs to, by its first row.
+    """The partition values of a file with rows, computed from its first row.
 
-    Raises `InvalidInput` for a text that is none.
+    Raises `InvalidInput` if a text is not UTF-8.
     """
     columns = {column.id: column for column in table.columns}
     sources = [columns[field.source_id] for field in table.partitioning]
@@ -134,11 +136,11 @@ def _physical(column: pa.Array, of: ColumnDescriptor) -> Physical | None:
     return physical
 
 
-# -- values of fields, in Spark's SQL ------------------------------------------------------------
+# -- values of fields, in Spark SQL --------------------------------------------------------------
 
 
 def _value(transform: Transform, column: ColumnDescriptor) -> str:
-    """The value of any field but bucket, or something that is the same for the same values only."""
+    """The value of any transform but bucket, or something that is equal only for equal values."""
     name, of = quoted(column.name), column.type
     match transform.kind:
         case TransformKind.IDENTITY:
@@ -167,17 +169,17 @@ def _value(transform: Transform, column: ColumnDescriptor) -> str:
 
 
 def _quotient(value: str, width: int) -> str:
-    """``value`` divided by ``width``, rounded down. Nothing in it can overflow."""
+    """``value`` divided by ``width``, rounded down; no intermediate result can overflow."""
     return f"({value} DIV {width}L - IF({value} < 0 AND {value} % {width}L != 0, 1, 0))"
 
 
 def _unscaled(value: str, of: DecimalType) -> str:
-    """A decimal of few digits as the number of its last places."""
+    """The unscaled value of a decimal that has few digits, as a BIGINT."""
     return f"CAST({value} * CAST('1{'0' * of.scale}' AS DECIMAL({of.scale + 1}, 0)) AS BIGINT)"
 
 
 def _seed() -> int:
-    """The INT whose hash, with the seed 42 that Spark has, is 0: so it is the next one's seed."""
+    """The INT whose hash with Spark's seed 42 is 0, so that 0 is the seed of the next value."""
     state = (4 - 0xE6546B64) * pow(5, -1, 1 << 32) & _M32
     block = (state >> 13 | state << 19) & _M32 ^ 42
     block = block * pow(_BLOCK_2, -1, 1 << 32) & _M32
@@ -189,9 +191,9 @@ _SEED = _seed()
 
 
 class _Hash:
-    """murmur3 of a column: ``value``, once ``steps`` are columns, those of each step at once.
+    """murmur3 of a column: ``value``, after ``steps`` were added as columns, one step at a time.
 
-    Not defined where the column is NULL. ``number`` is in the names of the columns.
+    Undefined where the column is NULL. ``number`` makes the names of the columns unique.
     """
 
     def __init__(self, number: int, column: ColumnDescriptor) -> None:
@@ -208,7 +210,7 @@ class _Hash:
         self.value = self._of_bytes(self._step("bytes", data))
 
     def _step(self, what: str, value: str, **beside: str) -> str:
-        """Add a step; the name of its first column."""
+        """Add a step; return the name of its first column."""
         names = {f"{KEY}_{name}{self._number}": v for name, v in {what: value, **beside}.items()}
         self.steps.append(names)
         return next(iter(names))
@@ -217,7 +219,7 @@ class _Hash:
         size, rest = f"octet_length({data})", f"(octet_length({data}) % 4)"
         whole = f"({size} - {rest})"
         body = f"(CAST(hash({_SEED}, substring({data}, 1, {whole})) AS BIGINT) & {_M32}L)"
-        # `conv` would read the number from these digits, and take longer than all other steps.
+        # `conv` could read the number from these digits, but takes longer than all other steps.
         last = f"rpad(hex(substring({data}, {whole} + 1, 3)), 6, '0')"
         known = self._step("body", body, tail=last)
         h, k = (f"{KEY}_{name}{self._number}" for name in ("state", "tail"))
@@ -235,7 +237,7 @@ class _Hash:
 
 
 def _whole_number(value: str, of: DataType) -> str | None:
-    """A value that is hashed as 8 bytes, as a BIGINT; None for one of another type."""
+    """A value that is hashed as 8 bytes, converted to a BIGINT; None for a value of other types."""
     if of == TIMESTAMP:
         return f"unix_micros({value})"
     if of == TIMESTAMP_NTZ:
@@ -250,14 +252,14 @@ def _whole_number(value: str, of: DataType) -> str | None:
 
 
 def _shortest_bytes(number: str) -> str:
-    """The two's complement of a BIGINT in as few bytes as it needs."""
+    """The two's complement of a BIGINT in the minimum number of bytes."""
     positive = f"IF({number} < 0, ~{number}, {number})"
     bits = f"IF({positive} = 0, 0, length(bin({positive})))"
     return f"unhex(right(lpad(hex({number}), 16, '0'), 2 * ({bits} DIV 8) + 2))"
 
 
 def _read_hex(text: str) -> str:
-    """The number whose bytes, low ones first, are six hexadecimal digits."""
+    """The number whose bytes, lowest first, are given as six hexadecimal digits."""
     parts = []
     for place in range(6):
         code = f"ascii(substring({text}, {place + 1}, 1))"
@@ -271,6 +273,6 @@ def _shifted(value: str, places: int) -> str:
 
 
 def _product(value: str, factor: int) -> str:
-    """The low 32 bits of a product of two numbers of 32 bits, neither half of which overflows."""
+    """The low 32 bits of the product of two 32-bit numbers, computed in halves: no overflow."""
     low, high = factor & 0xFFFF, factor >> 16
     return f"(({value} * {low}L + shiftleft({value} * {high}L & 65535L, 16)) & {_M32}L)"

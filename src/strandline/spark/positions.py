@@ -2,11 +2,11 @@
 
 A delete file is a small Parquet file. It has a row for each data file from which a transaction
 deleted rows: the id of the data file and a bitmap. If bit *i* of word *w* is set, row 64·w + i
-(counted from 0) is deleted. For six million rows, the bitmaps take 0.7 MB, whatever part of the
-rows is deleted. A scan joins with them as they are, also in a Spark that does not know this
-package. Several delete files may name one data file; a row is gone if one of them says so.
+(counted from 0) is deleted. For six million rows, the bitmaps take 0.7 MB, regardless of how many
+rows are deleted. A scan joins with them as they are; Spark's executors need not have this package.
+If several delete files name one data file, a row is deleted if any of them says so.
 
-Up to 0.2.1, a delete file had a row for each deleted row. Such files are still read.
+Up to 0.2.1, a delete file had a row for each deleted row. Such files can still be read.
 
 The driver writes and reads delete files.
 """
@@ -32,7 +32,7 @@ POSITIONS = pa.schema(
 _WORDS = pa.list_(pa.field("element", pa.int64(), False))
 _BITMAPS = pa.schema([pa.field("file_id", pa.int64(), False), pa.field("bitmap", _WORDS, False)])
 Bitmap = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""Words of 64 bits, little end first."""
+"""Words of 64 bits, least significant byte first."""
 
 
 def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) -> DeleteFile:
@@ -54,7 +54,7 @@ def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) 
 
 
 def counts_by_file(positions: pa.Table) -> dict[int, int]:
-    """How many of the positions lie in each file, by file id in order."""
+    """The number of positions in each file, ordered by file id."""
     counted = positions.group_by("file_id").aggregate([("file_id", "count")]).sort_by("file_id")
     ids, counts = counted["file_id"].to_pylist(), counted["file_id_count"].to_pylist()
     return dict(zip(ids, counts, strict=True))
@@ -63,9 +63,10 @@ def counts_by_file(positions: pa.Table) -> dict[int, int]:
 def read_bitmaps(
     root: Path, delete_files: Sequence[DeleteFile], rows: Mapping[int, int]
 ) -> dict[int, Bitmap]:
-    """The bitmap of each data file out of ``rows`` (file id → its number of rows) that has one.
+    """The bitmap of each data file in ``rows`` (file id → its number of rows) that has one.
 
-    Raises `CorruptData` if a delete file is missing or does not say what its row says.
+    Raises `CorruptData` if a delete file is missing, does not match its row in the metastore, or
+    names a row that its data file does not have.
     """
     bitmaps: dict[int, Bitmap] = {}
     for file in delete_files:
@@ -79,7 +80,7 @@ def read_bitmaps(
 
 
 def deleted_rows(bitmap: Bitmap) -> int:
-    """How many bits are set."""
+    """The number of bits that are set."""
     return int(np.unpackbits(bitmap.view(np.uint8)).sum())
 
 
@@ -90,9 +91,9 @@ def bitmap_table(bitmaps: Mapping[int, Bitmap]) -> pa.Table:
 
 
 def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
-    """The bitmaps of a delete file, by file id in order.
+    """The bitmaps of a delete file, ordered by file id.
 
-    Raises `CorruptData` if the file is missing or does not say what its row says.
+    Raises `CorruptData` if the file is missing or does not match its row in the metastore.
     """
     path = root / row.path
     columns = (POSITIONS if row.form is DeleteForm.POSITIONS else _BITMAPS).names
@@ -115,7 +116,7 @@ def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
 
 
 def _by_file(positions: pa.Table) -> Iterator[tuple[int, Bitmap]]:
-    """The positions in each data file, by file id in order."""
+    """The positions in each data file, ordered by file id."""
     if not positions.num_rows:
         return
     ordered = positions.sort_by("file_id")
@@ -148,6 +149,6 @@ def _check_end(root: Path, file_id: int, bitmap: Bitmap, rows: int) -> None:
 
 
 def select_files(positions: pa.Table, file_ids: Collection[int]) -> pa.Table:
-    """The positions that lie in these files."""
+    """The positions in these files."""
     wanted = pa.array(sorted(file_ids), pa.int64())
     return positions.filter(pc.is_in(positions["file_id"], value_set=wanted))

@@ -1,19 +1,19 @@
 """Scans: the rows of a table at a snapshot, as a native DataFrame.
 
 Spark reads the listed Parquet files itself, with an explicit schema in which every column has its
-id. So a renamed column is found, one that was added later is NULL in older files, and one that was
-dropped and created again does not bring its old values back.
+id. So a renamed column is found, a column that was added later is NULL in older files, and a column
+that was dropped and created again does not bring back its old values.
 
-Rows that are gone are taken out by a LEFT ANTI JOIN with the broadcast bitmaps of their files, on
-the file id, which is part of the file's path, and the bit of the row's position. That costs a few
-percent of a scan, where a join on (path, position) row by row doubles it. Files without deleted
-rows stay out of the join when most rows lie in such files; they are unioned.
+Deleted rows are removed by a LEFT ANTI JOIN with the broadcast bitmaps of their files, on the file
+id, which is part of the file's path, and the bit at the row's position. That costs a few percent of
+a scan, while a join on (path, position) row by row doubles its time. If most rows are in files
+without deleted rows, these files are not joined; they are added by a union.
 
 *Rejected*: a filter in a UDF (three to eight times the time of a scan), bitmaps as literals in the
 expression (faster for one file, slower for many, and a plan of megabytes).
 
-Spark reads a data file that was emptied, or replaced by a shorter one, as fewer rows and without an
-error. So the size of each file is compared with its row before the scan is planned.
+If a data file was emptied, or replaced by a shorter one, Spark reads fewer rows without an error.
+So the size of each file is compared with its row in the metastore before the scan is planned.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from strandline.spark.schemas import (
 _REMEDY = "Put it back from a backup; `strandline verify FOLDER` lists all damaged files"
 _FILE_FIELD = spark_types.StructField(FILE_COLUMN, spark_types.LongType())
 _GONE = (
-    # `get` is NULL, and so no match, behind the end of a bitmap.
+    # `get` is NULL, and so no match, after the end of a bitmap.
     f"{FILE} = {BITMAP_FILE} AND getbit("
     f"get({BITMAP}, CAST(shiftright({POSITION}, 6) AS INT)), CAST({POSITION} & 63 AS INT)) = 1"
 )
@@ -70,11 +70,12 @@ def live_rows(
     *,
     positions: bool = False,
 ) -> DataFrame:
-    """The rows of ``files`` that are not deleted, with the columns that ``table`` has.
+    """The rows of ``files`` that are not deleted, with the columns of ``table``.
 
-    With ``positions``, two columns more: `FILE` and `POSITION` of each row. A table that lies
-    elsewhere by now, after it was renamed or dropped, is looked up again. Raises
-    `UnsupportedOperation` in a session that does not read by id, `CorruptData`, `Unavailable`.
+    With ``positions``, there are two more columns: `FILE` and `POSITION` of each row. If files
+    cannot be read, the location of the table is looked up again, since it may have been renamed or
+    dropped. Raises `UnsupportedOperation` in a session that does not read by id, `CorruptData`,
+    `Unavailable`.
     """
     check_reading(spark, table.descriptor.columns)
     try:
@@ -91,7 +92,7 @@ def bounds_of(
 ) -> tuple[ColumnBounds, ...]:
     """The bounds of the table's columns that ``condition`` implies; see `Session.files`.
 
-    Raises `InvalidInput` for what is no condition on the table.
+    Raises `InvalidInput` if it is not a condition on the table.
     """
     if not isinstance(condition, str | Column):
         raise InvalidInput(f"a condition is SQL text or a Column, not {type(condition).__name__}")
@@ -139,7 +140,7 @@ def _without(
 
 
 class _Scan:
-    """How files of one table are read."""
+    """How the files of one table are read."""
 
     def __init__(self, spark: SparkSession, table: ResolvedTable) -> None:
         self.spark = spark
@@ -149,7 +150,7 @@ class _Scan:
         self._columns = scan_columns(table.descriptor)
 
     def of(self, files: Iterable[DataFile], *, positions: bool) -> DataFrame:
-        """All rows of ``files``; with ``positions`` also `FILE` and `POSITION`."""
+        """All rows of ``files``; with ``positions``, also `FILE` and `POSITION`."""
         groups = by_id_place(files, with_ids=positions)
         for file in chain.from_iterable(groups.values()):
             self._check_size(file)
@@ -157,7 +158,7 @@ class _Scan:
         return functools.reduce(DataFrame.unionAll, scans)
 
     def check_folder(self) -> None:
-        """Raise `Unavailable` unless the folder of the table is there."""
+        """Raise `Unavailable` unless the folder of the table exists."""
         if not self.root.is_dir():
             raise Unavailable(
                 f"the folder {self.root} of {self._name} is not there; if the table was just being"
@@ -165,7 +166,7 @@ class _Scan:
             )
 
     def _check_size(self, file: DataFile) -> None:
-        """Raise `CorruptData` unless the file is there with the bytes that were written."""
+        """Raise `CorruptData` unless the file exists and has the size that was written."""
         path = f"{self._root}/{file.path}"
         try:
             size = os.stat(path).st_size
@@ -203,7 +204,7 @@ class _Scan:
         return rows.select(*map(_shown, self._columns), *helpers)
 
     def nothing(self, *, positions: bool) -> DataFrame:
-        """No rows, with the columns of `of`."""
+        """An empty DataFrame with the columns of `of`."""
         columns = [
             sql.lit(None)
             .cast(column.shown.dataType)
@@ -215,7 +216,7 @@ class _Scan:
 
 
 def _file_id(place: IdPlace, metadata: Column) -> Column:
-    """The id of the file that a row is read from."""
+    """The id of the file from which a row is read."""
     match place.id_in:
         case IdIn.NAME:
             return sql.substring_index(metadata.getField("file_name"), "-", 1).cast("bigint")

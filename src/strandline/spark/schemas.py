@@ -1,21 +1,21 @@
 """Columns of a table as Spark's schemas.
 
-Files are written and read with a schema that carries the column ids, of nested fields too. In it
-everything may be NULL, as in all files that Spark reads, and char and varchar are strings. What the
-table promises beyond that (NOT NULL, lengths) is checked when rows are appended.
+Files are written and read with a schema that has the ids of columns and nested fields. In it
+everything is nullable, as in all files that Spark reads, and char and varchar are strings. What the
+table declares beyond that (NOT NULL, lengths) is checked when rows are appended.
 
 Files are read under names that nothing else uses (`scan_columns`). Spark finds a column by its id,
-and then still looks up, by the name that it has in the file, which type is wanted. If a column was
-renamed and another one took its old name, that is the type of the wrong one.
+but then looks up the wanted type by the name that the column has in the file. If a column was
+renamed and another one got its old name, that would be the type of the wrong column.
 
-A DataFrame that is handed out keeps comments, and loses the ids of its top-level columns: they mean
-nothing in whatever its user makes of it. Those of nested fields stay, because taking them away
-would rebuild each struct in each row.
+A DataFrame that is returned to users keeps comments. Its top-level columns lose their ids, which
+have no meaning in what the user derives from it. Nested fields keep their ids, because removing
+them would rebuild each struct in each row.
 
 **Settings.** Columns are found in files by id. A session that matches them by name instead would
-give wrong rows without a word after the first renamed column, so `check_reading` and
-`check_writing` refuse it. So would one that reads only the wanted fields of a struct: what Spark
-prunes (`SchemaPruning`) comes out without the ids of its columns, and is read as NULL.
+silently return wrong rows after the first renamed column, so `check_reading` and `check_writing`
+refuse it. They also refuse a session that reads only the wanted fields of a struct: the columns
+that Spark prunes (`SchemaPruning`) lose their ids and are read as NULL.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from strandline.model.types import (
 
 FILE = f"{SCAN_PREFIX}file"
 POSITION = f"{SCAN_PREFIX}position"
-"""In a scan for positions: the id of a row's file, and the number of the row in it from 0 on."""
+"""Additional columns of a scan for positions: a row's file id, and its number in it, from 0 on."""
 BITMAP_FILE = f"{SCAN_PREFIX}bitmap_file"
 BITMAP = f"{SCAN_PREFIX}bitmap"
-"""What a scan is joined with: the id of a file, and the bitmap of its deleted rows."""
+"""The columns that a scan is joined with: the id of a file, and the bitmap of its deleted rows."""
 _MARK = "strandline.written"
 
 
@@ -58,7 +58,7 @@ _MARK = "strandline.written"
 class ScanColumn:
     """A column as files are read (``read``) and as users see it (``shown``).
 
-    ``renamed_inside``: names of nested fields differ too.
+    ``renamed_inside`` says that the names of nested fields differ, too.
     """
 
     read: spark_types.StructField
@@ -67,7 +67,7 @@ class ScanColumn:
 
 
 def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
-    """The schema by which files are read and written: everything with its id and nullable."""
+    """The schema with which files are read and written: everything has its id and is nullable."""
     return _to_spark(
         StructField(
             column.name,
@@ -83,8 +83,8 @@ def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
 def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     """How the columns of ``table`` are read from files of any age.
 
-    Nested fields keep their names, as other ones cost Spark a copy of each value. They get others
-    only in a struct in which one name meant two fields in the table's history.
+    Nested fields keep their names, because renaming them makes Spark copy each value. They get
+    other names only in a struct in which one name meant two fields in the table's history.
     """
     reused = _structs_with_reused_names(table)
     columns = []
@@ -96,27 +96,27 @@ def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
 
 
 def declared_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
-    """The schema that the table declares, with what may not be NULL."""
+    """The schema that the table declares, including which columns are NOT NULL."""
     return _to_spark(StructField(c.name, c.type, c.nullable) for c in columns)
 
 
 def metadata_for_users(field: spark_types.StructField) -> dict[str, Any]:
-    """The metadata of a column of `file_schema` without its id."""
+    """The metadata of a column of `file_schema`, without its id."""
     return {key: value for key, value in field.metadata.items() if key != FIELD_ID_KEY}
 
 
 def metadata_for_files(field: spark_types.StructField) -> dict[str, Any]:
     """The metadata that makes Spark write the id of a column.
 
-    The mark makes it differ from all metadata that a column can have already. Without one Spark
-    takes an alias for redundant if the column claims to have the id, and drops it, although that
-    claim may come from a projection that it dropped before.
+    The mark makes it different from any metadata that a column can have already. Without the mark,
+    Spark considers an alias redundant if the column claims to have the id, and drops the alias,
+    although that claim may come from a projection that Spark has dropped before.
     """
     return {FIELD_ID_KEY: field.metadata[FIELD_ID_KEY], _MARK: True}
 
 
 def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
-    """The ids that a file with these columns carries, at every level."""
+    """The ids that a file with these columns has, at every level."""
     ids = set()
     for column in columns:
         ids.add(column.id)
@@ -127,9 +127,9 @@ def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
 
 
 def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefinition, ...]:
-    """Columns of a new table, from a Spark schema or SQL text like ``id BIGINT NOT NULL, …``.
+    """The columns of a new table, from a Spark schema or SQL text like ``id BIGINT NOT NULL, …``.
 
-    Ids that a schema brings from other files are dropped. Raises `InvalidType`.
+    Ids that a schema has from other files are dropped. Raises `InvalidType`.
     """
     if isinstance(schema, str):
         fields = parse_fields(schema)
@@ -148,7 +148,7 @@ def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefi
 
 
 def check_supported(table: ResolvedTable, name: str) -> None:
-    """Raise `UnsupportedOperation` for a table that this package does not read and write."""
+    """Raise `UnsupportedOperation` if this package cannot read and write the table."""
     if not table.descriptor.transactional:
         raise UnsupportedOperation(
             f"{name} is a plain {table.descriptor.provider} table without transactions; read and"
@@ -169,7 +169,7 @@ def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
 
 
 _Place = tuple[int | str, ...]
-"""The way to a struct: the id of its column, then ids of fields and steps into lists and maps."""
+"""The path to a struct: the id of its column, then ids of fields and steps into lists and maps."""
 
 
 def _structs_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
@@ -239,15 +239,15 @@ SETTINGS = {
     READ_BY_ID: "true",
     WRITE_IDS: "true",
     PRUNE_FIELDS: "false",
-    # The default, INT96, carries no statistics.
+    # The default, INT96, has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Above it Spark starts a job to look at the files of a list, which costs far more than they do.
+    # Above it, Spark starts a job to check the files of a list, which costs far more than they do.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """The builder of a session with all settings that tables need; the time zone stays yours."""
+    """Return the builder with all settings that tables need; it does not set the time zone."""
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     return builder

@@ -36,11 +36,14 @@ from strandline.spark.transaction import Counts, TablesTransaction, tables_trans
 from strandline.transactions import Hold, ValidWriteIdList
 
 Moment = datetime | str | Timestamp
-"""A time as people give it: a text or datetime without a zone is UTC, a `Timestamp` is exact."""
+"""A time as a caller gives it. A text or datetime without a zone is UTC; a `Timestamp` is exact."""
 
 
 def as_of(*, version: int | None, time: Moment | None) -> AsOf:
-    """The point that a caller names. Raises `InvalidInput` for two points, or for no time."""
+    """The point in history that the caller names, by default now.
+
+    Raises `InvalidInput` for both a version and a time, and for a text that is not a time.
+    """
     if version is not None and time is not None:
         raise InvalidInput("name a version or a time to read as of, not both")
     if time is None:
@@ -53,11 +56,12 @@ def as_of(*, version: int | None, time: Moment | None) -> AsOf:
 
 
 class ReaderSnapshot:
-    """The tables that were asked for, as they stand at one place in history.
+    """The requested tables, as they are at one point in history.
 
-    Reading them gives the same rows and columns for as long as the history is kept: always, if the
-    snapshot has a hold and the hold is renewed in time (each read renews it), else at least as long
-    as the store keeps history anyway. `close`, or leaving a ``with`` block, lets go of the hold.
+    Reading them gives the same rows and columns for as long as the history is kept. With a hold,
+    that is as long as the hold is renewed in time (each read renews it). Without one, it is at
+    least the time for which the store keeps history anyway. `close`, or leaving a ``with`` block,
+    releases the hold.
     """
 
     def __init__(
@@ -75,12 +79,12 @@ class ReaderSnapshot:
 
     @property
     def catalog_version(self) -> int:
-        """The catalog version that decides the columns."""
+        """The catalog version that determines the columns."""
         return self.snapshot.catalog_version
 
     @property
     def time(self) -> Timestamp:
-        """The moment that the snapshot stands for."""
+        """The time of the snapshot."""
         return self.snapshot.time
 
     @property
@@ -89,20 +93,23 @@ class ReaderSnapshot:
         return tuple(self.snapshot.tables)
 
     def write_ids(self, name: str) -> ValidWriteIdList:
-        """The write ids of a table that the snapshot sees. Raises `InvalidInput`."""
+        """The write ids of a table that the snapshot sees.
+
+        Raises `InvalidInput` if the table was not requested.
+        """
         return self.snapshot.write_ids_of(name)
 
     def table(self, name: str) -> ResolvedTable:
-        """The table of that name at the snapshot. Raises `InvalidInput` if it was not asked for."""
+        """The table of that name at the snapshot. Raises `InvalidInput` if it was not requested."""
         return self.snapshot.table(name)
 
     def renew(self) -> None:
-        """Keep the hold, if there is one, for its full time from now. Raises `HoldExpired`."""
+        """Renew the hold, if there is one, for its full time from now. Raises `HoldExpired`."""
         if self.hold is not None and self._hold_ms is not None:
             self.hold = self._session.renew_hold(self.hold.hold_id, ttl_ms=self._hold_ms)
 
     def close(self) -> None:
-        """Let go of the hold. What was read stays readable as long as history is kept anyway."""
+        """Release the hold. Rows stay readable as long as the store keeps history anyway."""
         if self.hold is not None:
             self._session.release_hold(self.hold.hold_id)
             self.hold = None
@@ -168,10 +175,11 @@ def _texts(what: str, values: Sequence[str]) -> tuple[str, ...]:
 
 
 class Tables:
-    """Transactional tables, read and written by ``spark``; ``session`` says which files they are.
+    """The transactional tables of ``session``'s metastore, read and written by ``spark``.
 
-    The Spark session must be built with `strandline.spark.configure`. Names are ``schema.table``;
-    one without a schema is in ``default``. Holds nothing of its own.
+    ``session`` says which files a table has. The Spark session must be built with
+    `strandline.spark.configure`. Names are ``schema.table``; a name without a schema is in
+    ``default``. Keeps no resources open.
     """
 
     def __init__(self, spark: SparkSession, session: Session) -> None:
@@ -192,9 +200,10 @@ class Tables:
         """Create a transactional table.
 
         ``schema`` is a Spark schema or SQL text like ``id BIGINT NOT NULL, name STRING``. The
-        primary key is declared; this release does not check it. ``partitioned_by`` are texts like
-        ``day(ts)``, ``bucket(16, id)``, ``truncate(4, name)`` and ``region``. Raises
-        `AlreadyExists`, `ObjectNotFound` for the schema, `InvalidInput`, `UnsupportedOperation`.
+        primary key is declared only; this release does not enforce it. ``partitioned_by`` are texts
+        like ``day(ts)``, ``bucket(16, id)``, ``truncate(4, name)`` and ``region``. Raises
+        `AlreadyExists`, `ObjectNotFound` if the schema does not exist, `InvalidInput`,
+        `UnsupportedOperation`.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         command = CreateTable(
@@ -217,7 +226,8 @@ class Tables:
     def list(self, schema: str = DEFAULT_SCHEMA) -> tuple[str, ...]:
         """The transactional tables of ``schema``, as ``schema.table``, in order.
 
-        Raises `ObjectNotFound`. Asks for each table of the schema, so it is not for thousands.
+        Raises `ObjectNotFound` if the schema does not exist. Makes one call for each table of the
+        schema, so it is not meant for thousands of tables.
         """
         names = (str(QualifiedName(schema, name)) for name in self.session.tables(schema))
         return tuple(name for name in names if self._is_transactional(name))
@@ -225,15 +235,14 @@ class Tables:
     def _is_transactional(self, name: str) -> bool:
         try:
             return self.session.table(name).descriptor.transactional
-        except (ObjectNotFound, PermissionDenied):  # a view, dropped meanwhile, or not to be seen
+        except (ObjectNotFound, PermissionDenied):  # a view, just dropped, or not visible
             return False
 
     def drop(self, name: str, *, if_exists: bool = False, purge: bool = False) -> None:
-        """Drop a table. Older versions still read it, and `Session.undrop` brings it back.
+        """Drop a table. Older versions can still read it, and `Session.undrop` restores it.
 
-        With ``purge`` its files are deleted, and neither of these is possible. Raises
-        `ObjectNotFound` unless ``if_exists``, and `InvalidInput` for a table that is not
-        transactional.
+        With ``purge`` its files are deleted, and neither is possible any more. Raises
+        `ObjectNotFound` unless ``if_exists``, and `InvalidInput` if the table is not transactional.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         if not if_exists or self._exists(name):
@@ -255,11 +264,11 @@ class Tables:
     ) -> ResolvedTable:
         """Change the columns of a table, or its name, as one version; no file is written.
 
-        First the columns ``drop`` go, then those of ``rename`` (old name → new name) are renamed,
-        then ``add``, a schema as in `create`, is put at the end: NULL in the rows that are there.
-        ``new_name`` is the table's, in its schema, or like ``schema.table``. Raises
-        `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, and `InvalidInput` for a table that is
-        not transactional; then nothing was changed.
+        First the columns in ``drop`` are dropped, then those in ``rename`` (old name → new name)
+        are renamed, then the columns in ``add``, a schema as in `create`, are added at the end;
+        they are NULL in existing rows. ``new_name`` is the table's new name, in its schema or as
+        ``schema.table``. Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, and
+        `InvalidInput` if the table is not transactional; then nothing was changed.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema, table = qualified.schema, qualified.name
@@ -302,10 +311,10 @@ class Tables:
         time: Moment | None = None,
         hold_ms: int | None = None,
     ) -> ReaderSnapshot:
-        """The tables ``names`` at one place in history: now, or as of ``version`` or ``time``.
+        """The tables ``names`` at one point in history: now, or as of ``version`` or ``time``.
 
-        With ``hold_ms`` the history from there on is kept for that many milliseconds, and for as
-        many again from each read on. Raises `ObjectNotFound`, `VersionNotFound`.
+        With ``hold_ms``, history from that point on is kept for that many milliseconds, and each
+        read renews this. Raises `ObjectNotFound`, `VersionNotFound`.
         """
         at = as_of(version=version, time=time)
         return take_snapshot(self.session, names, at=at, hold_ms=hold_ms)
@@ -320,10 +329,10 @@ class Tables:
         snapshot: ReaderSnapshot | Snapshot | None = None,
         transaction: TablesTransaction | None = None,
     ) -> DataFrame:
-        """The rows of a table: now, as of one place in history, or as a transaction sees them.
+        """The rows of a table: now, as of one point in history, or as a transaction sees them.
 
-        With ``where``, those for which the condition is true; files that hold no such rows are
-        left out, as far as their statistics show it. Which rows these are is settled when this
+        With ``where``, only the rows for which the condition is true; files that contain no such
+        rows, as far as their statistics show it, are not read. The set of rows is fixed when this
         returns, whatever happens before the DataFrame is used. Raises `InvalidInput`,
         `ObjectNotFound`, `VersionNotFound`, `HoldExpired`, `UnsupportedOperation`.
         """
@@ -346,10 +355,10 @@ class Tables:
         return rows if where is None else rows.filter(where)
 
     def transaction(self) -> PendingTransaction:
-        """A transaction for a ``with`` block: committed at its end, aborted when it raises.
+        """A transaction for a ``with`` block, which commits at its end and aborts if it raises.
 
-        Leaving the block raises `WriteConflict` if another transaction was first; then nothing of
-        it has happened, and it may be run again.
+        Leaving the block raises `WriteConflict` if a conflicting transaction committed first. Then
+        none of its changes were made, and the block may be run again.
         """
         return PendingTransaction(tables_transaction(self.spark, self.session))
 
@@ -361,8 +370,8 @@ class Tables:
     def delete(self, name: str, condition: str | Column) -> Counts:
         """Delete rows in a transaction of its own; see `TablesTransaction.delete`.
 
-        Where another transaction changed the same files first, the condition is asked again of the
-        rows as they are now, up to `DELETE_ATTEMPTS` times.
+        If another transaction changed the same files first, the condition is evaluated again on the
+        rows as they are then, up to `DELETE_ATTEMPTS` times.
         """
         attempt = 1
         while True:

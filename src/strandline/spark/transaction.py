@@ -1,17 +1,17 @@
 """`TablesTransaction`: appends and deletes on several tables that commit together.
 
-A transaction sees the tables as they were when it began, and what it did itself. Its rows come as
-files: Spark writes or finds them, the files are put on disk and in place, and only then the
-metastore is told of them. No other reader sees them before the commit.
+A transaction sees the tables as they were when it began, and its own changes. Rows are written as
+files: Spark writes the files or finds the rows to delete, the files are put on disk and in place,
+and only then are they staged in the metastore. No other reader sees them before the commit.
 
 What must stay true:
 
-* file ids are unique in a table for ever: the transaction's id, which is given once, followed by a
-  number that the transaction counts;
-* a delete names each data file that it takes rows from, so that of two transactions which do so for
-  one file the first to commit wins. A position that both delete would otherwise count twice;
-* files are removed only once it is certain that the transaction is aborted. After a commit whose
-  outcome is not known they stay.
+* File ids are unique in a table forever: the transaction's id, which is given only once, followed
+  by a number that the transaction counts.
+* A delete names each data file from which it removes rows. So if two transactions do so for one
+  file, the first to commit wins. Otherwise a position that both delete would count twice.
+* Files are removed only once it is certain that the transaction is aborted. After a commit whose
+  outcome is unknown they stay.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from strandline.spark.writing import conform, write_data_files
 from strandline.transactions import TransactionState, ValidWriteIdList
 
 MAX_FILES = 1 << FILE_NUMBER_BITS
-"""Data files that one transaction may add to one table."""
+"""The maximum number of data files that one transaction may add to one table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a statement did: ``rows`` appended or deleted, in how many data ``files``."""
+    """The result of a statement: ``rows`` appended or deleted, and the number of data ``files``."""
 
     rows: int
     files: int
 
 
 class _OpenedTable:
-    """A table as the transaction sees it, and what it wrote there so far."""
+    """A table as the transaction sees it, and what the transaction has written to it so far."""
 
     def __init__(self, table: ResolvedTable, write_ids: ValidWriteIdList) -> None:
         self.table = table
@@ -80,7 +80,7 @@ class _OpenedTable:
 
     @property
     def folder(self) -> TableFolder:
-        """Opened when it is first written to, and the same one until `close`."""
+        """The table's folder, opened at the first write and kept until `close`."""
         if self._folder is None:
             self._folder = TableFolder(self.table.location, table=self.table.name)
         return self._folder
@@ -92,7 +92,7 @@ class _OpenedTable:
 
 
 class TablesTransaction:
-    """See the module. Made by `Tables.transaction`; for one thread, within its block."""
+    """See the module docstring. Made by `Tables.transaction`; for one thread, within its block."""
 
     def __init__(self, spark: SparkSession, session: Session, begun: OpenTransaction) -> None:
         self._spark = spark
@@ -103,28 +103,28 @@ class TablesTransaction:
 
     @property
     def txn_id(self) -> int:
-        """The id that settles what became of it."""
+        """The id by which the outcome of the transaction can be looked up."""
         return self._open.txn_id
 
     @property
     def catalog_version(self) -> int:
-        """The catalog version that decides names and columns."""
+        """The catalog version that determines names and columns."""
         return self._open.transaction.catalog_version
 
     def read(self, name: str, *, where: str | Column | None = None) -> DataFrame:
-        """The rows of a table as the transaction sees them now, its own changes included.
+        """The rows of a table as the transaction sees them now, including its own changes.
 
-        With ``where``, those for which the condition is true, from the files that may hold them.
+        With ``where``, only rows for which the condition is true, from files that may contain them.
         """
         opened = self._table(name)
         rows = live_rows(self._spark, self._session, opened.table, self._files(opened, where))
         return rows if where is None else rows.filter(where)
 
     def append(self, name: str, frame: DataFrame) -> Counts:
-        """Append the rows of ``frame``; how many, in how many files.
+        """Append the rows of ``frame``; return how many, in how many files.
 
         Columns are matched by name. Raises `InvalidInput` for columns or values that do not fit,
-        and whatever makes the job of Spark fail; then the statement has done nothing.
+        and whatever makes the Spark job fail; then the statement has changed nothing.
         """
         opened = self._table(name)
         folder = opened.folder
@@ -145,9 +145,9 @@ class TablesTransaction:
         return Counts(rows=sum(file.rows for file in files), files=len(files))
 
     def delete(self, name: str, condition: str | Column) -> Counts:
-        """Delete the rows for which ``condition`` is true; how many, in how many data files.
+        """Delete the rows for which ``condition`` is true; return how many, in how many data files.
 
-        Rows for which it is NULL stay. Raises `InvalidInput` for a condition that is none.
+        Rows for which it is NULL stay. Raises `InvalidInput` if the condition is not valid.
         """
         opened = self._table(name)
         files = self._files(opened, condition)
@@ -197,7 +197,7 @@ class TablesTransaction:
         return self._opened[key]
 
     def _files(self, opened: _OpenedTable, condition: str | Column | None) -> TableFiles:
-        """The files that may hold rows for which ``condition`` is true."""
+        """The files that may contain rows for which ``condition`` is true."""
         bounds = () if condition is None else bounds_of(self._spark, opened.table, condition)
         return self._session.files(opened.id, opened.write_ids, bounds=bounds)
 
@@ -225,8 +225,8 @@ class TablesTransaction:
     def _discarding(self, opened: _OpenedTable) -> Iterator[None]:
         """Remove the statement's files if it fails.
 
-        Where the metastore did not answer, it may know of them; then they stay until the
-        transaction's end.
+        If the metastore was unavailable, the files may have been staged; then they stay until the
+        end of the transaction.
         """
         before = len(opened.placed)
         try:
@@ -239,7 +239,7 @@ class TablesTransaction:
             raise
 
     def _end(self) -> None:
-        """Let go of the folders, and of the files of a transaction that is certainly aborted."""
+        """Close the folders, and remove the files if the transaction is certainly aborted."""
         self._ended = True
         aborted = self._is_aborted()
         for opened in self._opened.values():
@@ -262,9 +262,10 @@ class TablesTransaction:
 
 @contextmanager
 def tables_transaction(spark: SparkSession, session: Session) -> Iterator[TablesTransaction]:
-    """A transaction for a block: committed at its end, aborted when it raises.
+    """A transaction for a block, which commits at its end and aborts if it raises.
 
-    Raises `WriteConflict` if another transaction was first, and what `Session.commit` raises.
+    Raises `WriteConflict` if a conflicting transaction committed first, and what `Session.commit`
+    raises.
     """
     transaction: TablesTransaction | None = None
     try:
@@ -277,7 +278,7 @@ def tables_transaction(spark: SparkSession, session: Session) -> Iterator[Tables
 
 
 def _emptied(files: TableFiles, counts: dict[int, int]) -> set[int]:
-    """The data files of which ``counts`` deletes all rows that were left."""
+    """The data files whose remaining rows ``counts`` deletes completely."""
     gone = deleted_counts(files.delete_files)
     rows = {file.file_id: file.rows for file in files.data_files}
     return {i for i, count in counts.items() if count + gone.get(i, 0) == rows[i]}

@@ -1,17 +1,17 @@
-"""Appending: rows are brought into the columns of a table and checked, and written as files.
+"""Appending: rows are converted to the columns of a table, checked, and written as files.
 
-One job of Spark writes Parquet files, which are then numbered and put in place. Rows of a
-partitioned table are brought together by partition in that job (`strandline.spark.partitions`).
+One Spark job writes Parquet files, which then get their file ids and are moved into place. For a
+partitioned table, that job also groups the rows by partition (`strandline.spark.partitions`).
 
-Columns are matched by name at every level, as Spark itself compares names: what it would not match
-must not pass the check here, because it would become NULL. A nullable column that is not there
-becomes NULL; one that the table does not have is an error and not dropped, since it is more often a
-slip than meant. Values are cast as Spark's INSERT casts them, and one that does not fit
-fails the job.
+Columns are matched by name at every level, in the way in which Spark compares names: a column that
+Spark would not match must not pass the check here, because it would become NULL. A nullable column
+that is missing becomes NULL. A column that the table does not have is an error and is not dropped,
+since it is more often a mistake than intended. Values are cast as in Spark's INSERT; a value that
+does not fit fails the job.
 
-What a type cannot say (NOT NULL, lengths of char and varchar) is one condition behind which the
-job fails. It stands in a filter and not around the values, because an expression around a struct
-loses the ids of the fields in it.
+Constraints that Spark's type cannot express (NOT NULL, lengths of char and varchar) become one
+condition that fails the job if a row violates it. The condition is in a filter, not in expressions
+around the values, because an expression around a struct loses the ids of its fields.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from strandline.spark.schemas import (
 
 @dataclass(frozen=True, slots=True)
 class Conformed:
-    """Rows with exactly the table's columns and ids. ``complaints`` are how a job on them fails."""
+    """Rows with exactly the table's columns and ids. ``complaints`` are its check errors."""
 
     frame: DataFrame
     complaints: tuple[str, ...]
 
 
 def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
-    """``frame`` as rows of ``table``. Raises `InvalidInput` naming the column that does not fit."""
+    """Convert ``frame`` to rows of ``table``. Raises `InvalidInput` naming a column that fails."""
     if not isinstance(frame, DataFrame):
         given = type(frame)
         library = given.__module__.partition(".")[0]
@@ -71,8 +71,8 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
     except AnalysisException as error:
         raise InvalidInput(f"the rows do not fit {table.name}: {error}") from error
     checked, complaints = _with_checks(shaped, table)
-    # `DataFrame.to` keeps ids of nested fields. That of a column is lost where there is nothing
-    # else to change about it, because the optimizer drops such a projection; an alias stays.
+    # `DataFrame.to` keeps the ids of nested fields. It loses the id of a column in which nothing
+    # else changes, because the optimizer drops such a projection; it keeps an alias.
     columns = [
         sql.col(quoted(field.name)).alias(field.name, metadata=metadata_for_files(field))
         for field in target.fields
@@ -82,7 +82,7 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
 
 @dataclass(frozen=True, slots=True)
 class _NameCheck:
-    """Finds a name that is unknown, duplicate, or missing and needed: `InvalidInput`."""
+    """Raises `InvalidInput` for a name that is unknown, duplicate, or missing and required."""
 
     table: str
     exact: bool
@@ -122,7 +122,7 @@ class _NameCheck:
                 )
 
     def _key(self, name: str) -> str:
-        """Names have the same key if Spark takes them for the same: Java's rule, by character."""
+        """The key of a name, the same for names that Spark equates: Java's rule, by character."""
         if self.exact:
             return name
         return "".join(_one(_one(character, str.upper), str.lower) for character in name)
@@ -155,7 +155,7 @@ def _complaint(table: TableDescriptor, column: ColumnDescriptor) -> str:
 
 
 def constrained(data_type: DataType, *, nullable: bool) -> bool:
-    """Whether the type, as a column, promises more than Parquet files keep."""
+    """Whether a column of the type has constraints that Parquet files do not enforce."""
     if not nullable:
         return True
     match data_type:
@@ -173,7 +173,7 @@ def constrained(data_type: DataType, *, nullable: bool) -> bool:
 
 
 def broken(value: Column, data_type: DataType, *, nullable: bool) -> Column:
-    """True for a value that breaks a promise of its type; the type is `constrained`."""
+    """True for a value that violates a constraint of its type, which must be `constrained`."""
     complaints = [] if nullable else [value.isNull()]
     if constrained(data_type, nullable=True):
         complaints.append(value.isNotNull() & _broken_inside(value, data_type))
@@ -213,7 +213,7 @@ _WRITER_OPTIONS = {
     # The staging folder belongs to one job, so tasks may move their files there at once.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # The default, unless the session says otherwise: damage in a file must be found.
+    # The default, made explicit because the session may change it: damage in a file must be found.
     "parquet.page.write-checksum.enabled": "true",
 }
 
@@ -236,11 +236,11 @@ def write_data_files(
     new_file_id: Callable[[], int],
     placed: Callable[[str], None],
 ) -> list[DataFile]:
-    """Write ``rows`` and return the files, on disk and in place; none for no rows.
+    """Write ``rows`` and return the files, on disk and in place; an empty list if there are none.
 
-    ``placed`` is called with each file as it gets its place, so that an abort can remove it. Raises
-    `InvalidInput` for a value that breaks a promise of its column, `WriteConflict` if the table's
-    folder moved, and whatever makes the job of Spark fail.
+    ``placed`` is called with each file when it is moved into place, so that an abort can remove it.
+    Raises `InvalidInput` if a value violates a constraint of its column, `WriteConflict` if the
+    table's folder was moved, and whatever makes the Spark job fail.
     """
     staging = folder.new_staging(txn_id)
     try:
@@ -299,7 +299,7 @@ def _files(staged: int) -> list[_Written]:
 
 
 def _names(staged: int) -> Iterator[str]:
-    """The files of a job, relative to its folder: in it, or in one folder for each partition."""
+    """The files of a job, relative to its folder: directly in it, or in a folder per partition."""
     for name in sorted(os.listdir(staged)):
         if name.startswith(f"{KEY}="):
             folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staged)
@@ -324,7 +324,7 @@ def _partition(staged: int, file: _Written, table: TableDescriptor) -> Partition
 
 
 def _check_ids(written: list[_Written], table: TableDescriptor) -> None:
-    """Columns are found by id and by nothing else, so a file without them would lose its rows."""
+    """Raise unless the files have all column ids: readers find columns only by id."""
     expected = field_ids(table.columns)
     for file in written:
         if file_ids(file.metadata) != expected:

@@ -1,4 +1,4 @@
-"""Transactions, write ids and what readers see, holds on history. Kept in SQL."""
+"""Transactions, write ids, the lists that readers use, locks, and holds on history. Kept in SQL."""
 
 from strandline.transactions.catalog_view import (
     Behind,

@@ -1,13 +1,13 @@
-"""What transactions need to know of the catalog, and write transactions that wait for it.
+"""What transactions need from the catalog, and write transactions that wait for it.
 
-A transaction reads and writes under one catalog version and is checked against another at its
-commit. For that it asks for catalogs by time and by version, and looks at a few attributes of the
-tables it wrote. The keeper of the catalogs is handed in and fits by shape.
+A transaction reads and writes under one catalog version, and its commit is validated against
+another. So it gets catalogs by time and by version, and reads a few attributes of the tables that
+it wrote. The object that keeps the catalogs is injected; these protocols describe its shape.
 
-A begin or commit learns only inside its SQL transaction, under the write lock, at which time it
-stands and whether this process knows the catalog of that time. If not, it must not wait there:
-the SQL transaction is undone, the catalog applies its log, and everything is done anew with a later
-time, until the caller's deadline.
+A begin or commit learns its time, and whether this process has applied the catalog of that time,
+only inside its SQL transaction, under the write lock. If the catalog is not applied, it must not
+wait there. The SQL transaction is undone, the catalog applies its log, and everything is done again
+with a later time, until the caller's deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ColumnView(Protocol):
-    """A column; ``id`` is the same for life, ``type`` is compared by value."""
+    """A column. Its ``id`` never changes; ``type`` is compared by value."""
 
     @property
     def id(self) -> int: ...
@@ -43,7 +43,7 @@ class ColumnView(Protocol):
 
 
 class TableView(Protocol):
-    """A table; ``primary_key`` and ``partition_columns`` are column ids."""
+    """A table. ``primary_key`` and ``partition_columns`` are column ids."""
 
     @property
     def id(self) -> int: ...
@@ -72,24 +72,24 @@ class CatalogVersion(Protocol):
 
 
 class CatalogView(Protocol):
-    """Where catalogs come from."""
+    """The source of catalogs."""
 
     @property
     def ahead(self) -> Sequence[Query]:
-        """What `catalog_at` asks on its connection."""
+        """The queries that `catalog_at` runs on its connection."""
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogVersion:
         """The catalog active at ``at``. Never waits.
 
-        Raises `Behind` when it cannot be told yet: the head of the log, read on ``connection`` if
-        it lies in that database, is not applied here, or no look at the log reaches up to ``at``.
+        Raises `Behind` if it is not known yet: the head of the log (read on ``connection`` if the
+        log is in that database) is not applied here, or no look at the log reaches up to ``at``.
         """
 
     def catch_up(self, *, timeout: float) -> None:
-        """Look at the log and apply it, within ``timeout`` seconds; called after `Behind`."""
+        """Read the log and apply it, within ``timeout`` seconds. Called after `Behind`."""
 
     def catalog(self, version: int, /) -> CatalogVersion:
-        """That version. Never waits; raises `Behind` where it is not applied here yet.
+        """The catalog of that version. Never waits. Raises `Behind` if it is not applied here yet.
 
         Raises `VersionNotFound` below the readable history.
         """
@@ -120,12 +120,13 @@ class GuardedWrites:
         is_news: bool = True,
         is_provisional: bool = False,
     ) -> T:
-        """The result of ``body``, once it is durable.
+        """Return the result of ``body``, once it is durable.
 
-        ``first`` gives what ``body`` asks first; for this and the rest see `Database.write`.
+        ``first`` gives the queries that ``body`` runs first. For these and the other arguments see
+        `Database.write`.
 
-        Raises what the guard or ``body`` raise, and then nothing has happened, except that
-        `Behind` is tried again for ``timeout`` seconds and ends as `DeadlineExceeded`.
+        Raises what the guard or ``body`` raise, and then nothing has happened. After `Behind` it
+        tries again for ``timeout`` seconds, then raises `DeadlineExceeded`.
         """
         with ExitStack() as opened:
             return self.enter(

@@ -1,11 +1,11 @@
-"""When a transaction may not commit, because another writer was first.
+"""Conflicts: when a transaction may not commit because another writer was first.
 
-Two reasons. *Rows*: another transaction that committed after this one began removed a row, or
-changed the rows behind it, that this one removes or changes too: the first committer wins.
-Appending touches no row that is there, so appends never clash. *Tables*: a table was written under
-the definition of the begin and would be read under that of the commit. Rows are bound to a table
-and its columns by id, so added, dropped and renamed columns and a renamed table do no harm. A
-table that is gone does, and so does a change of kind, key, partitioning, type or nullability.
+There are two reasons. *Rows*: another transaction that committed after this one began has removed
+or changed a row that this one also removes or changes. The first committer wins. Appending touches
+no existing row, so appends never conflict. *Tables*: a table was written under its definition at
+the begin and would be read under that at the commit. Rows are bound to a table and its columns by
+id, so added, dropped and renamed columns and a renamed table do no harm. A dropped table does, and
+so does a change of kind, key, partitioning, type or nullability.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import Transaction
 
 NameRow = Callable[[Connection, int, int, int], str | None]
-"""What users call a row, and what was done to it: of a table, a row and a write id (by id)."""
+"""Describes a row and its change in users' terms, given the table id, row id and write id."""
 
 
 def clashing_rows(txn_id: int) -> tuple[Query, ...]:
-    """What `row_conflict` asks first; nothing for an id that none can have."""
+    """The query that `row_conflict` runs first; none if no transaction can have this id."""
     return ((_CLASHING, (txn_id, txn_id, txn_id)),) if 0 < txn_id <= LAST_ID else ()
 
 
@@ -37,7 +37,7 @@ def row_conflict(
     catalog: CatalogVersion,
     name_row: NameRow,
 ) -> str | None:
-    """What another transaction did first to a row of this one's footprint; None if nothing."""
+    """What another transaction did first to a row that this one changes, as a message; or None."""
     (clashing,) = clashing_rows(transaction.txn_id)
     first = first_row(connection, *clashing)
     if first is None:
@@ -71,7 +71,7 @@ def _full_name(catalog: CatalogVersion, table: TableView) -> str:
 def catalog_conflict(
     table_ids: Iterable[int], *, base: CatalogVersion, now: CatalogVersion
 ) -> str | None:
-    """What DDL did to one of the tables between the two catalogs; None if nothing that matters."""
+    """What DDL did to one of the tables between the two catalogs, or None if nothing conflicts."""
     for table_id in table_ids:
         change = _change(base.table_by_id(table_id), now.table_by_id(table_id))
         if change:
@@ -83,7 +83,7 @@ def catalog_conflict(
 
 
 def _change(base: TableView | None, now: TableView | None) -> str | None:
-    """How ``now`` cannot hold what was written for ``base``, as a predicate of the table."""
+    """Why ``now`` cannot hold what was written for ``base``, as a predicate, or None."""
     if base is None:
         return "was created after the transaction began, or never: it was not there"
     if now is None:

@@ -1,26 +1,26 @@
 """Heartbeats of transactions and locks: noted in memory at once, and stored soon after.
 
-The problem: a database has one write lock, and the clients of thousands of open transactions say
-now and then that they live. If each of them took the lock, commits would wait for heartbeats, and
-heartbeats for commits.
+The problem: a database has one write lock, and the clients of thousands of open transactions send
+heartbeats. If each heartbeat took the lock, commits would wait for heartbeats, and heartbeats for
+commits.
 
 The model. A heartbeat is a note: which transaction or lock, and when. `Heartbeats.note` keeps it in
-memory, waits for nothing and takes no lock of the database. A thread stores what was noted, all of
-it in one short write, at most once in `PERIOD` seconds. While that thread does not run, in a
-program that has no node, each call stores its own note.
+memory, waits for nothing and takes no lock of the database. A thread stores all notes in one short
+write, at most once in `PERIOD` seconds. If that thread does not run, as in a program that has no
+node, each call stores its own note.
 
 What must stay true:
 
-* a note that a caller was told of is stored within `LATEST` seconds while the process runs: a call
-  that finds the thread behind by more stores by itself, and fails if that fails;
-* whatever ends what is silent writes the notes of its own process first, in the same write
-  transaction: a heartbeat that was noted before wins;
-* a note never makes a transaction or lock older, and none brings back what has ended.
+* A note whose call has returned is stored within `LATEST` seconds while the process runs. A call
+  that finds the thread late stores by itself, and fails if that fails.
+* Code that ends silent transactions or locks first stores the notes of its own process, in the same
+  write transaction: a heartbeat that was noted before wins.
+* A note never moves the last heartbeat back in time, and never revives what has ended.
 
-A process that is killed loses the notes of the last `PERIOD`. Clients beat at a third or half of
-the time-out, so the next heartbeat comes in time, on any node.
+A process that is killed loses the notes of the last `PERIOD`. Clients send heartbeats at a third or
+half of the time-out, so the next one arrives in time, on any node.
 
-Rejected: to store a heartbeat only if the stored one is old: each client would then be that one.
+Rejected: storing a heartbeat only if the stored one is old: then each client's would be old.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from strandline.transactions.transaction import TransactionState
 logger = logging.getLogger(__name__)
 
 PERIOD = 0.25
-"""Seconds between two writes of the thread, at least."""
+"""The minimum number of seconds between two writes of the thread."""
 LATEST = 2.0
 """Seconds after which a call no longer relies on the thread."""
 _MOST = 500
-"""How many notes of each kind one write stores: others wait for it."""
+"""How many notes of each kind one write stores: other writers wait for it."""
 
 _STORE_TXN = (
     "UPDATE txn SET last_heartbeat = ? WHERE txn_id = ?"
@@ -58,18 +58,18 @@ _STORE_LOCK = "UPDATE lock_request SET last_heartbeat = ? WHERE lock_id = ? AND 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatStatistics:
-    """``noted`` were noted since the start, of which ``unstored`` are only in memory yet."""
+    """``noted`` counts notes since the start, ``unstored`` those that are still only in memory."""
 
     noted: int
     unstored: int
 
 
 Notes = dict[int, int]
-"""Times in milliseconds, by the ids of what was heard of."""
+"""The times of the last heartbeats, in milliseconds, by transaction or lock id."""
 
 
 class Heartbeats:
-    """See the module. Safe for threads. ``guard`` raises if this process may no longer write."""
+    """See the module docstring. Safe for threads. ``guard`` raises if the process may not write."""
 
     def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
         self._database = database
@@ -84,9 +84,9 @@ class Heartbeats:
         self._thread: threading.Thread | None = None
 
     def note(self, *, txns: Iterable[int] = (), locks: Iterable[int] = (), at: int) -> None:
-        """The clients of these transactions and locks were heard of at ``at`` (ms).
+        """Note that the clients of these transactions and locks were alive at ``at`` (ms).
 
-        Raises what `store` raises, where the thread does not run or is behind.
+        If the thread does not run or is late, raises what `store` raises.
         """
         with self._changed:
             for notes, ids in ((self._txns, txns), (self._locks, locks)):
@@ -103,7 +103,7 @@ class Heartbeats:
             self.store()
 
     def store(self, *, timeout: float = PATIENCE) -> None:
-        """Store what was noted. Raises what the database raises, and then it is still noted.
+        """Store all notes. If it raises the database's error, unstored notes are kept.
 
         It waits for the write lock until ``timeout`` seconds from now.
         """
@@ -114,8 +114,8 @@ class Heartbeats:
                 txns, locks = self._noted()
                 if not txns and not locks:
                     return
-                # Worth remembering only while the machine runs: after a power cut clients beat
-                # again.
+                # Heartbeats matter only while the machine runs: after a power cut, clients send
+                # them again.
                 with self._database.write_unsynced(deadline=deadline) as connection:
                     self._guard(connection)
                     _write(connection, _STORE_TXN, txns)
@@ -123,13 +123,13 @@ class Heartbeats:
                 self._forget(txns, locks, began)
 
     def statistics(self) -> HeartbeatStatistics:
-        """What was noted here."""
+        """Counts of the notes of this process."""
         with self._changed:
             unstored = len(self._txns) + len(self._locks)
             return HeartbeatStatistics(self._notes, unstored)
 
     def write_txns(self, connection: Connection, txn_ids: Iterable[int]) -> None:
-        """Store the notes of these transactions, where there are any, in a write of the caller."""
+        """Store the notes of these transactions, if any, in a write of the caller."""
         with self._changed:
             notes = {t: self._txns[t] for t in txn_ids if t in self._txns}
         _write(connection, _STORE_TXN, notes)
@@ -141,12 +141,12 @@ class Heartbeats:
         _write(connection, _STORE_LOCK, locks)
 
     def start(self) -> None:
-        """Store in a thread from now on."""
+        """Start the thread that stores the notes."""
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Store what is left, as far as the database answers at once, and end the thread."""
+        """End the thread, and store the rest if the database answers within `PERIOD`."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -164,7 +164,7 @@ class Heartbeats:
             self._stopping.wait(PERIOD if stored else LATEST)
 
     def _store_or_tell(self, *, timeout: float = PATIENCE) -> bool:
-        """Store what was noted; if that fails, say so in the log. Whether it is stored."""
+        """Store all notes; log an error if that fails. Return whether they are stored."""
         try:
             self.store(timeout=timeout)
         except Stopping:
@@ -178,7 +178,7 @@ class Heartbeats:
         return True
 
     def _noted(self) -> tuple[Notes, Notes]:
-        """Some notes of transactions, and of locks."""
+        """The next notes to store, of transactions and of locks; at most `_MOST` of each."""
         with self._changed:
             return dict(islice(self._txns.items(), _MOST)), dict(islice(self._locks.items(), _MOST))
 

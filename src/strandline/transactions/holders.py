@@ -1,8 +1,8 @@
-"""Who keeps something back from others: open transactions, holds and locks, in one list.
+"""Holders: open transactions, holds and locks that keep something from others, in one list.
 
-History is kept, write ids stay hidden and requests for locks wait for as long as somebody needs it.
-A `Holder` says who, since when, what it keeps back, and when it ends by itself. It is read from the
-rows, so it is the same on every node, and beside a store on which no node runs.
+While a transaction, hold or lock needs it, history is kept, write ids stay hidden, or requests for
+locks wait. A `Holder` says whose it is, since when, what it keeps back, and when it ends by itself.
+It is read from the rows, so it is the same on every node, and for a store on which no node runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.transactions.locks import LockMode
 from strandline.transactions.transaction import Transaction
 
 MOST_HOLDERS = 1_000
-"""How many holders of each type are listed; all are counted."""
+"""The maximum number of holders of each type that are listed; all are counted."""
 
 
 class HolderType(Enum):
@@ -38,9 +38,10 @@ class Holder:
 
     ``kind`` is ``read-write`` or ``read-only`` for a transaction, the hold's own kind, ``granted``
     or ``waiting`` for a lock. ``client`` is the host and the program, as far as they are known.
-    ``since`` is the begin of a transaction, the time that a hold keeps history from, and the grant
-    of a lock. It ends by itself at ``ends``, unless its client is heard of before; a lock of a
-    transaction ends with that. ``keeps`` says what others have to wait for.
+    ``since`` is the begin time of a transaction, the time from which a hold keeps history, or the
+    time at which a lock was granted. The holder ends by itself at ``ends`` unless its client sends
+    a heartbeat before; a lock of a transaction ends with the transaction. ``keeps`` says what
+    others have to wait for.
     """
 
     type: HolderType
@@ -59,7 +60,7 @@ class Holders:
     """All holders: how many there are, and the oldest of each type.
 
     History below ``low_watermark`` may be removed. ``min_open_txn`` is the smallest id of an open
-    transaction.
+    transaction, or None.
     """
 
     low_watermark: Timestamp
@@ -70,7 +71,7 @@ class Holders:
     holders: tuple[Holder, ...]
 
     def of_owners(self, wanted: Callable[[str], bool]) -> Holders:
-        """Those whose owner is ``wanted``, as if there were no others."""
+        """The holders whose owner is ``wanted``, with counts as if there were no others."""
         holders = tuple(holder for holder in self.holders if wanted(holder.owner))
         counts = Counter(holder.type for holder in holders)
         return replace(
@@ -82,14 +83,14 @@ class Holders:
         )
 
     def of_type(self, holder_type: HolderType) -> list[Holder]:
-        """Those of one type, oldest first."""
+        """The holders of one type, oldest first."""
         return [holder for holder in self.holders if holder.type is holder_type]
 
 
 def read_holders(
     connection: Connection, *, now: Timestamp, retention_ms: int, has_locks: bool = True
 ) -> Holders:
-    """The holders at ``now``. ``has_locks`` False: the tables of locks are not there yet."""
+    """The holders at ``now``. ``has_locks`` False says that the lock tables do not exist yet."""
     lowest = watermark_at(connection, now, retention_ms=retention_ms)
     return Holders(
         low_watermark=lowest,
@@ -135,7 +136,7 @@ def _of_transaction(transaction: Transaction, writes: int) -> Holder:
 
 
 _LIVE_HOLDS = "FROM hold WHERE expires > ? AND time >= ?"
-# Not all columns: a store of 0.2.0 that was not opened by a later release has fewer.
+# Not all columns: a store of 0.2.0 that no later release has opened has fewer.
 _HOLDS = f"SELECT hold_id, kind, owner, time, expires {_LIVE_HOLDS} ORDER BY time, hold_id LIMIT ?"
 
 

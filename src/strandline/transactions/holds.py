@@ -1,20 +1,21 @@
-"""Holds: who still needs the past, and how far back the past goes.
+"""Holds: which readers still need old history, and how far back history is kept.
 
-History is thrown away behind a *low watermark*: the present less the retention, or the oldest hold
-or open transaction where that is older. A reader of an old snapshot, a pinned version, a stream, a
-job takes a hold on its time, and keeps it by renewing it. It is one row that says what holds, for
-whom, at which time and until when.
+History below a *low watermark* is discarded. The low watermark is the present less the retention,
+or the oldest hold or open transaction if that is older. A reader of an old snapshot, a pinned
+version, a stream or a job takes a hold on its time, and keeps it by renewing it. A hold is one row
+that says what kind it is, for whom, at which time and until when.
 
 What must stay true:
 
-* a hold is granted only at or above the low watermark: what is below may be gone already;
-* the watermark never goes back below one that was given, whatever becomes of clocks, holds and
-  settings: the highest one given is stored, and is given again at least;
-* grant and watermark are decided in write transactions of one database, so no watermark passes a
-  hold that is being granted. Whatever discards history raises the watermark first
-  (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between lies above;
-* a hold whose expiry has passed is gone for every reader at once, row or no row; and so is one
-  that the watermark has passed, because its history may be gone, even if a clock says otherwise.
+* A hold is granted only at or above the low watermark: history below may be gone already.
+* The watermark never falls below one that was given, whatever happens to clocks, holds and
+  settings: the highest watermark given is stored, and later ones are at least as high.
+* Grants and the watermark are decided in write transactions of one database, so the watermark never
+  passes a hold that is being granted. Code that discards history raises the watermark first
+  (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between lies above it.
+* A hold that has expired is gone for every reader at once, whether or not its row still exists. So
+  is a hold that the watermark has passed, because its history may be gone, even if a clock says
+  that it has not expired.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from strandline.transactions.tables import (
 )
 
 BACKUP = "backup"
-"""The kind of the hold of a backup."""
+"""The kind of hold that a backup takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,10 @@ class Holds:
     ) -> Hold:
         """Hold history from ``at`` on for ``ttl_ms`` milliseconds, taken by ``user`` for ``owner``.
 
-        Holds that have run out are deleted. Waits at most ``timeout`` seconds for other writers.
+        Deletes expired holds. Waits at most ``timeout`` seconds for other writers.
 
         Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
-        ``ttl_ms`` below 1 and for a number that is no time.
+        ``ttl_ms`` below 1 and for a number that is not a time.
         """
         _positive(ttl_ms)
         for what, text in (("kind", kind), ("owner", owner)):
@@ -124,8 +125,8 @@ class Holds:
     ) -> Hold:
         """Keep a hold for ``ttl_ms`` milliseconds from now. Raises `HoldExpired`.
 
-        ``may_touch`` is called with the user that took the hold, or with its owner if release 0.2.0
-        noted no user, and raises if the hold is not the caller's.
+        ``may_touch`` is called with the user that took the hold, or with its owner if no user is
+        stored (release 0.2.0). It raises if the caller may not touch the hold.
         """
         _positive(ttl_ms)
         with self._database.write() as connection:
@@ -140,7 +141,7 @@ class Holds:
             return Hold(hold_id, hold.kind, hold.owner, hold.at, expires)
 
     def release(self, hold_id: int, *, may_touch: Callable[[str], None] | None = None) -> None:
-        """Give a hold up; one that is gone already is no error. ``may_touch`` as in `renew`."""
+        """Release a hold. Does nothing if it does not exist. ``may_touch`` as in `renew`."""
         with self._database.write() as connection:
             self._guard(connection)
             _check_holder(connection, hold_id, may_touch)
@@ -148,12 +149,12 @@ class Holds:
                 connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold_id))
 
     def get(self, hold_id: int) -> Hold:
-        """The hold. Raises `HoldExpired` if it has run out, was released, or never was."""
+        """The hold. Raises `HoldExpired` if it has expired, was released, or never existed."""
         with self._database.read() as connection:
             return _live(connection, hold_id, present_time(connection, self._clock))
 
     def list(self) -> tuple[Hold, ...]:
-        """The holds that have not run out, oldest time first."""
+        """The holds that have not expired, oldest time first."""
         with self._database.read() as connection:
             lowest = _given_watermark(connection)
             present = present_time(connection, self._clock)
@@ -165,11 +166,11 @@ class Holds:
             return tuple(_hold(row) for row in rows.mappings())
 
     def cleaning_limit(self, *, dry_run: bool = False) -> Timestamp | None:
-        """The time of the oldest snapshot that anybody may still read; None during a backup.
+        """The time of the oldest snapshot that may still be read, or None during a backup.
 
-        What was removed by a commit up to then may be cleaned: from the return on no hold is
-        granted below it, and no transaction begins before it. A ``dry_run`` promises and changes
-        nothing.
+        Data that a commit at or before that time removed may be deleted: once this has returned, no
+        hold is granted below it, and no transaction begins before it. A ``dry_run`` promises and
+        changes nothing.
         """
         if dry_run:
             with self._database.read() as connection:
@@ -183,11 +184,12 @@ class Holds:
             return _limit(connection, now, self._raise_watermark(connection, now))
 
     def raise_low_watermark(self, to: Timestamp) -> None:
-        """Let go of the history below ``to``, and of the change that was made at ``to``.
+        """Give up the history below ``to``, and the change that was made at ``to``.
 
-        From the return on no hold is granted below ``to``, and no open transaction began before it.
-        ``to`` must lie in the past of every node. Raises `Conflict`, naming the oldest hold or open
-        transaction that needs the history at ``to`` or before, and then nothing was changed.
+        Once this has returned, no hold is granted below ``to``, and no open transaction began
+        before it. ``to`` must be in the past for every node. Raises `Conflict`, and changes
+        nothing, if a hold or open transaction needs history at ``to`` or before; the message names
+        the oldest one.
         """
         with self._database.write() as connection:
             self._guard(connection)
@@ -220,7 +222,7 @@ class Holds:
                 _set_watermark(connection, to)
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
-        """The low watermark, brought up to ``now``."""
+        """Raise the stored low watermark to that at ``now``, if higher; return the result."""
         given = _given_watermark(connection)
         lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
         if lowest > given:
@@ -229,7 +231,7 @@ class Holds:
 
 
 def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
-    """What the low watermark is at ``now``, at least the one that was given."""
+    """The low watermark at ``now``; not below one that was given before."""
     needed = [milliseconds_before(now, retention_ms)]
     oldest_hold = connection.execute(
         select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
@@ -251,7 +253,7 @@ def _limit(connection: Connection, now: Timestamp, lowest: Timestamp) -> Timesta
 
 
 def is_backed_up(connection: Connection, now: Timestamp) -> bool:
-    """Whether a backup copies files: it names them first, and none of them may go meanwhile."""
+    """Whether a backup is running: the files that it has listed must stay until they are copied."""
     held = select(HOLD.c.hold_id).where(HOLD.c.kind == BACKUP, HOLD.c.expires > now).limit(1)
     return connection.execute(held).first() is not None
 

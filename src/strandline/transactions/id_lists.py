@@ -1,29 +1,28 @@
-"""What the lists of valid transactions and of valid write ids have in common: `IdList`.
+"""The common base of the lists of valid transactions and of valid write ids: `IdList`.
 
-A reader must see the same rows for as long as it reads, whatever is committed meanwhile. So it
-carries the set of ids that were committed when it looked. Ids are given in order and nearly all of
-them end committed, so the set is kept as a high-water mark ``hwm`` and the few *exceptions* at or
-below it:
+A reader must see the same rows for as long as it reads, whatever is committed in the meantime. So
+it carries the set of ids that were committed when it began. Ids are given in order, and nearly all
+of them end up committed. So the set is stored as a high-water mark ``hwm`` and the few *exceptions*
+at or below it:
 
     committed = {1 … hwm} without the exceptions
 
-An exception is open or aborted. Readers hide both alike: which of the two it is matters for
-cleaning up, and is information that may be out of date, never a part of what is visible. Nothing
-above ``hwm`` is visible. Id 0 stands for rows that were there before there were transactions, and
-is always visible.
+An exception is open or aborted. Readers hide both alike. Which of the two it is matters only for
+cleaning up, may be out of date, and never affects what is visible. Nothing above ``hwm`` is
+visible. Id 0 means rows that were there before there were transactions; it is always visible.
 
 What must stay true:
 
-* a list is a value; merging an id gives a new list;
-* exceptions ascend strictly and lie in 1 … hwm; the aborted ids are some of them;
-* ``min_open`` (the smallest open id, `NO_OPEN` without any) is what was read or derived, not what
-  the exceptions would give: Hive stores it apart, and its lists carry values that do not fit. So
-  text goes through unchanged. Merging an id derives it again;
-* a predicate costs the logarithm of the number of exceptions; making, merging, comparing and
-  parsing a list cost its exceptions or characters, about. Nothing costs ``hwm``.
+* A list is a value; merging an id gives a new list.
+* Exceptions ascend strictly and lie in 1 … hwm. The aborted ids are a subset of them.
+* ``min_open`` (the smallest open id, or `NO_OPEN`) is the value that was read or derived, not what
+  the exceptions imply: Hive stores it separately, and its lists contain values that do not match.
+  So text round-trips unchanged. Merging an id derives it again.
+* A predicate costs the logarithm of the number of exceptions. Making, merging, comparing and
+  parsing a list costs about the number of its exceptions or characters. Nothing costs ``hwm``.
 
-**Comparing.** Two lists see the same exactly if their canonical forms are equal. A cache asks
-whether its list `covers` that of a reader, not which one is newer: a newer list need not be a
+**Comparing.** Two lists see the same ids exactly if their canonical forms are equal. A cache asks
+whether its list `covers` that of a reader, not which list is newer: a newer list need not be a
 superset. Hive's own comparison is right about equality and wrong about the order of some lists.
 """
 
@@ -43,9 +42,9 @@ from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
 NO_OPEN = (1 << 63) - 1
 """The ``min_open`` of a list without open ids."""
 MAX_TEXT = 64 << 20
-"""The characters of a text that is parsed, at most."""
+"""The maximum length, in characters, of a text that is parsed."""
 MAX_OPENED = 10_000_000
-"""How many ids one call of `IdList.open` makes exceptions, at most."""
+"""The maximum number of ids that one call of `IdList.open` adds to the exceptions."""
 
 _IDS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*")
 _SHOWN_IDS = 10
@@ -62,7 +61,7 @@ class RangeResponse(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdList:
-    """See the module. Raises `InvalidInput` if the ids do not form a list."""
+    """See the module docstring. Raises `InvalidInput` if the ids do not form a list."""
 
     hwm: int
     exceptions: tuple[int, ...] = ()
@@ -85,7 +84,7 @@ class IdList:
 
     @classmethod
     def of(cls, hwm: int, *, open_ids: Collection[int] = (), aborted: Collection[int] = ()) -> Self:
-        """The list of these ids, in any order."""
+        """The list with these ids, which may be in any order."""
         exceptions, aborted_ids = tuple(sorted((*open_ids, *aborted))), tuple(sorted(aborted))
         smallest = _first_open(exceptions, aborted_ids)
         return cls(hwm=hwm, exceptions=exceptions, aborted_ids=aborted_ids, min_open=smallest)
@@ -121,7 +120,7 @@ class IdList:
         return _response(_count(self.aborted_ids, first, last), _size(first, last))
 
     def valid_base(self, w: int) -> bool:
-        """Whether files with every write up to ``w`` contain none that is open, or not known."""
+        """Whether a base file of all writes up to ``w`` has no write that is open or unknown."""
         return w < self.min_open and w <= self.hwm
 
     # -- comparing
@@ -148,7 +147,7 @@ class IdList:
         return (ours.hwm, ours.exceptions) == (theirs.hwm, theirs.exceptions)
 
     def covers(self, other: IdList) -> bool:
-        """Whether everything that ``other`` sees is seen here too."""
+        """Whether this list sees everything that ``other`` sees."""
         if other.hwm > self.hwm:
             beyond = _count(other.exceptions, self.hwm + 1, other.hwm)
             if beyond < other.hwm - self.hwm:
@@ -157,9 +156,9 @@ class IdList:
         return all(contains(other.exceptions, w) for w in within)
 
     def gained(self, before: IdList, *, most: int) -> list[int] | None:
-        """The ids that are seen here and not in ``before``, which sees nothing else.
+        """The ids that this list sees and ``before`` does not.
 
-        None if ``before`` sees an id that is not seen here, or if there are more than ``most``.
+        None if ``before`` sees an id that this list does not, or if there are more than ``most``.
         """
         above = self.hwm - before.hwm
         if above > _count(self.exceptions, before.hwm + 1, self.hwm) + most:
@@ -172,7 +171,7 @@ class IdList:
     # -- merging
 
     def open(self, w: int) -> Self:
-        """The list after ``w`` was given out: it and all unheard-of ids below it are open.
+        """The list after ``w`` was given out: ``w`` and all ids between ``hwm`` and it are open.
 
         Raises `LimitExceeded` if these are more than `MAX_OPENED`.
         """
@@ -187,7 +186,7 @@ class IdList:
         return self.changed(hwm=w, exceptions=exceptions, aborted=self.aborted_ids)
 
     def commit(self, ids: Iterable[int]) -> Self:
-        """The list after ``ids`` were committed; those that are already change nothing.
+        """The list after ``ids`` were committed; ids that are committed already change nothing.
 
         Raises `IllegalChange` for an id that is above ``hwm`` or aborted.
         """
@@ -199,7 +198,7 @@ class IdList:
         return self.changed(hwm=self.hwm, exceptions=left, aborted=self.aborted_ids)
 
     def abort(self, ids: Iterable[int]) -> Self:
-        """The list after ``ids`` were aborted; those that are already change nothing.
+        """The list after ``ids`` were aborted; ids that are aborted already change nothing.
 
         Raises `IllegalChange` for an id that is above ``hwm`` or committed.
         """
@@ -211,15 +210,15 @@ class IdList:
         return self.changed(hwm=self.hwm, exceptions=self.exceptions, aborted=aborted)
 
     def without_aborted(self) -> Self:
-        """The list with aborted ids as committed: for a reader that has none of their rows."""
+        """The list with aborted ids as committed: for a reader that gets none of their rows."""
         if not self.aborted_ids:
             return self
         return self.changed(hwm=self.hwm, exceptions=self.open_ids, aborted=())
 
     def with_own_write(self, w: int) -> Self:
-        """The list of the one who writes as ``w``: its own writes are visible, others' as before.
+        """The list of the writer of ``w``: its own writes are visible, others' are as before.
 
-        Raises `IllegalChange` if ``w`` is aborted, `LimitExceeded` as `open` does.
+        Raises `IllegalChange` if ``w`` is aborted, `LimitExceeded` if `open` does.
         """
         return self.open(w).commit((w,))
 
@@ -240,14 +239,14 @@ class IdList:
     # -- text
 
     def numbers(self) -> str:
-        """Hive's text of the four fields: ``hwm:minOpen:open:aborted``."""
+        """The text of the four fields, in Hive's form: ``hwm:minOpen:open:aborted``."""
         opened, aborted = (",".join(map(str, ids)) for ids in (self.open_ids, self.aborted_ids))
         return f"{self.hwm}:{self.min_open}:{opened}:{aborted}"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedNumbers:
-    """The numbers in the text of a list, by the names of the fields of `IdList`."""
+    """The numbers in the text of a list, named as the fields of `IdList`."""
 
     hwm: int
     exceptions: tuple[int, ...]
@@ -256,9 +255,9 @@ class ParsedNumbers:
 
     @classmethod
     def parse(cls, text: str, fields: Sequence[str]) -> Self:
-        """The numbers in ``fields``, which are those of ``text``.
+        """The numbers in ``fields``, which are the parts of ``text``.
 
-        Fields that are missing at the end contain no ids. Raises `InvalidInput`.
+        Fields that are missing at the end mean no ids. Raises `InvalidInput`.
         """
         if not 2 <= len(fields) <= 4:
             raise InvalidInput(
@@ -272,10 +271,10 @@ class ParsedNumbers:
 
 
 def refuse_no_text(text: str) -> None:
-    """Raise `InvalidInput` for an empty text, `LimitExceeded` for more than `MAX_TEXT`.
+    """Raise `InvalidInput` for an empty text, `LimitExceeded` for more than `MAX_TEXT` characters.
 
-    Hive reads an empty text as "everything is valid". A list that got lost must not show
-    uncommitted rows.
+    Hive reads an empty text as "everything is valid". A list that got lost must not make
+    uncommitted rows visible.
     """
     if not text:
         raise InvalidInput("an empty text is not a list of valid ids; send the list that was read")
@@ -303,7 +302,7 @@ def _parse_ids(text: str, field: str) -> tuple[int, ...]:
 
 
 def shortened(text: str) -> str:
-    """``text`` as a message quotes it."""
+    """``text`` as messages quote it: cut after the first characters."""
     if len(text) <= _SHOWN_CHARACTERS:
         return repr(text)
     return f"{text[:_SHOWN_CHARACTERS]!r}… ({len(text)} characters)"
@@ -316,7 +315,7 @@ def contains(ids: tuple[int, ...], w: int) -> bool:
 
 
 def _first_open(exceptions: tuple[int, ...], aborted: tuple[int, ...]) -> int:
-    """The smallest exception that is not aborted. ``aborted`` are some of ``exceptions``."""
+    """The smallest exception that is not aborted, or `NO_OPEN`. ``aborted`` is a subset."""
     for position, w in enumerate(exceptions):
         if position >= len(aborted) or aborted[position] != w:
             return w

@@ -1,18 +1,17 @@
-"""The lists of valid ids, as the rows of transactions and write ids give them.
+"""The lists of valid ids, built from the rows of transactions and write ids.
 
-A list is built from what is *not* in it: ids that are open or aborted (no commit time), and those
-committed after the moment asked for. Both are ranges of an index, so a list costs by the ids
-that are hidden, not by the ids ever given.
+A list is built from the ids that are *not* visible: ids that are open or aborted (no commit time),
+and ids committed after the requested time. Both are ranges of an index, so the cost of a list grows
+with the number of hidden ids, not with the number of ids ever given.
 
-As of a time T a list sees what was committed at or before T. Commit times are given in commit
-order, and never at or below a time that was given before; so once the store's time has reached T,
-no later commit changes the answer. Only the split of hidden ids into open and aborted follows the
+As of a time T, a list sees what was committed at or before T. Commit times are given in commit
+order, and never at or below a time that was given before. So once the store's time has reached T,
+no later commit changes the result. Only the split of hidden ids into open and aborted follows the
 present.
 
-Hive's clients name no time. They ask once which transactions are `unfinished`, make a
-`ValidTxnList` of it, and ask by that list for the writes of each table: `write_ids_by`. Of a
-transaction that was aborted and whose rows are gone, no list says anything: it counts as committed,
-and has nothing to show.
+Hive's clients name no time. They read once which transactions are `unfinished`, make a
+`ValidTxnList` from that, and with this list read the writes of each table: `write_ids_by`. An
+aborted transaction whose rows are gone is in no list: it counts as committed and has no rows.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ _LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
 def write_ids_at(
     connection: Connection, table_id: int, *, at: Timestamp | None
 ) -> ValidWriteIdList:
-    """The writes of a table that were committed at or before ``at``; None: by now.
+    """The writes of a table that were committed at or before ``at``, or by now if ``at`` is None.
 
-    Its high-water mark is itself committed, or 0.
+    The list's high-water mark is itself committed, or 0.
     """
     if at is None:
         rows = run(connection, _NEXT_AND_HIDDEN, (table_id, table_id))
@@ -59,12 +58,12 @@ def write_ids_at(
 
 
 def seeing(table_id: int, txn_id: int) -> Query:
-    """What `seen_by` asks."""
+    """The query of `seen_by`."""
     return _SEEN_BY, (table_id, table_id, table_id, txn_id)
 
 
 def seen_by(connection: Connection, table_id: int, txn_id: int) -> ValidWriteIdList:
-    """The writes of a table that a transaction sees, without its own."""
+    """The writes of a table that a transaction sees, without its own writes."""
     return _list_of(run(connection, *seeing(table_id, txn_id)))
 
 
@@ -80,7 +79,7 @@ def _list_of(rows: Sequence[Row]) -> ValidWriteIdList:
 
 
 def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) -> Timestamp | None:
-    """The time of the last commit that wrote a table, at or before ``at``; None: by now."""
+    """The time of the last commit that wrote a table by ``at`` (None: by now), or None."""
     if at is None:
         time = value(connection, _LAST_COMMIT, (table_id,))
     else:
@@ -92,7 +91,7 @@ def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) 
 
 _LAST_TXN = "SELECT coalesce(max(txn_id), 0) FROM txn"
 _OLDEST_OPEN = f"SELECT txn_id FROM txn WHERE state = {_OPEN} ORDER BY begin_time, txn_id LIMIT 1"
-# A plus keeps SQLite from an index that finds more: of all aborted ones, of all writes of a table.
+# The plus keeps SQLite from using an index that finds more rows: all aborted, all of a table.
 _UNFINISHED = (
     f"SELECT txn_id, state FROM txn WHERE state = {_OPEN} AND NOT read_only"
     f" UNION SELECT txn_id, state FROM txn WHERE +state = {_ABORTED}"
@@ -110,14 +109,14 @@ _DOWNWARDS = (
     " ORDER BY write_id DESC LIMIT ?"
 )
 _FEWEST, _MOST = 100, 10_000
-"""How many pairs a step downwards reads: few at first, since the first is often visible."""
+"""How many pairs a step downwards reads: few at first, because the first is often visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTxns:
-    """The transactions up to ``hwm`` that are open, or aborted with rows that are still there.
+    """The transactions up to ``hwm`` that are open, or aborted with rows that still exist.
 
-    Read-only ones are not among ``txn_ids``, which ascend; ``min_open`` counts them too.
+    ``txn_ids`` ascend and exclude read-only transactions; ``min_open`` includes them.
     """
 
     hwm: int
@@ -126,20 +125,20 @@ class UnfinishedTxns:
     min_open: int | None
 
     def seen_by(self, txn_id: int = 0) -> ValidTxnList:
-        """The list of a transaction, or (0) of a reader outside of any."""
+        """The list of a transaction, or of a reader outside of any if ``txn_id`` is 0."""
         return ValidTxnList.derive(
             self.hwm, unfinished=self.txn_ids, aborted=self.aborted, current=txn_id
         )
 
 
 def min_open_txn(connection: Connection) -> int | None:
-    """The smallest id of an open transaction: ids are given in the order of begin times."""
+    """The smallest id of an open transaction, or None: ids are given in order of begin times."""
     txn_id: int | None = value(connection, _OLDEST_OPEN)
     return txn_id
 
 
 def unfinished(connection: Connection) -> UnfinishedTxns:
-    """What is unfinished now."""
+    """The transactions that are unfinished now."""
     rows = run(connection, _UNFINISHED)
     return UnfinishedTxns(
         hwm=value(connection, _LAST_TXN),
@@ -150,7 +149,7 @@ def unfinished(connection: Connection) -> UnfinishedTxns:
 
 
 def txn_of_write_id(connection: Connection, table_id: int, write_id: int) -> int | None:
-    """The transaction that has a write id of a table; None if no one has, or it was purged."""
+    """The transaction that has a write id of a table; None if none has it, or it was purged."""
     if not 0 < write_id <= LAST_ID:
         return None
     txn_id: int | None = value(connection, _TXN_OF_WRITE, (table_id, write_id))
@@ -160,13 +159,13 @@ def txn_of_write_id(connection: Connection, table_id: int, write_id: int) -> int
 def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:
     """The writes of a table that a reader of ``txns`` sees.
 
-    Costs by what was written since the list was made, and by its exceptions.
+    The cost grows with the writes since the list was made, and with the list's exceptions.
     """
     following = value(connection, _FOLLOWING, (table_id,))
     if following is None:
         return ValidWriteIdList(hwm=0)
     upper = _down_to_first_visible(connection, table_id, txns, below=following)
-    if not upper:  # each write is of a later transaction: the first of them ends the list
+    if not upper:  # every write is of a later transaction: the first of them ends the list
         lowest = run(connection, _LOWEST, (table_id,))
         return ValidWriteIdList.derive(
             None, txns=txns, writes=_pairs(lowest), next_write_id=following
@@ -183,9 +182,9 @@ def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> V
 def _down_to_first_visible(
     connection: Connection, table_id: int, txns: ValidTxnList, *, below: int
 ) -> list[tuple[int, int]]:
-    """The (transaction, write id) pairs from the last one that ``txns`` knows of, downwards.
+    """The (transaction, write id) pairs in descending order, from the last that ``txns`` covers.
 
-    They end with the first that it sees, if there is any.
+    They end with the first pair that ``txns`` sees, if any.
     """
     upper: list[tuple[int, int]] = []
     most = _FEWEST

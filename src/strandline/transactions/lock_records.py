@@ -1,4 +1,4 @@
-"""The statements on the rows of lock requests. Each runs on the caller's connection."""
+"""The SQL statements on the rows of lock requests. Each runs on the caller's connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SILENT_AFTER = _REQUEST.last_heartbeat + _REQUEST.timeout_ms
 
 
 def add(connection: Connection, components: Iterable[dict[str, object]], **values: object) -> int:
-    """Insert a waiting request with these values of `LOCK_REQUEST`; its id."""
+    """Insert a waiting request with these values of `LOCK_REQUEST`; return its id."""
     added = insert(LOCK_REQUEST).values(**values).returning(_REQUEST.lock_id)
     lock_id: int = connection.execute(added).scalar_one()
     rows = [
@@ -40,7 +40,7 @@ def add(connection: Connection, components: Iterable[dict[str, object]], **value
 
 
 def find(connection: Connection, lock_id: int) -> RowMapping | None:
-    """The row of a request."""
+    """The row of a request, or None."""
     if not 0 < lock_id <= LAST_ID:
         return None
     statement = select(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id)
@@ -63,10 +63,10 @@ def earlier_components(
     tables: Collection[str | None],
     txn_id: int | None,
 ) -> list[RowMapping]:
-    """The different components of earlier requests that may overlap one on such a schema and table.
+    """The different components of earlier requests that may overlap one on these schemas, tables.
 
-    Each once, with the first request that has it; of requests of ``txn_id``, none. ``tables`` with
-    None is every table.
+    Each is returned once, with the first request that has it. Requests of ``txn_id`` are skipped.
+    None in ``tables`` means every table.
     """
     parts = _COMPONENT.schema, _COMPONENT.table, _COMPONENT.partition, _COMPONENT.mode
     statement = (
@@ -85,23 +85,23 @@ def earlier_components(
 
 
 def component_count(connection: Connection) -> int:
-    """How many components all requests have."""
+    """The number of components of all requests."""
     return connection.execute(select(func.count()).select_from(LOCK_COMPONENT)).scalar_one()
 
 
 def set_state(connection: Connection, lock_id: int, **values: object) -> None:
-    """Change values of a request."""
+    """Change the given values of a request."""
     connection.execute(update(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id).values(**values))
 
 
 def remove(connection: Connection, lock_id: int) -> None:
-    """Delete a request, if it is there."""
+    """Delete a request if it exists."""
     connection.execute(delete(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id))
     connection.execute(delete(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id))
 
 
 def delete_of_txns(connection: Connection, txn_ids: Sequence[int]) -> None:
-    """Delete the requests that belong to a few transactions."""
+    """Delete the requests that belong to these transactions, which must be few."""
     for (lock_id,) in run(
         connection,
         f"SELECT lock_id FROM lock_request WHERE txn_id IN {marks(txn_ids)}",
@@ -111,12 +111,12 @@ def delete_of_txns(connection: Connection, txn_ids: Sequence[int]) -> None:
 
 
 def delete_silent(connection: Connection, *, at: int) -> int:
-    """Delete the requests without a transaction that are silent at ``at`` (ms); how many."""
+    """Delete requests without a transaction that are silent at ``at`` (ms); return how many."""
     return _remove_all(connection, _silent(at))
 
 
 def has_silent(connection: Connection, *, at: int) -> bool:
-    """Whether there is something for `delete_silent` to do."""
+    """Whether `delete_silent` would delete anything."""
     return connection.execute(select(exists(_silent(at)))).scalar_one()
 
 

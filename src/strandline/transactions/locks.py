@@ -1,16 +1,16 @@
-"""Locks of Hive's clients: who may touch a schema, table or partition, in turn.
+"""Locks of Hive's clients on schemas, tables and partitions, granted in the order of requests.
 
 The problem: engines that know nothing of our transactions (PyIceberg, Iceberg for Java, Hudi)
-serialize their commits by a lock of the metastore: lock the table, read where its metadata lies,
-write new metadata, alter the table, unlock. If two of them hold the lock at once, the second one's
-commit silently undoes the first's. Our own transactions need no locks and look at none.
+serialize their commits by a lock of the metastore. They lock the table, read the location of its
+metadata, write new metadata, alter the table, and unlock. If two of them held the lock at once, the
+second commit would silently undo the first. Our own transactions need no locks and ignore them.
 
 The model is Hive's. A *request* has one or more *components*, each a mode on a schema, a table or a
-partition. It is granted as a whole or waits as a whole. The id of a request is its place in the
-queue: a request waits for every earlier one that conflicts with it, whether that one is granted or
-is waiting itself. So a stream of readers does not starve a writer.
+partition. A request is granted as a whole or waits as a whole. The id of a request is its place in
+the queue: a request waits for every earlier request that conflicts with it, whether that one is
+granted or waiting. So a stream of readers does not starve a writer.
 
-| asked, below; held, right | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
+| requested: rows; held: columns | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
 | --- | --- | --- | --- | --- |
 | SHARED_READ  | both | both | both | wait |
 | SHARED_WRITE | both | both | wait | wait |
@@ -19,14 +19,15 @@ is waiting itself. So a stream of readers does not starve a writer.
 
 What must stay true:
 
-* two requests that are granted at the same time do not conflict;
-* a request that is granted stays so until its client gives it up, or is silent for longer than the
-  time-out, or the transaction that it belongs to ends;
-* every decision is one write transaction of the database, so the processes on one store decide in
-  one order, and a request that was answered survives a restart;
-* a client that has lost its lock learns it: heartbeat and check raise `LockNotFound`.
+* Two requests that are granted at the same time do not conflict, unless they belong to one
+  transaction.
+* A granted request stays granted until its client releases it, or is silent for longer than the
+  time-out, or the transaction that it belongs to ends.
+* Every decision is one write transaction of the database. So the processes on one store decide in
+  one order, and a request that was answered survives a restart.
+* A client that has lost its lock learns it: heartbeat and check raise `LockNotFound`.
 
-No request waits inside the metastore. A client that has to wait asks again, with `Locks.check`.
+No request waits inside the metastore. A client that has to wait polls with `Locks.check`.
 
 Rejected: locks on table ids (the clients lock tables that do not exist yet, to create them), and
 locks in the memory of a node (several processes share one store).
@@ -61,13 +62,13 @@ from strandline.transactions.transaction import (
 MAX_COMPONENTS = 1_000
 MAX_NAME_LENGTH = 4_000
 MAX_STORED = 10_000
-"""Components of all requests in one store; each of them slows every grant on its schema."""
+"""The maximum number of components in a store; each one slows every grant on its schema."""
 MAX_SHOWN = 10_000
-"""Components that `Locks.list` gives at most."""
+"""The maximum number of components that `Locks.list` returns."""
 
 
 class LockMode(Enum):
-    """The numbers are what is stored."""
+    """The mode of a lock. The numbers are stored in the database."""
 
     SHARED_READ = 1
     SHARED_WRITE = 2
@@ -85,7 +86,7 @@ _WAITS_FOR: dict[LockMode, frozenset[LockMode]] = {
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A mode on a schema, on a table of it, or on a partition of that; names in lower case."""
+    """A mode on a schema, on a table in it, or on a partition of the table; names in lower case."""
 
     mode: LockMode
     schema: str
@@ -102,7 +103,7 @@ class Component:
             raise LimitExceeded(f"a name in a lock has at most {MAX_NAME_LENGTH} characters")
 
     def waits_for(self, earlier: Component) -> bool:
-        """Whether it cannot be granted beside that component of an earlier request."""
+        """Whether this component must wait for that component of an earlier request."""
         return (
             self.schema == earlier.schema
             and (self.table is None or earlier.table is None or self.table == earlier.table)
@@ -116,9 +117,9 @@ class Component:
         )
 
     def _only_uses_schema(self, earlier: Component) -> bool:
-        """Whether one side reads the schema (``USE``), and the other has a table in it exclusively.
+        """Whether one side only reads the schema (``USE``) and the other locks a table in it.
 
-        The reader of a schema needs its name alone.
+        The table's lock is exclusive. The reader of a schema needs only its name.
         """
         asked, earlier_mode = self.mode, earlier.mode
         if self.table is None and earlier.table is not None:
@@ -130,10 +131,10 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """A request as it stood when it was read. ``owner`` is who made it, ``user`` whom it names.
+    """A request as it was when it was read. ``owner`` made it, ``user`` is the user that it names.
 
-    Times are in milliseconds since 1970. ``acquired_at`` is None while it waits, for the request
-    ``blocked_by`` first.
+    Times are in milliseconds since 1970. ``acquired_at`` is None while the request waits;
+    ``blocked_by`` is the first request that it waits for.
     """
 
     lock_id: int
@@ -156,8 +157,8 @@ class LockRequest:
 class Locks:
     """The locks of one store. Safe for threads, and for several processes on one store.
 
-    ``timeout_ms`` is how long a request lives without a heartbeat; ``may_touch``, where a call
-    takes it, raises if the request is not the caller's to check or end.
+    ``timeout_ms`` is how long a request lives without a heartbeat. Calls that take ``may_touch``
+    call it with the request; it raises if the caller may not check or end the request.
     """
 
     def __init__(
@@ -186,11 +187,12 @@ class Locks:
         txn_id: int | None = None,
         txn_owner: str | None = None,
     ) -> LockRequest:
-        """Enter a request into the queue; granted if nothing before it conflicts, else waiting.
+        """Add a request to the queue. It is granted if no earlier request conflicts, else it waits.
 
-        With ``txn_id`` it belongs to that transaction and ends with it. Raises
-        `TransactionNotFound` (a committed one too, as Hive has it), `TransactionFinished`,
-        `ForeignTransaction` if it is not of ``txn_owner``, `InvalidInput`, `LimitExceeded`.
+        With ``txn_id`` the request belongs to that transaction and ends with it. Raises
+        `TransactionNotFound` (also if the transaction is committed, as in Hive),
+        `TransactionFinished`, `ForeignTransaction` if the transaction does not belong to
+        ``txn_owner``, `InvalidInput`, `LimitExceeded`.
         """
         if not components:
             raise InvalidInput("a lock request names at least one schema, table or partition")
@@ -235,9 +237,9 @@ class Locks:
     def check(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
     ) -> LockRequest:
-        """How the request stands now; granted if it can be.
+        """Return the request as it is now, after granting it if possible.
 
-        Counts as a heartbeat, of its transaction too. Raises `LockNotFound`.
+        Counts as a heartbeat, also of its transaction. Raises `LockNotFound`.
         """
         with self._database.read() as connection:
             self._guard(connection)
@@ -247,7 +249,7 @@ class Locks:
         txn_ids = () if request.txn_id is None else (request.txn_id,)
         self._heartbeats.note(locks=[lock_id], txns=txn_ids, at=now)
         if stays:
-            # The usual answer to a client that polls; it must not cost a write.
+            # The usual answer to a client that polls: it must not cost a write.
             return replace(request, last_heartbeat=max(now, request.last_heartbeat))
         with self._database.write() as connection:
             self._guard(connection)
@@ -262,7 +264,7 @@ class Locks:
     def heartbeat(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
     ) -> None:
-        """Say that the client of a request is alive. Raises `LockNotFound`.
+        """Note that the client of a request is alive. Raises `LockNotFound`.
 
         It waits for no writer, and no writer waits for it: see `Heartbeats`.
         """
@@ -275,9 +277,9 @@ class Locks:
     def release(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
     ) -> None:
-        """Give up a request, granted or waiting; one that is gone already is no error.
+        """Remove a request, granted or waiting. Does nothing if it does not exist.
 
-        Raises `TransactionFinished` for a request of a transaction: it ends with it.
+        Raises `TransactionFinished` if the request belongs to a transaction: it ends with that.
         """
         with self._database.write() as connection:
             self._guard(connection)
@@ -295,7 +297,7 @@ class Locks:
             lock_records.remove(connection, lock_id)
 
     def withdraw(self, lock_id: int) -> None:
-        """Take back a request that waits, also one of a transaction."""
+        """Remove a request if it is waiting, even if it belongs to a transaction."""
         with self._database.write() as connection:
             self._guard(connection)
             row = lock_records.find(connection, lock_id)
@@ -317,7 +319,8 @@ class Locks:
     ) -> list[LockRequest]:
         """The requests with a component of these names, in the order of the queue.
 
-        Of each request those components. At most `MAX_SHOWN` components in sum.
+        Each request has only the components that match. Returns at most `MAX_SHOWN` components in
+        total.
         """
         with self._database.read() as connection:
             rows = lock_records.shown(
@@ -334,20 +337,20 @@ class Locks:
         return [_request(own[0], own) for own in by_request.values()]
 
     def expire(self) -> int:
-        """Delete the requests that were silent for longer than their time-out; how many."""
+        """Delete the requests that were silent for longer than their time-out; return how many."""
         with self._database.read() as connection:
             now = self._now_ms(connection)
             if not lock_records.has_silent(connection, at=now):
                 return 0
         with self._database.write() as connection:
             self._guard(connection)
-            # Looked at again: a heartbeat that came meanwhile wins.
+            # Checked again: a heartbeat that arrived in the meantime wins.
             return self._delete_silent(connection, now)
 
     # -- inside one SQL transaction
 
     def _stays_as_it_is(self, connection: Connection, request: LockRequest, now: int) -> bool:
-        """Whether the request is granted, or still has to wait for one that is not silent."""
+        """Whether the request is granted, or still waits for the same request, which is alive."""
         if request.acquired:
             return True
         if lock_records.has_silent(connection, at=now):
@@ -360,7 +363,7 @@ class Locks:
         return lock_records.delete_silent(connection, at=now)
 
     def _settle(self, connection: Connection, lock_id: int, now: int) -> LockRequest:
-        """Grant a waiting request unless an earlier one conflicts; note which one does."""
+        """Grant a waiting request unless an earlier one conflicts; store which one conflicts."""
         request = self._find(connection, lock_id, None)
         blocker = _first_conflict(connection, request)
         if blocker is None:
@@ -391,9 +394,9 @@ class Locks:
 
 
 def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
-    """The first earlier request that this one has to wait for.
+    """The first earlier request that this one has to wait for, or None.
 
-    Costs by the number of different components on both sides, not by their product.
+    The cost grows with the number of different components on both sides, not with their product.
     """
     components = frozenset(request.components)
     rows = lock_records.earlier_components(
@@ -415,7 +418,7 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
 
 
 class _Index:
-    """Components by the names that they are on, and by those that they lie in."""
+    """Components by the object that they lock, and by the schema and table that contain it."""
 
     def __init__(self, components: Iterable[Component]) -> None:
         self._on: defaultdict[tuple[str | None, ...], list[Component]] = defaultdict(list)
@@ -428,7 +431,7 @@ class _Index:
                 self._within[schema, table].append(component)
 
     def may_overlap(self, component: Component) -> list[Component]:
-        """Those on the same object, inside of it, or around it."""
+        """The components on the same object, inside it, or around it."""
         schema, table, partition = component.schema, component.table, component.partition
         if table is None:
             return self._within[schema, None]

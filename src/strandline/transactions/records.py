@@ -1,7 +1,7 @@
-"""The statements on the rows of a transaction. Each runs on the caller's connection.
+"""The SQL statements on the rows of a transaction. Each runs on the caller's connection.
 
-A transaction leaves the state open by one conditional statement, regardless of who tries it and
-however often; what hangs on it (write ids, footprint) is changed in the same SQL transaction.
+One conditional statement moves a transaction out of the open state, whoever runs it and however
+often. The same SQL transaction changes what depends on it (write ids, footprint).
 """
 
 from __future__ import annotations
@@ -100,18 +100,18 @@ def adding(
     read_only: bool,
     timeout_ms: int,
 ) -> Query:
-    """Inserts open transactions with these values of `TXN`, and gives what `added` reads."""
+    """The query that inserts open transactions with these values of `TXN`; see `added`."""
     values = begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms
     return (_BEGIN_ONE, values) if count == 1 else (_BEGIN_MANY, (count, *values))
 
 
 def added(rows: Iterable[Row]) -> list[Transaction]:
-    """The transactions that `adding` inserted, by ascending ids."""
+    """The transactions that the query of `adding` inserted, by ascending ids."""
     return [_transaction(row) for row in sorted(rows)]
 
 
 def find(connection: Connection, txn_id: int) -> Transaction:
-    """The transaction. Raises `TransactionNotFound`."""
+    """The transaction. Raises `TransactionNotFound` if it does not exist."""
     row = None
     if 0 < txn_id <= LAST_ID:
         row = first_row(connection, _FIND, (txn_id,))
@@ -121,7 +121,7 @@ def find(connection: Connection, txn_id: int) -> Transaction:
 
 
 def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Transaction]:
-    """Those of the transactions that exist, by id."""
+    """The transactions that exist among ``txn_ids``, by id."""
     rows: list[Row] = []
     for chunk in chunks(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
         marks = ", ".join("?" * len(chunk))
@@ -130,7 +130,7 @@ def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Trans
 
 
 def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> list[Transaction]:
-    """The transactions, each of which `find_for_writing` would give."""
+    """The transactions, in the order of ``txn_ids``. Raises what `find_for_writing` raises."""
     wanted = list(txn_ids)
     known = find_many(connection, wanted)
     for txn_id in wanted:
@@ -153,13 +153,19 @@ class WithWrites(NamedTuple):
 
 
 def find_with_writes(connection: Connection, txn_id: int) -> WithWrites:
-    """All that its end needs, in one round trip. Raises `TransactionNotFound`."""
+    """Read all that the end of a transaction needs, in one round trip.
+
+    Raises `TransactionNotFound`.
+    """
     rows = [row for query in finding_with_writes(txn_id) for row in run(connection, *query)]
     return with_writes(txn_id, rows)
 
 
 def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
-    """What `finding_with_writes` found. Raises `TransactionNotFound`."""
+    """The result of `find_with_writes`, from the rows of the query of `finding_with_writes`.
+
+    Raises `TransactionNotFound`.
+    """
     if not rows:
         raise _not_found(txn_id)
     pairs = [(row[-3], row[-2]) for row in rows if row[-2] is not None]
@@ -167,12 +173,12 @@ def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
 
 
 def finding_with_writes(txn_id: int) -> tuple[Query, ...]:
-    """What `find_with_writes` asks; nothing for an id that none can have."""
+    """The query of `find_with_writes`; none if no transaction can have this id."""
     return ((_FIND_WITH_WRITES, (txn_id,)),) if 0 < txn_id <= LAST_ID else ()
 
 
 def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
-    """The transaction, open and not read-only.
+    """The transaction, which must be open and not read-only.
 
     Raises `TransactionNotFound`, `TransactionFinished`, `UnsupportedOperation`.
     """
@@ -182,7 +188,7 @@ def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
 def find_for_table(
     connection: Connection, txn_id: int, table_id: int
 ) -> tuple[Transaction, int | None]:
-    """`find_for_writing`, and the transaction's write id of a table, None without one."""
+    """The result of `find_for_writing`, and the transaction's write id for a table, or None."""
     queries = finding_for_table(txn_id, table_id)
     if not queries:
         return find_for_writing(connection, txn_id), None
@@ -190,7 +196,10 @@ def find_for_table(
 
 
 def for_table(txn_id: int, rows: Sequence[Row]) -> tuple[Transaction, int | None]:
-    """What `finding_for_table` found. Raises what `find_for_writing` raises."""
+    """The result of `find_for_table`, from the rows of the query of `finding_for_table`.
+
+    Raises what `find_for_writing` raises.
+    """
     if not rows:
         raise _not_found(txn_id)
     (row,) = rows
@@ -198,7 +207,7 @@ def for_table(txn_id: int, rows: Sequence[Row]) -> tuple[Transaction, int | None
 
 
 def finding_for_table(txn_id: int, table_id: int) -> tuple[Query, ...]:
-    """What `find_for_table` asks first; nothing for ids that none can have."""
+    """The query of `find_for_table`; none if no transaction or table can have these ids."""
     if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
         return ()
     return ((_FIND_FOR_TABLE, (table_id, txn_id)),)
@@ -225,7 +234,7 @@ def _writable(transaction: Transaction) -> Transaction:
 
 
 def find_for_reading(connection: Connection, txn_id: int) -> Transaction:
-    """The transaction, not aborted: an aborted one's own writes are no longer there to be read.
+    """The transaction, which must not be aborted: the own writes of an aborted one may be gone.
 
     Raises `TransactionNotFound`, `TransactionFinished`.
     """
@@ -238,7 +247,7 @@ def find_for_reading(connection: Connection, txn_id: int) -> Transaction:
 
 
 def ending(transaction: Transaction) -> str:
-    """How it ended, as a predicate of the transaction."""
+    """How the transaction ended, as a predicate for messages."""
     if transaction.commit_time is not None:
         return f"was committed at {format_timestamp(transaction.commit_time)}"
     return "was aborted, by its client, by a conflict or because it was silent for too long"
@@ -248,7 +257,7 @@ def ending(transaction: Transaction) -> str:
 
 
 def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> dict[int, int]:
-    """Give these transactions, which have none yet, their write ids for the table, in order."""
+    """Allocate write ids for the table to these transactions, in order. They must have none yet."""
     count = len(txn_ids)
     following = value(connection, _ALLOCATE, (table_id, count + 1, count))
     own = dict(zip(txn_ids, range(int(following) - count, int(following)), strict=True))
@@ -261,22 +270,22 @@ def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> d
 
 
 def allocate_one(connection: Connection, txn_id: int, table_id: int) -> int:
-    """Give a transaction that has none yet its write id for the table."""
+    """Allocate a write id for the table to a transaction, which must have none yet."""
     _, rows = (run(connection, *query) for query in allocating_one(txn_id, table_id))
-    if not rows:  # read ahead, they have given it, and another statement lost their answers
+    if not rows:  # read ahead, the queries allocated it, and another statement lost their answers
         rows = run(connection, _OWN_WRITE_ID, (txn_id, table_id))
     ((write_id,),) = rows
     return int(write_id)
 
 
 def allocating_one(txn_id: int, table_id: int) -> tuple[Query, Query]:
-    """What `allocate_one` runs; it changes nothing where the transaction has a write id."""
+    """The queries of `allocate_one`; they change nothing if the transaction has a write id."""
     own = (txn_id, table_id)
     return (_ALLOCATE_ONE[0], (table_id, *own)), (_ALLOCATE_ONE[1], (txn_id, *own, table_id))
 
 
 def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
-    """The write ids that these transactions have for the table, by transaction."""
+    """The write ids of these transactions for the table, by transaction id."""
     own: dict[int, int] = {}
     for chunk in chunks(txn_ids):
         marks = ", ".join("?" * len(chunk))
@@ -285,7 +294,7 @@ def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int)
 
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
-    """The write id that the transaction has for the table."""
+    """The write id of the transaction for the table, or None."""
     if not 0 < table_id <= LAST_ID:
         return None
     write_id: int | None = value(connection, _OWN_WRITE_ID, (txn_id, table_id))
@@ -293,7 +302,7 @@ def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | No
 
 
 def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int], ...]:
-    """All (table id, write id) of the transaction, by table id."""
+    """All (table id, write id) pairs of the transaction, by table id."""
     pairs = run(connection, _PAIRS, (txn_id,))
     return tuple((table_id, write_id) for table_id, write_id in pairs)
 
@@ -301,7 +310,7 @@ def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int]
 def write_ids_of(
     connection: Connection, txn_ids: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """The `write_id_pairs` of each of the transactions that has any, in the order of their ids."""
+    """The `write_id_pairs` of each transaction that has any, in the order of transaction ids."""
     pairs: dict[int, list[tuple[int, int]]] = {}
     rows = run(
         connection,
@@ -315,7 +324,7 @@ def write_ids_of(
 
 
 def forget_impossible_writes(connection: Connection, txn_ids: Sequence[int]) -> None:
-    """Delete write ids that the transactions have for ids which no table can have."""
+    """Delete the write ids that the transactions have for table ids that no table can have."""
     change(
         connection,
         f"DELETE FROM txn_write_id WHERE txn_id IN {marks(txn_ids)} AND table_id < 1",
@@ -334,7 +343,7 @@ def mark_committed(
     has_writes: bool,
     has_locks: bool,
 ) -> Transaction:
-    """Commit a transaction, read on this connection and open, with everything that hangs on it."""
+    """Commit a transaction and what depends on it. It must be read on this connection and open."""
     txn_id = transaction.txn_id
     for statement in (*(_COMMIT_WRITES if has_writes else ()), _COMMIT):
         change_each(connection, statement, [(at, txn_id)])
@@ -346,9 +355,9 @@ def mark_committed(
 def mark_aborted(
     connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None = None
 ) -> list[Transaction]:
-    """Abort those of a few transactions that are open; these, by id.
+    """Abort those of a few transactions that are open; return these, in the order of ids.
 
-    With ``silent_at`` (ms) only if their time-out has passed by then without a heartbeat.
+    With ``silent_at`` (ms), abort only those whose time-out has passed by then without a heartbeat.
     """
     silence = "" if silent_at is None else " AND last_heartbeat + timeout_ms < ?"
     rows = run(
@@ -375,7 +384,10 @@ def silent(connection: Connection, *, at: int) -> list[int]:
 def heard(
     connection: Connection, txn_ids: frozenset[int], *, owner: str | None = None
 ) -> Heartbeat:
-    """Which of the transactions are no longer open. Raises what `require_owner` raises."""
+    """The transactions of ``txn_ids`` that are no longer open.
+
+    Raises what `require_owner` raises.
+    """
     states: dict[int, TransactionState] = {}
     for chunk in chunks(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
         marks = ", ".join("?" * len(chunk))
@@ -391,12 +403,12 @@ def heard(
 
 
 def open_count(connection: Connection) -> int:
-    """How many transactions are open."""
+    """The number of open transactions."""
     return connection.execute(select(func.count()).select_from(TXN).where(_IS_OPEN)).scalar_one()
 
 
 def oldest_begin(connection: Connection) -> Timestamp | None:
-    """The smallest begin time of the open transactions."""
+    """The smallest begin time of the open transactions, or None if none is open."""
     oldest = connection.execute(select(func.min(TXN.c.begin_time)).where(_IS_OPEN)).scalar_one()
     return None if oldest is None else Timestamp(oldest)
 
@@ -407,7 +419,7 @@ def oldest_begin(connection: Connection) -> Timestamp | None:
 def add_footprint(
     connection: Connection, txn_id: int, table_id: int, row_ids: frozenset[int]
 ) -> None:
-    """Note that the transaction changes these rows; again changes nothing."""
+    """Record that the transaction changes these rows. Skips rows that are recorded already."""
     change_each(
         connection,
         "INSERT INTO txn_footprint (row_id, txn_id, table_id) VALUES (?, ?, ?)"
@@ -417,7 +429,7 @@ def add_footprint(
 
 
 def has_stale_footprint(connection: Connection) -> bool:
-    """Whether there is something for `forget_footprints` to do."""
+    """Whether `forget_footprints` would delete anything."""
     first = connection.execute(select(func.min(TXN_FOOTPRINT.c.commit_time))).scalar_one()
     oldest = oldest_begin(connection)
     return first is not None and (oldest is None or first <= oldest)

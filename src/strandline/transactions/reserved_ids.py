@@ -1,27 +1,27 @@
-"""Ids of transactions that begin without waiting for the disk.
+"""Reserved transaction ids: transactions that begin without waiting for the disk.
 
-The problem: a transaction that has written nothing may be lost with its machine. Nothing hangs on
-it, and its client is told that it is not there. So its begin need not wait for the disk. But its id
-is in the hands of a client, and in the names of files that the client has written; it must never be
-given to another.
+The problem: a transaction that has written nothing may be lost if its machine crashes. Nothing
+depends on it, and its client gets an error that it does not exist. So its begin need not wait for
+the disk. But the client has its id, also in the names of files that it has written. So the id must
+never be given to another transaction.
 
-The model. Ids are reserved in blocks. A begin whose id is reserved waits for no disk. One whose id
-is not does wait, and reserves the next block in the same SQL transaction. A node that starts goes
-on behind the block, since any id in it may have been given. A node that ends gives the block back,
-in a write that makes all begins before it durable; so ids have gaps only behind a crash or a kill,
-or where several nodes share a folder.
+The model. Ids are reserved in blocks. A begin whose id is reserved does not wait for the disk. A
+begin whose id is not reserved waits, and reserves the next block in the same SQL transaction. A
+node that starts continues after the block, because any id in it may have been given. A node that
+ends releases the block, in a write that makes all begins before it durable. So ids have gaps only
+after a crash or a kill, or if several nodes share a folder.
 
 What must stay true: **each id that was given, and whose begin may be lost, is at most the reserved
-one, which is durable.** What a power cut leaves behind each write of a transaction:
+id, which is durable.** What a power cut may leave of the writes of a transaction:
 
 * its begin: it is there, or it is not, and then its id is skipped;
-* a staging: that waits for the disk, with everything that the log of the database has before it.
-  So the begin is there, and all that was staged. Were a staging lost whose begin is there, its
-  commit would succeed without the rows;
+* a staging: it waits for the disk, with everything that the log of the database has before it. So
+  the begin is there, and all that was staged. If a staging could be lost while its begin is there,
+  the commit would succeed without the rows;
 * its end: as a staging.
 
-A server's crash leaves other nodes alive that have seen the time of a begin, and gave later reads
-by it. There every begin waits (`Database.may_lose_provisional`), and no id is reserved.
+A crash of a database server leaves nodes running that have seen the time of a begin, and have given
+it to later reads. There every begin waits (`Database.may_lose_provisional`), and no id is reserved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from strandline.transactions.transaction import TransactionState
 from strandline.transactions.transaction_reads import PATIENCE
 
 RESERVED_IDS = 256
-"""How many transactions begin without waiting for the disk, until one waits."""
+"""How many transactions begin without waiting for the disk until one waits."""
 
 _RESERVED = "SELECT txn_id FROM txn_reserved"
 _PLACEHOLDER = (
@@ -49,11 +49,11 @@ _LAST = "SELECT max(txn_id) FROM txn"
 
 
 class _NotReserved(Exception):
-    """An id could be given again if its begin were lost."""
+    """The id could be given again if its begin were lost."""
 
 
 class ReservedIds:
-    """See the module. Safe for threads, and for several processes on one store."""
+    """See the module docstring. Safe for threads, and for several processes on one store."""
 
     def __init__(self, database: Database, writes: GuardedWrites) -> None:
         self._database = database
@@ -66,7 +66,7 @@ class ReservedIds:
         first: Callable[[], Sequence[Query]],
         timeout: float,
     ) -> None:
-        """Run ``begin``, which only begins, in a write that waits for the disk only if it must."""
+        """Run ``begin``, which only begins, in a write that waits for the disk only if needed."""
 
         def within(connection: Connection) -> None:
             begin(connection)
@@ -90,12 +90,12 @@ class ReservedIds:
             self._writes.run(reserving, timeout=timeout, first=first, is_news=False)
 
     def skip_lost(self) -> None:
-        """Give no id again that a crash may have taken. For a node that has not begun any."""
+        """Skip all ids that a crash may have lost. For a node that has not begun a transaction."""
         if self._database.rows(_RESERVED):
             self._writes.run(_skip, timeout=PATIENCE)
 
     def release(self) -> None:
-        """Make what was begun durable, so that the next node goes on behind the last id."""
+        """Make all begins durable, so that the next node continues after the last id."""
         if self._database.rows(_RESERVED):
             self._writes.run(_release, timeout=PATIENCE, is_news=False)
 

@@ -1,37 +1,38 @@
-"""Calls of several clients in one SQL transaction: begins, write ids, commits of nothing.
+"""Calls of several clients in one SQL transaction: begins, write ids, commits without a write.
 
-The problem: a write of the database waits for the disk, and the next write waits for it. Clients of
-engines begin a transaction for each statement, and most of what they then ask for is one row.
+The problem: each write of the database waits for the disk, and the next write waits for it. Engines
+begin a transaction for each statement, and most of their calls change a single row.
 
-The model. A `SharedCall` asks for rows of its own transaction, and then stages what it changes. One
-thread at a time works in *rounds*: it takes the calls that wait, reads for all of them in the round
-trip that takes the write lock, stages what they change, and commits all of it at once. Each call
-has a time of its own, in their order. A round also reads where the log of the catalog ends. So a
-client's call may name its table by what this process has applied, without a look at the log: the
-round proves that this is the present, or does not make the call.
+The model. A `SharedCall` reads rows of its own transaction, and then stages its changes. One thread
+at a time works in *rounds*: it takes the waiting calls, reads for all of them in the round trip
+that takes the write lock, stages their changes, and commits all of them at once. Each call gets its
+own time, in the order of the calls. A round also reads where the log of the catalog ends. So a call
+may name its table by the catalog that this process has applied, without reading the log first: the
+round either proves that this catalog is the present one, or does not execute the call.
 
-A caller that finds no round under way makes one of its own call, in its own thread. What comes
-meanwhile waits, and a thread makes the next round of it. The clients of a round are answered
-together, and many come again with their next call. So the thread waits until as many have come as
-the last round had, at most as long as that took; not where it waited in vain before.
+A caller that finds no round in progress executes its own call as a round, in its own thread. Calls
+that arrive meanwhile wait in a queue, and a thread executes them in the next round. The clients of
+a round get their answers together, and many of them soon send their next call. So the thread waits
+until as many calls have arrived as the last round had, but no longer than the last round took.
+After a wait in vain it does not wait again until a round has several calls.
 
 What must stay true:
 
 * The calls of a round touch rows of different transactions, so all of them may read before any of
   them writes. A second call of one transaction waits for the next round.
-* A call refuses before it changes anything; then the others go on. Where anything else fails, all
-  of the round is undone, and each call is made by itself. So one caller never fails another. A
-  round of refused calls is undone.
-* Where a round's outcome is unknown no call is made again, and each caller is told so.
-* Where the catalog is behind its log, the calls of the round that need none are made first.
+* A call is refused before it changes anything; the other calls go on. If anything else fails, the
+  whole round is undone, and each call is executed by itself. So no caller makes another one fail.
+  A round whose calls are all refused is undone.
+* If a round's outcome is unknown, no call is executed again, and each caller gets that error.
+* If the catalog is behind its log, the calls that need no catalog are executed first.
 * A call is answered when its round is durable.
 
-A crash between any two statements leaves the round undone; one after the commit leaves calls that
-nobody was told of, as with any write whose answer was lost: an open transaction without a client
-times out, and a commit is settled by asking again.
+A crash before the commit leaves the round undone. A crash after the commit leaves calls that are
+done but not answered, as with any write whose answer is lost: an open transaction without a client
+times out, and a client that repeats its commit learns the outcome.
 
-Rejected: to commit what wrote rows in a round, too. Its conflicts and events are read behind what
-the calls before it staged, a round trip for each, under the lock.
+Rejected: executing commits that wrote rows in a round as well. Such a commit would have to read its
+conflicts and events after what the earlier calls staged: a round trip for each, under the lock.
 """
 
 from __future__ import annotations
@@ -68,18 +69,18 @@ from strandline.transactions.reserved_ids import ReservedIds
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1_024
-"""Calls in the queue; further ones are refused."""
+"""The maximum number of calls in the queue; further ones are refused."""
 MOST_TOGETHER = 64
-"""A round that is about so many transactions takes no further call: others wait for the lock."""
+"""The number of transactions at which a round takes no further call: others wait for the lock."""
 IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.002
-"""How long a round waits for the callers of the last one, at most."""
+"""The maximum time that a round waits for the callers of the last round."""
 
 T = TypeVar("T")
 
 
 class Round(NamedTuple):
-    """The write transaction of a round, as one call sees it: its time, and the catalog then."""
+    """The write transaction of a round, as one call sees it: its time and the catalog then."""
 
     connection: Connection
     time: Timestamp
@@ -87,25 +88,25 @@ class Round(NamedTuple):
 
     @property
     def catalog_version(self) -> int:
-        """The version of the catalog at its time; for a call `SharedCall.under_catalog`."""
+        """The catalog version at the call's time. Only for `SharedCall.under_catalog`."""
         assert self.catalog is not None
         return self.catalog.version
 
 
 Stage = Callable[[Round, list[Row]], Callable[[], T]]
-"""Stages what a call changes, by the rows that it asked for; gives what it gives once durable.
+"""Stages the changes of a call, given the rows that it read. Raises before it changes anything.
 
-Raises before it changes anything.
+Returns a function that gives the call's result; it is called once the round is durable.
 """
 
 
 class SharedCall(Generic[T]):
     """A call that shares its SQL transaction; for one use.
 
-    ``asks`` are the statements whose rows `Stage` gets; they and it touch rows of the transaction
-    ``txn_id`` alone, or of the new ones that it ``begins``, which are so many. ``check`` is called
-    before the round, outside of it. Not ``under_catalog`` is a call that no version of the catalog
-    matters for: it waits for none.
+    ``asks`` are the queries whose rows `Stage` gets. They and `Stage` touch only rows of the
+    transaction ``txn_id``, or of the new transactions, whose number is ``begins``. ``check`` is
+    called before the round, outside of it. A call that is not ``under_catalog`` depends on no
+    catalog version and waits for none.
     """
 
     def __init__(
@@ -135,22 +136,22 @@ class SharedCall(Generic[T]):
         self._ended: Callable[[], object] | None = None
 
     def run(self) -> T:
-        """Make it, see `SharedWrites.run`."""
+        """Execute the call, see `SharedWrites.run`."""
         return self._shared.run(self)
 
     def submit(self, ended: Callable[[], object]) -> None:
-        """Have it made, see `SharedWrites.submit`."""
+        """Put the call into the queue, see `SharedWrites.submit`."""
         self._shared.submit(self, ended)
 
     def result(self) -> T:
-        """What the call gives; raises its error. For a call that has ended."""
+        """Return the result of the call, or raise its error. Only for a call that has ended."""
         if self.error is not None:
             raise self.error
         assert self._outcome is not None  # it has ended without an error
         return self._outcome()
 
     def stage_in(self, shared: Round, rows: list[Row]) -> None:
-        """Stage what it changes, or keep why it is refused."""
+        """Stage the call's changes, or keep the error with which it is refused."""
         self.error = None
         try:
             self._outcome = self.stage(shared, rows)
@@ -160,18 +161,18 @@ class SharedCall(Generic[T]):
             self.error = error
 
     def is_late(self) -> bool:
-        """Whether its time is over."""
+        """Whether the call's deadline has passed."""
         return time.monotonic() >= self.end
 
     def late(self) -> DeadlineExceeded:
-        """The error of a call that no round has taken."""
+        """The error of a call that no round took before its deadline."""
         return DeadlineExceeded(
             f"the call did not get its turn to write within {self.timeout:.1f} s; nothing was"
             " changed, try again"
         )
 
     def refused(self) -> bool:
-        """Whether `check`, which is called once, refuses it."""
+        """Whether `check` refuses the call. Calls `check` only once."""
         check, self.check = self.check, None
         try:
             if check is not None:
@@ -181,11 +182,11 @@ class SharedCall(Generic[T]):
         return self.error is not None
 
     def on_end(self, ended: Callable[[], object]) -> None:
-        """``ended`` is called when `result` is there, in any thread."""
+        """Call ``ended``, in any thread, when `result` is available."""
         self._ended = ended
 
     def tell(self) -> None:
-        """The call has ended, or had before."""
+        """Mark the call as ended and notify its caller, unless this has been done."""
         if not self.has_ended:
             self.has_ended = True
             if self._ended is not None:
@@ -197,7 +198,7 @@ class _AllRefused(Exception):
 
 
 class _NotForAll(Exception):
-    """The catalog is behind its log, and some calls of a round need none."""
+    """The catalog is behind its log, and some calls of a round do not need it."""
 
 
 class _SeveralCatalogs(Exception):
@@ -227,10 +228,10 @@ class SharedWrites:
         self._thread: threading.Thread | None = None
 
     def run(self, call: SharedCall[T]) -> T:
-        """What ``call`` gives, once it is durable.
+        """Return the result of ``call``, once it is durable.
 
-        Raises its refusal, `DeadlineExceeded` where its time is over before a round takes it, and
-        what `GuardedWrites.run` raises.
+        Raises the call's own error, `DeadlineExceeded` if no round took the call before its
+        deadline, and what `GuardedWrites.run` raises.
         """
         with self._lock:
             is_alone = not self._at_work and not self._waiting
@@ -254,16 +255,16 @@ class SharedWrites:
         return call.result()
 
     def submit(self, call: SharedCall[T], ended: Callable[[], object]) -> None:
-        """Have ``call`` made; ``ended`` is called in another thread when its result is there.
+        """Queue ``call``; ``ended`` is called in another thread when its result is available.
 
-        Waits for nothing. Raises `Overloaded`.
+        Does not wait. Raises `Overloaded` if the queue is full.
         """
         call.on_end(ended)
         with self._lock:
             self._enqueue(call)
 
     def _enqueue(self, call: SharedCall[T]) -> None:
-        """Put a call into the queue; under the lock."""
+        """Put a call into the queue. The caller holds the lock."""
         if len(self._waiting) >= MAX_WAITING:
             raise Overloaded(
                 f"{len(self._waiting)} calls wait for the database, which is the most allowed;"
@@ -272,12 +273,12 @@ class SharedWrites:
         self._waiting.append(call)  # type: ignore[arg-type]  # the queue looks at no result
         try:
             self._wake()
-        except BaseException:  # there is no thread that would make it
+        except BaseException:  # no thread would execute the call
             self._waiting.pop()
             raise
 
     def _wake(self) -> None:
-        """Let the thread look at the queue; under the lock."""
+        """Start the thread, or wake it if enough calls wait. The caller holds the lock."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="shared-writes", daemon=True)
             thread.start()  # fails where the system has no more threads
@@ -286,7 +287,7 @@ class SharedWrites:
             self._news.notify()
 
     def _await(self, call: SharedCall[T], gate: threading.Lock) -> None:
-        """Wait until a call of the queue has ended; it may leave as long as no round has it."""
+        """Wait until a queued call has ended. If it is late before a round takes it, it leaves."""
         try:
             if gate.acquire(timeout=max(call.end - time.monotonic(), 0.0)):
                 return
@@ -299,7 +300,7 @@ class SharedWrites:
                 self._waiting.remove(call)  # type: ignore[arg-type]  # as above
         if left or not isinstance(error, DeadlineExceeded):
             raise error
-        gate.acquire()  # the database's patience ends the round
+        gate.acquire()  # the database's own time limit ends the round
 
     # -- the thread
 
@@ -317,7 +318,7 @@ class SharedWrites:
                 )
                 calls = self._taken()
                 self._at_work = bool(calls)
-            if not calls:  # they have left, or are late
+            if not calls:  # all have left or were late
                 continue
             began = time.monotonic()
             try:
@@ -331,7 +332,7 @@ class SharedWrites:
             hopeful = (hopeful and have_come) or last > 1
 
     def _await_calls(self, number: int, seconds: float) -> bool:
-        """Wait until so many calls are in the queue, or for so long; whether they are."""
+        """Wait until the queue has ``number`` calls, at most ``seconds``; return whether it has."""
         self._expected, end = number, time.monotonic() + seconds
         while len(self._waiting) < number:
             if not self._news.wait(max(end - time.monotonic(), 0.0)):
@@ -340,7 +341,7 @@ class SharedWrites:
         return len(self._waiting) >= number
 
     def _taken(self) -> list[SharedCall[object]]:
-        """The calls of the next round, out of the queue: one for each transaction."""
+        """Take the calls of the next round out of the queue: at most one for each transaction."""
         calls: list[SharedCall[object]] = []
         put_off: list[SharedCall[object]] = []
         txn_ids: set[int] = set()
@@ -364,7 +365,7 @@ class SharedWrites:
     # -- a round
 
     def _round(self, calls: Sequence[SharedCall[T]]) -> None:
-        """Make the calls, and end each of them, whatever happens."""
+        """Execute the calls, and end each of them, whatever happens."""
         try:
             admitted = [call for call in calls if not call.refused()]
             if admitted:
@@ -383,7 +384,7 @@ class SharedWrites:
         try:
             self._write(calls)
         except (Fenced, Stopping, Unavailable):
-            raise  # each by itself would fail as well, or has happened
+            raise  # each call by itself would fail as well, or may have been committed
         except _NotForAll:
             self._round([call for call in calls if not call.under_catalog])
             self._write_or_split([call for call in calls if call.under_catalog])
@@ -397,7 +398,7 @@ class SharedWrites:
                     call.error = error
 
     def _write(self, calls: Sequence[SharedCall[T]]) -> None:
-        """Make the calls in one SQL transaction; return when it is durable."""
+        """Execute the calls in one SQL transaction; return when it is durable."""
         count = len(calls)
         timeout = max(0.0, max(call.end for call in calls) - time.monotonic())
         looks = any(call.under_catalog for call in calls)
@@ -413,7 +414,7 @@ class SharedWrites:
             last = take_time(connection, self._clock, count=count)
             first_time = Timestamp(last - count + 1)
             catalog = self._catalog(connection, calls, first_time, last) if looks else None
-            # All read before one writes: what was read ahead is good only so far.
+            # All calls read before one writes: a write invalidates what was read ahead.
             rows = [[row for query in c.asks for row in run(connection, *query)] for c in calls]
             for place, call in enumerate(calls, start=1):
                 at = Timestamp(last - count + place)
@@ -434,9 +435,9 @@ class SharedWrites:
         first: Timestamp,
         last: Timestamp,
     ) -> CatalogVersion:
-        """The catalog active at all times from ``first`` to ``last``.
+        """The catalog that is active at all times from ``first`` to ``last``.
 
-        Raises `Behind`, or `_NotForAll` where some of ``calls`` need not wait for it.
+        Raises `Behind`, or `_NotForAll` if some of ``calls`` need not wait for the catalog.
         """
         try:
             catalog = self._catalogs.catalog_at(connection, last)

@@ -1,16 +1,17 @@
 """The SQL tables of transactions and holds.
 
-``commit_time`` stands on the transaction and again on its write ids and its footprint, written by
-the one statement block that commits. Without the copies, "what of this table was not yet committed
-at T" and "who committed on this row since" would have to visit every transaction ever; with them
-each is a range of one index. Null means open or aborted; the transaction says which.
+``commit_time`` is stored in the transaction, and again in its write ids and its footprint. The code
+that commits writes all three together. Without the copies, "which writes of this table were not yet
+committed at T" and "who committed a change of this row since T" would have to visit every
+transaction ever; with them, each is a range of one index. Null means open or aborted; the row of
+the transaction says which.
 
 Locks of Hive's clients are requests with one or more components. They belong to no catalog version:
-a component carries names, in lower case, as the client sent them.
+a component has names, in lower case, as the client sent them.
 
-Of aborted transactions the row in `TXN` stays, for clients that ask what became of them. Their
-write ids stay hidden for as long as a row may carry them, and go with the last of their rows.
-Footprints are deleted at abort, and when no open transaction is old enough to clash.
+The row of an aborted transaction stays in `TXN`, for clients that ask for its state. Its write ids
+stay hidden as long as a row may carry them, and are deleted with the last of these rows. Footprints
+are deleted at the abort, or when no open transaction is old enough to conflict.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from strandline.sql.ground import add_indexes, whole_row
 
 PART = "transactions"
 VERSION = 4
-"""Version 2, of release 0.2.1, added locks, users of holds, and indexes that find flipped bytes.
+"""Version 2 (release 0.2.1) added locks, users of holds, and indexes that detect flipped bytes.
 
-Version 3, of release 0.3.0, has such indexes also for locks and footprints. Version 4, of release
-0.4.0, has an index of the write ids that are not committed, and ``txn_reserved``.
+Version 3 (release 0.3.0) added such indexes for locks and footprints. Version 4 (release 0.4.0)
+added an index of the write ids that are not committed, and ``txn_reserved``.
 """
 LAST_ID = (1 << 63) - 1
-"""The largest number that a column holds: no id is larger."""
+"""The largest number that a column can store: no id is larger."""
 
 METADATA = MetaData()
 
-# SQLite numbers rows by itself only where the key is exactly an INTEGER.
+# SQLite numbers rows by itself only if the key is exactly an INTEGER.
 _RowNumber = BigInteger().with_variant(Integer(), "sqlite")
 
 TXN = Table(
@@ -65,7 +66,7 @@ TXN = Table(
     sqlite_autoincrement=True,  # an id is never given twice, whatever was deleted
 )
 
-# Ids up to this one may have been given to clients by a begin that a crash of the machine undoes.
+# A begin that a crash of the machine undoes may have given clients ids up to this one.
 TXN_RESERVED = Table(
     "txn_reserved",
     METADATA,
@@ -89,7 +90,7 @@ _PENDING = Index(
     sqlite_where=TXN_WRITE_ID.c.commit_time.is_(None),
     postgresql_where=TXN_WRITE_ID.c.commit_time.is_(None),
 )
-"""The write ids of open and aborted transactions: few, among all that were ever given."""
+"""The write ids of open and aborted transactions: few among all that were ever given."""
 
 NEXT_WRITE_ID = Table(
     "next_write_id",
@@ -105,7 +106,7 @@ TXN_FOOTPRINT = Table(
     Column("txn_id", BigInteger, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, nullable=False),
     Column("commit_time", BigInteger),
-    # Also the table, so that the integrity check finds a flipped byte in it.
+    # Includes the table, so that the integrity check finds a flipped byte in it.
     Index("txn_footprint_by_txn_and_table", "txn_id", "table_id"),
     Index("txn_footprint_by_commit_time", "commit_time"),
 )
@@ -169,7 +170,7 @@ for _table in (TXN_RESERVED, *_WHOLE, *_LOCKS):
 
 def _add_locks_and_users(connection: Connection) -> None:
     METADATA.create_all(connection, tables=_LOCKS)
-    # Who took the holds that are there is not known; they count as their owner's.
+    # The users that took the existing holds are unknown; the holds count as their owners'.
     connection.exec_driver_sql('ALTER TABLE hold ADD COLUMN "user" TEXT')
     add_indexes(connection, *_WHOLE)
 
@@ -189,4 +190,4 @@ STEPS: Mapping[int, Callable[[Connection], None]] = {
     3: _index_locks_and_footprints,
     4: _index_pending_and_reserve,
 }
-"""How the tables of an older version become those of the one named."""
+"""The steps that upgrade the tables: each leads to the version that is its key."""

@@ -1,4 +1,4 @@
-"""The values that transactions are spoken about in, and their listeners."""
+"""The values that describe transactions, and the interface of their listeners."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from strandline.transactions.catalog_view import CatalogVersion
 from strandline.transactions.write_ids import ValidWriteIdList
 
 MAX_CLIENT_TEXT = 1_000
-"""The characters of a name that a client gives of itself, at most: its host, its agent."""
+"""The maximum length, in characters, of each name that a client gives: its user, host, agent."""
 
 
 class TransactionState(Enum):
-    """The numbers are what is stored."""
+    """The state of a transaction. The numbers are stored in the database."""
 
     OPEN = 0
     COMMITTED = 1
@@ -30,11 +30,11 @@ class TransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction as it stood when it was read.
+    """A transaction as it was when it was read.
 
     It sees what was committed up to ``begin_time``, under ``catalog_version``. ``last_heartbeat``
-    is in milliseconds since 1970; without another for ``timeout_ms`` it may be aborted.
-    ``commit_time`` is there exactly when it is committed.
+    is in milliseconds since 1970. If no heartbeat arrives for ``timeout_ms``, the transaction may
+    be aborted. ``commit_time`` is set exactly when the transaction is committed.
     """
 
     txn_id: int
@@ -51,9 +51,9 @@ class Transaction:
 
 
 def refuse_long_texts(*texts: str) -> None:
-    """Raise `LimitExceeded` for a longer text of a client than `MAX_CLIENT_TEXT`.
+    """Raise `LimitExceeded` if one of the texts is longer than `MAX_CLIENT_TEXT`.
 
-    One request may begin a thousand transactions, each of which keeps the text.
+    One request may begin a thousand transactions, and each of them stores these texts.
     """
     longest = max(map(len, texts))
     if longest > MAX_CLIENT_TEXT:
@@ -64,14 +64,14 @@ def refuse_long_texts(*texts: str) -> None:
 
 
 class ForeignTransaction(PermissionDenied):
-    """The transaction is not that of the user who was said to own it."""
+    """The transaction does not belong to the user who is given as its owner."""
 
 
 def require_owner(txn_id: int, user: str, *, owner: str | None) -> None:
-    """Raise `ForeignTransaction` unless the transaction, which is ``user``'s, is of that owner.
+    """Raise `ForeignTransaction` unless ``user``, whose transaction this is, is ``owner``.
 
-    Of an id that is free yet nobody can tell whose it will be. So this is asked of the row that is
-    changed, inside the SQL transaction that changes it, and never before.
+    ``owner`` None allows any user. The owner of an id that is still free is unknown. So the check
+    reads the row that is changed, inside the SQL transaction that changes it, never before.
     """
     if owner is not None and normalize(user) != normalize(owner):
         raise ForeignTransaction(
@@ -82,7 +82,7 @@ def require_owner(txn_id: int, user: str, *, owner: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Which of the transactions that were beaten for are no longer open."""
+    """The transactions of a heartbeat that are no longer open, by the reason."""
 
     aborted: frozenset[int]
     committed: frozenset[int]
@@ -91,12 +91,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An open transaction with its write id of a table, inside the SQL transaction that read it.
+    """An open transaction with its write id for a table, inside the SQL transaction that read it.
 
-    Rows are staged on ``connection``, whose write lock keeps the transaction open meanwhile.
-    ``seen`` is what the transaction sees of the table, its own writes included, ``time`` that of
-    the step. ``is_first`` says that the write id was given here, so that nothing was staged under
-    it before.
+    The caller stages rows on ``connection``. Its write lock keeps the transaction open until then.
+    ``seen`` lists the writes of the table that the transaction sees, its own included. ``time`` is
+    the time of the step. ``is_first`` says that this step allocated the write id, so nothing was
+    staged under it before.
     """
 
     connection: Connection
@@ -112,8 +112,9 @@ class Step:
 class TransactionStatistics:
     """Counts of what this process did since it started, and what is open in the store now.
 
-    ``behind`` counts how often a begin or commit had to wait for the catalog to catch up,
-    ``heartbeats`` those of transactions and locks. ``unstored_heartbeats`` are only in memory yet.
+    ``behind`` counts how often a begin or commit had to wait for the catalog to catch up.
+    ``heartbeats`` counts those of transactions and locks. ``unstored_heartbeats`` are still only in
+    memory.
     """
 
     begun: int
@@ -129,17 +130,18 @@ class TransactionStatistics:
 
 
 class TransactionListener(Protocol):
-    """Who takes part in the end of transactions that wrote.
+    """Takes part in the end of transactions that wrote.
 
-    Both are called inside the one SQL transaction, before it is known whether it will be durable:
-    what they do on ``connection`` happens with the commit or not at all, and an exception undoes
-    everything. ``writes`` are the (table id, write id) pairs of a transaction, never none; those of
-    several that are aborted together stand by their ids, in order.
+    Both methods are called inside the SQL transaction that ends the transaction, before it is
+    durable. What they do on ``connection`` takes effect with the end or not at all, and an
+    exception undoes everything. ``writes`` holds the (table id, write id) pairs of a transaction,
+    at least one. `aborting` gets the pairs of all transactions that are aborted together, by
+    transaction id, in ascending order.
     """
 
     @property
     def ahead(self) -> Sequence[Query]:
-        """What `committing` asks on its connection."""
+        """The queries that `committing` runs on its connection."""
 
     def committing(
         self,

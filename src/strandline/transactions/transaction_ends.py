@@ -1,7 +1,7 @@
-"""How transactions end: committed, aborted by a client, or aborted since nobody heard of them.
+"""How transactions end: committed, aborted by a client, or aborted because they were silent.
 
 Each end is one conditional statement, from open, in a write transaction with all that belongs to
-it: times, events, footprints, locks. See `strandline.transactions.transactions` for what must stay
+it: times, events, footprints, locks. `strandline.transactions.transactions` states what must stay
 true.
 """
 
@@ -41,13 +41,13 @@ from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
 logger = logging.getLogger(__name__)
 
 _ABORTED_TOGETHER = 50
-"""How many transactions one write aborts: others wait for it."""
+"""How many transactions one write aborts: other writers wait for it."""
 _MOST_UNWRITTEN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a commit or abort left: the transaction, whether it changed, and why it conflicted."""
+    """The result of a commit or abort: the transaction, whether it changed, and any conflict."""
 
     transaction: Transaction
     changed: bool
@@ -81,19 +81,18 @@ class TransactionEnds(TransactionReads):
         self.locks = locks
         self._shared = shared
         self._unwritten: dict[int, None] = {}
-        """See `is_unwritten`; the oldest first."""
+        """See `is_unwritten`; in the order of insertion."""
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
 
     def commit(
         self, txn_id: int, *, owner: str | None = None, timeout: float = PATIENCE
     ) -> Transaction:
-        """Commit; once more on a committed one gives the same answer.
+        """Commit a transaction. Repeated on a committed one, it gives the same answer.
 
-        Raises `TransactionNotFound`; `ForeignTransaction` if it is not of ``owner``;
-        `TransactionFinished` if it is aborted; `WriteConflict`,
-        and then it is aborted; `DeadlineExceeded` or whatever a listener raised, and then it is
-        open as before.
+        Raises `TransactionNotFound`; `ForeignTransaction` if the transaction does not belong to
+        ``owner``; `TransactionFinished` if it is aborted; `WriteConflict`, after which it is
+        aborted; `DeadlineExceeded` or whatever a listener raised, after which it is still open.
         """
         if not self.is_unwritten(txn_id):
             faults.reached("commit-sent")
@@ -126,9 +125,10 @@ class TransactionEnds(TransactionReads):
         under: int | None = None,
         timeout: float = PATIENCE,
     ) -> SharedCall[Transaction | None]:
-        """Does what `commit` does; gives None, and does nothing, if it has write ids.
+        """The call that does what `commit` does, for a transaction without write ids.
 
-        Or if another version of the catalog than ``under`` is the present.
+        Its result is None, and it changes nothing, if the transaction has write ids, or if the
+        present version of the catalog is not ``under``.
         """
         faults.reached("commit-sent")
 
@@ -181,16 +181,16 @@ class TransactionEnds(TransactionReads):
                 del self._unwritten[next(iter(self._unwritten))]
 
     def _note_written(self, *txn_ids: int) -> None:
-        """The transactions have a write id, or have ended."""
+        """Note that the transactions have a write id, or have ended."""
         with self._counting:
             for txn_id in txn_ids:
                 self._unwritten.pop(txn_id, None)
 
     def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
-        """Abort; once more on an aborted one gives the same answer.
+        """Abort a transaction. Repeated on an aborted one, it gives the same answer.
 
-        Raises `TransactionNotFound`, `ForeignTransaction` if it is not of ``owner``, or
-        `TransactionFinished` if it is committed.
+        Raises `TransactionNotFound`, `ForeignTransaction` if the transaction does not belong to
+        ``owner``, or `TransactionFinished` if it is committed.
         """
 
         def end(connection: Connection) -> End:
@@ -211,9 +211,9 @@ class TransactionEnds(TransactionReads):
         return transaction
 
     def abort_all(self, txn_ids: Iterable[int], *, owner: str | None = None) -> list[int]:
-        """Abort those of the transactions that are open; their ids. The others are left alone.
+        """Abort those of the transactions that are open; return their ids. Ignores the others.
 
-        Raises `ForeignTransaction` if one of them is not of ``owner``, and then none is aborted.
+        Raises `ForeignTransaction`, and aborts none, if one of them does not belong to ``owner``.
         """
         wanted = frozenset(txn_ids)
         with self._database.read() as connection:
@@ -231,10 +231,10 @@ class TransactionEnds(TransactionReads):
         return aborted
 
     def expire(self) -> list[int]:
-        """Abort the transactions that were silent for longer than their time-out; their ids.
+        """Abort transactions that were silent for longer than their time-out; return their ids.
 
-        A transaction that cannot be aborted is logged, and tried again by the next call. Also
-        deletes silent locks, and footprints that no open transaction can clash with any more.
+        A transaction that cannot be aborted is logged; the next call tries it again. Also deletes
+        silent locks, and footprints that can no longer conflict with any open transaction.
         """
         self.heartbeats.store()
         self.locks.expire()
@@ -253,12 +253,12 @@ class TransactionEnds(TransactionReads):
 
     @property
     def aborts(self) -> int:
-        """How many transactions this process aborted; from memory."""
+        """How many transactions this process aborted; read from memory."""
         with self._counting:
             return self._counts["aborted"]
 
     def _commit_on(self, connection: Connection, txn_id: int, owner: str | None) -> End:
-        """Commit, or abort and say which conflict was the reason."""
+        """Commit a transaction, or abort it and return the conflict that was the reason."""
         commit_time = take_time(connection, self._clock)
         transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
         require_owner(txn_id, transaction.user, owner=owner)
@@ -304,11 +304,11 @@ class TransactionEnds(TransactionReads):
     def _abort_on(
         self, connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None = None
     ) -> list[Transaction]:
-        """Abort those that are open (and, with ``silent_at``, silent); these, by id."""
+        """Abort those that are open (and, with ``silent_at``, silent); return these, by id."""
         aborted = records.mark_aborted(connection, txn_ids, silent_at=silent_at)
         if aborted:
             ended = [transaction.txn_id for transaction in aborted]
-            # Release 0.2.0 gave write ids for ids that no table can have, and no event can name.
+            # Release 0.2.0 gave write ids for table ids that no table can have; no event names one.
             records.forget_impossible_writes(connection, ended)
             writes = records.write_ids_of(connection, ended)
             for listener in self._listeners if writes else ():
@@ -316,7 +316,7 @@ class TransactionEnds(TransactionReads):
         return aborted
 
     def _expire_together(self, txn_ids: Sequence[int], *, silent_at: int) -> list[int]:
-        """Abort silent transactions in one write; those that were not heard of again.
+        """Abort, in one write, those transactions that are still silent; return their ids.
 
         If one of them cannot be aborted, each is tried by itself, and that one is logged.
         """
@@ -329,7 +329,7 @@ class TransactionEnds(TransactionReads):
         try:
             return self._writes.run(end, timeout=PATIENCE)
         except (Fenced, Stopping, Unavailable):
-            raise  # the others would fail as well
+            raise  # the other transactions would fail as well
         except Exception:
             if len(txn_ids) > 1:
                 return [
@@ -349,7 +349,7 @@ class TransactionEnds(TransactionReads):
 
 
 def _is_committed(transaction: Transaction) -> bool:
-    """Whether it is committed already. Raises `TransactionFinished` if it is aborted."""
+    """Whether the transaction is committed. Raises `TransactionFinished` if it is aborted."""
     if transaction.state is TransactionState.ABORTED:
         raise TransactionFinished(
             f"transaction {transaction.txn_id} cannot be committed: it"
@@ -359,6 +359,6 @@ def _is_committed(transaction: Transaction) -> bool:
 
 
 def _in_parts(txn_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The transactions that one write after the other aborts."""
+    """The ids in parts, each of which one write aborts."""
     for start in range(0, len(txn_ids), _ABORTED_TOGETHER):
         yield txn_ids[start : start + _ABORTED_TOGETHER]

@@ -1,8 +1,8 @@
-"""What is seen of the transactions of a store: states, lists of valid ids, and times.
+"""What can be read about the transactions of a store: states, lists of valid ids, and times.
 
-`TransactionReads` is the part of `Transactions` that changes nothing, but for the store's time: a
-snapshot as of a time is settled as soon as the store's time has reached it, and a reader may have
-to make it reach it (`TransactionReads.ensure_past`).
+`TransactionReads` is the part of `Transactions` that changes nothing except the store's time. A
+snapshot as of a time is settled once the store's time has reached it, and a reader may have to
+advance the store's time to there (`TransactionReads.ensure_past`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from strandline.transactions.transaction import Transaction
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
 PATIENCE = 30.0
-"""Seconds that a call may wait for the database and the catalog unless it says otherwise."""
+"""Seconds that a call waits for the database and the catalog unless it names another time-out."""
 SETTLED_MS = 1_000
-"""How old a moment that stands for the present may be."""
+"""The maximum age, in milliseconds, of a time that counts as the present."""
 
 
 class TransactionReads:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(
         self,
@@ -58,19 +58,19 @@ class TransactionReads:
         self._retention_ms = retention_ms
 
     def get(self, txn_id: int) -> Transaction:
-        """The transaction as it stands. Raises `TransactionNotFound`."""
+        """The transaction as it is now. Raises `TransactionNotFound` if it does not exist."""
         with self._database.read() as connection:
             return records.find(connection, txn_id)
 
     def write_ids(
         self, table_id: int, *, at: Timestamp | None = None, txn_id: int | None = None
     ) -> ValidWriteIdList:
-        """The writes of a table that are seen now, as of ``at``, or by a transaction.
+        """The writes of a table that are visible now, as of ``at``, or to a transaction.
 
-        A transaction sees what was committed by its begin, and its own writes. What is seen as of
-        a time never changes. The list carries no table name. Raises `VersionNotFound` for a time
-        that has not come yet, `TransactionNotFound`, or `TransactionFinished` if the transaction
-        is aborted.
+        A transaction sees what was committed by its begin, and its own writes. What is visible as
+        of a time never changes. The list carries no table name. Raises `VersionNotFound` if the
+        time is in the future, `TransactionNotFound`, `TransactionFinished` if the transaction is
+        aborted, and `InvalidInput` if both a time and a transaction are given.
         """
         if txn_id is not None and at is not None:
             raise InvalidInput("name a time or a transaction to read by, not both")
@@ -87,23 +87,24 @@ class TransactionReads:
     def write_ids_as_of(
         self, table_ids: Iterable[int], at: Timestamp
     ) -> dict[int, ValidWriteIdList]:
-        """`write_ids` of several tables as of a time that has passed (`ensure_past`)."""
+        """`write_ids` of several tables as of a past time (see `ensure_past`)."""
         with self._database.read() as connection:
             return {table_id: write_ids_at(connection, table_id, at=at) for table_id in table_ids}
 
     def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
-        """The time of the last commit that wrote a table, now or as of ``at``; None without one.
+        """The time of the last commit that wrote a table, now or as of ``at``, or None.
 
-        As of that time, exactly the same is seen of the table. ``at`` has passed (`ensure_past`).
+        A read as of that time sees exactly the same of the table. ``at`` must be past (see
+        `ensure_past`).
         """
         with self._database.read() as connection:
             return last_commit(connection, table_id, at=at)
 
     def ensure_past(self, at: Timestamp) -> None:
-        """Return when no commit, of rows or of DDL, can get a time at or below ``at`` any more.
+        """Return once no commit, of rows or of DDL, can still get a time at or below ``at``.
 
-        Raises `VersionNotFound` if the clock has not reached the millisecond of ``at``,
-        `InvalidInput` for a number that is no time.
+        Raises `VersionNotFound` if the clock has not reached the millisecond of ``at``, and
+        `InvalidInput` if ``at`` is not a time.
         """
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
@@ -122,12 +123,12 @@ class TransactionReads:
         )
 
     def settled(self, *, since: Timestamp) -> Timestamp | None:
-        """The store's last time, if it may stand for the present; else None.
+        """The store's last time if it may serve as the present, else None.
 
-        No commit that has returned is later, and no commit to come, of rows or of DDL, gets a time
-        at or below it. It may where it is not below ``since``, at most `SETTLED_MS` old, and this
-        process has applied the catalog's log up to it. Nothing is written, and no writer is waited
-        for. For a store whose catalog lies in this database.
+        No commit that has returned has a later time, and no future commit, of rows or of DDL, gets
+        a time at or below it. It may serve if it is not below ``since``, at most `SETTLED_MS` old,
+        and this process has applied the catalog's log up to it. The call writes nothing and waits
+        for no writer. Only for a store whose catalog is in this database.
         """
         with self._database.read() as connection:
             moment = stored_time(connection)
@@ -142,7 +143,7 @@ class TransactionReads:
         return moment
 
     def latest_time(self) -> Timestamp:
-        """The last time that this database gave: no commit that has returned is later."""
+        """The last time that this database gave. No commit that has returned has a later time."""
         with self._database.read() as connection:
             return stored_time(connection)
 
@@ -155,7 +156,7 @@ class TransactionReads:
         with self._database.read() as connection:
             return records.write_id_pairs(connection, records.find(connection, txn_id).txn_id)
 
-    # -- as Hive's clients ask
+    # -- queries of Hive's clients
 
     def unfinished(self) -> UnfinishedTxns:
         """The transactions that are open, or aborted and not yet cleaned up."""
@@ -179,12 +180,12 @@ class TransactionReads:
         return txn_id
 
     def find_many(self, txn_ids: Iterable[int]) -> dict[int, Transaction]:
-        """Those of the transactions that exist, by id."""
+        """The transactions that exist among ``txn_ids``, by id."""
         with self._database.read() as connection:
             return records.find_many(connection, txn_ids)
 
     def holders(self) -> Holders:
-        """Who keeps history, write ids or locks from others."""
+        """The holders that keep history, write ids or locks from others."""
         with self._database.read() as connection:
             return read_holders(
                 connection,

@@ -1,36 +1,38 @@
 """Transactions: begin, write ids, commit, abort, and what each of them sees.
 
-The problem: several tables are written by one job, several jobs run at once in several processes,
-and a reader must see all of a job's writes or none, the same ones for as long as it reads, now or
-as of a time that has passed. And the tables' definitions change meanwhile.
+The problem: one job writes several tables, and several jobs run at once in several processes. A
+reader must see all of a job's writes or none of them. It must see the same writes for as long as it
+reads, now or as of a past time. And the tables' definitions change in the meantime.
 
-The model. A transaction takes a number and a *begin time*. It sees what was committed by then,
-under the catalog that was active then. It writes rows under a *write id* of its own for each
-table. At its commit it takes a *commit time*, and from then on its write ids count as committed,
-all at once. Both times come from the clock row of the database, inside the SQL transaction that
-makes them durable, so commit order, time order and the order of events are one order, over DDL too.
+The model. A transaction gets an id and a *begin time*. It sees what was committed by then, under
+the catalog that was active then. It writes rows under its own *write id* for each table. At its
+commit it gets a *commit time*, and from then on its write ids count as committed, all at once. Both
+times come from the clock row of the database, inside the SQL transaction that makes them durable.
+So commit order, time order and the order of events are one order, which includes DDL.
 
 What must stay true:
 
-* a time that was given is below every later commit time; so a snapshot as of T is settled as soon
-  as the store's time has reached T, and `Transactions.ensure_past` makes it reach it;
-* an id that was given is never given to another transaction (`reserved_ids`);
-* a state changes once, from open, by one conditional statement; commit and abort say the same when
-  asked again, and `Transactions.get` settles what became of a commit whose answer was lost;
-* the first committer on a row wins, the other one is aborted in its own commit call;
-* a commit is judged by the catalog active at its commit time. If the log has gone on beyond what
-  this process knows, nothing is written: it catches up and takes a new time;
-* every write compares the fence first: `guard` raises, and nothing has happened;
-* listeners to commits write in the same SQL transaction, so no event tells of a commit that
-  is not there, and none is missing.
+* A time that was given is below every later commit time. So a snapshot as of T is settled once the
+  store's time has reached T, and `Transactions.ensure_past` advances the store's time to T.
+* An id that was given is never given to another transaction (`reserved_ids`).
+* A state changes once, from open, by one conditional statement. Commit and abort give the same
+  answer when they are repeated, and `Transactions.get` tells the outcome of a commit whose answer
+  was lost.
+* The first committer on a row wins. The other transaction is aborted in its own commit call.
+* A commit is validated against the catalog that is active at its commit time. If the log is ahead
+  of what this process has applied, nothing is written: the process catches up and takes a new time.
+* Every write compares the fence first: if `guard` raises, nothing has happened.
+* Listeners write in the SQL transaction of the commit. So each event belongs to a commit that
+  happened, and no commit lacks its event.
 
-Begins, write ids and commits without a write may share one SQL transaction: see `shared_writes`.
+Begins, allocations of write ids and commits without a write may share one SQL transaction: see
+`shared_writes`.
 
-A transaction lives as long as it is heard of. `Transactions.expire` aborts silent ones; the abort
-itself looks at the heartbeat again, so one that arrives just before still wins.
+A transaction stays alive as long as heartbeats arrive. `Transactions.expire` aborts silent
+transactions. The abort checks the heartbeat again, so one that arrives just before still wins.
 
-Rejected: a begin that takes its snapshot as a list of ids (Hive's way: it must be sent along, and
-cannot answer for a time in the past); locks (a writer that dies would have to be waited for).
+Rejected: a begin that takes its snapshot as a list of ids (Hive's way: the list must be sent along,
+and cannot answer for a past time); locks (others would have to wait for a writer that died).
 """
 
 from __future__ import annotations
@@ -88,9 +90,9 @@ logger = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_MS = 300_000
 DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 MAX_BATCH = 1_000
-"""How many transactions one call begins, or gives write ids to, at most."""
+"""The maximum number of transactions that one call begins, or allocates write ids for."""
 MAX_OPEN = 100_000
-"""How many transactions may be open in a store, about."""
+"""The approximate maximum number of open transactions in a store."""
 
 
 class Transactions(TransactionEnds):
@@ -98,8 +100,8 @@ class Transactions(TransactionEnds):
 
     ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
     every write transaction and raises if this process may no longer write. ``holds`` and ``locks``
-    are those of the same store. ``has_own_times`` says that the catalog lies in another database,
-    which gives its versions their times.
+    are those of the same store. ``has_own_times`` says that the catalog is in another database,
+    which assigns the times of its versions.
     """
 
     def __init__(
@@ -152,9 +154,10 @@ class Transactions(TransactionEnds):
         read_only: bool = False,
         timeout: float = PATIENCE,
     ) -> Transaction:
-        """Begin a transaction. Waits at most ``timeout`` seconds (`DeadlineExceeded`).
+        """Begin a transaction.
 
-        Raises `LimitExceeded` if `MAX_OPEN` are open.
+        Raises `DeadlineExceeded` after ``timeout`` seconds, and `LimitExceeded` if `MAX_OPEN`
+        transactions are open.
         """
         call = self.beginning(
             1, user=user, host=host, agent=agent, read_only=read_only, timeout=timeout
@@ -172,10 +175,11 @@ class Transactions(TransactionEnds):
         read_only: bool = False,
         timeout: float = PATIENCE,
     ) -> SharedCall[list[Transaction]]:
-        """Begins ``count`` transactions at one time, all or none; by ascending ids.
+        """The call that begins ``count`` transactions at one time, all or none, by ascending ids.
 
-        It raises what `begin` raises, and this, at once, `InvalidInput` for less than 1 or more
-        than `MAX_BATCH`, and `LimitExceeded` for a text that is longer than `MAX_CLIENT_TEXT`.
+        It raises what `begin` raises. This method raises at once `InvalidInput` if ``count`` is
+        less than 1 or more than `MAX_BATCH`, and `LimitExceeded` if a text is longer than
+        `MAX_CLIENT_TEXT`.
         """
         if not 1 <= count <= MAX_BATCH:
             raise InvalidInput(
@@ -212,10 +216,10 @@ class Transactions(TransactionEnds):
         )
 
     def heartbeat(self, txn_ids: Iterable[int], *, owner: str | None = None) -> Heartbeat:
-        """Say that the clients of these transactions are alive; tells which are gone.
+        """Note that the clients of these transactions are alive; return which are not open.
 
         It waits for no commit, and no commit waits for it: see `Heartbeats`. Raises
-        `ForeignTransaction` if one of them is not of ``owner``.
+        `ForeignTransaction` if one of them does not belong to ``owner``.
         """
         wanted = frozenset(txn_ids)
         with self._database.read() as connection:
@@ -234,17 +238,17 @@ class Transactions(TransactionEnds):
         owner: str | None = None,
         ahead: Sequence[Query] = (),
     ) -> Iterator[Step]:
-        """An open transaction with its write id of a table, inside one SQL transaction.
+        """An open transaction with its write id for a table, inside one SQL transaction.
 
-        What the block stages on the step's connection is durable when it ends, and undone when it
-        raises. ``ahead`` is what it asks first, see `Database.write`.
+        What the block stages on the step's connection is durable when the block ends, and undone
+        if it raises. ``ahead`` are the queries that the block runs first, see `Database.write`.
 
-        Only a transactional table of the catalog that the transaction began under can be
-        written: rows under any other id could never be committed.
+        The table must be a transactional table of the catalog under which the transaction began:
+        rows under any other table id could never be committed.
 
-        Raises `TransactionNotFound`, `ForeignTransaction` for one that is not of ``owner``,
-        `TransactionFinished`, `ObjectNotFound`, and `UnsupportedOperation` for a plain table and
-        for a read-only transaction.
+        Raises `TransactionNotFound`, `ForeignTransaction` if the transaction does not belong to
+        ``owner``, `TransactionFinished`, `ObjectNotFound`, and `UnsupportedOperation` for a table
+        that is not transactional and for a read-only transaction.
         """
         with ExitStack() as opened:
             yield self._writes.enter(
@@ -258,10 +262,10 @@ class Transactions(TransactionEnds):
     def allocate(
         self, txn_ids: Iterable[int], table_id: int, *, owner: str | None = None
     ) -> dict[int, int]:
-        """The write ids that these transactions have of a table, by transaction; all or none.
+        """Return the write ids of these transactions for a table, by transaction id; all or none.
 
-        Those that have none yet get one, in the order of their ids. Raises what `writing` raises,
-        and `InvalidInput` for none or more than `MAX_BATCH` of them.
+        Transactions that have none yet get one, in the order of their ids. Raises what `writing`
+        raises, and `InvalidInput` for no transactions or more than `MAX_BATCH`.
         """
         wanted = sorted(set(txn_ids))
         if not 1 <= len(wanted) <= MAX_BATCH:
@@ -281,10 +285,10 @@ class Transactions(TransactionEnds):
     def allocating(
         self, txn_id: int, table_id: int, *, owner: str | None = None, under: int | None = None
     ) -> SharedCall[dict[int, int] | None]:
-        """`allocate` for one transaction.
+        """The call that does what `allocate` does, for one transaction.
 
-        It gives None, and does nothing, if another version of the catalog than ``under`` is the
-        present.
+        Its result is None, and it changes nothing, if the present version of the catalog is not
+        ``under``.
         """
         asks = records.finding_for_table(txn_id, table_id)
 
@@ -294,7 +298,7 @@ class Transactions(TransactionEnds):
             connection = shared.connection
             if asks:
                 transaction, write_id = records.for_table(txn_id, rows)
-            else:  # an id that none can have
+            else:  # no transaction or table can have this id
                 transaction, write_id = records.find_for_writing(connection, txn_id), None
             require_owner(txn_id, transaction.user, owner=owner)
             self._require_writable(transaction, table_id)
@@ -325,11 +329,13 @@ class Transactions(TransactionEnds):
     def autocommit(self, table_id: int, *, user: str, agent: str = "") -> Iterator[Step]:
         """A transaction on one table that begins, writes and commits in one SQL transaction.
 
-        The block stages rows on the step's connection, under its write id; when the block ends
-        all of it is committed, when it raises nothing has happened. Raises as `commit` does.
+        The block stages rows on the step's connection, under the step's write id. When the block
+        ends, all of it is committed; if it raises, nothing has happened. Raises what `commit`
+        raises.
 
-        The time of the commit is that of the begin: no other time was given between, and a catalog
-        in another database may not be known for a later one, when the block cannot be run again.
+        The commit time is the begin time. No other time was given in between. And with a catalog in
+        another database, this process may not know the catalog of a later time at the commit, when
+        the block cannot be run again.
         """
         with ExitStack() as opened:
 
@@ -361,7 +367,7 @@ class Transactions(TransactionEnds):
         self._count("begun", "committed")
 
     def statistics(self) -> TransactionStatistics:
-        """What this process did, and what is open in the store."""
+        """Counts of what this process did, and what is open in the store."""
         with self._database.read() as connection:
             count = records.open_count(connection)
             oldest = records.oldest_begin(connection)
@@ -384,10 +390,11 @@ class Transactions(TransactionEnds):
     # -- inside one SQL transaction
 
     def _require_room(self, count: int) -> None:
-        """Raise `LimitExceeded` if there is no room for so many more open transactions.
+        """Raise `LimitExceeded` if ``count`` more transactions would exceed `MAX_OPEN`.
 
-        Counting costs by what is open. So this process counts again only when it has begun a
-        sixteenth of what there was room for: other processes begin some, too.
+        The cost of counting grows with the number of open transactions. So this process counts
+        again only after it has begun a sixteenth of what the last count left: other processes
+        begin transactions, too.
         """
         with self._counting:
             self._uncounted -= count
@@ -414,7 +421,7 @@ class Transactions(TransactionEnds):
         agent: str,
         read_only: bool,
     ) -> Query:
-        """What begins transactions at a time, under the catalog of that time."""
+        """The query that begins transactions at a time, under the catalog of that time."""
         return records.adding(
             count,
             begin_time=time,
@@ -428,7 +435,7 @@ class Transactions(TransactionEnds):
         )
 
     def _asked_by_step(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
-        """What `_write_on` asks first; nothing for ids that none can have."""
+        """The queries that `_write_on` runs first; none if no row can have these ids."""
         finding = records.finding_for_table(txn_id, table_id)
         return finding and (
             *finding,
@@ -440,7 +447,7 @@ class Transactions(TransactionEnds):
     def _write_on(
         self, connection: Connection, txn_id: int, table_id: int, owner: str | None
     ) -> Step:
-        """See `writing`. Raises `Behind` where the catalog of the begin is not applied here."""
+        """See `writing`. Raises `Behind` if the catalog of the begin is not applied here."""
         transaction, write_id = records.find_for_table(connection, txn_id, table_id)
         require_owner(txn_id, transaction.user, owner=owner)
         now = take_time(connection, self._clock)
@@ -457,7 +464,7 @@ class Transactions(TransactionEnds):
         *,
         now: Timestamp,
     ) -> Step:
-        """The step of a transaction, which gets its write id of the table if it has none yet."""
+        """The step of a transaction; allocates its write id for the table if it has none yet."""
         txn_id = transaction.txn_id
         seen = seen_by(connection, table_id, txn_id)
         is_first = write_id is None
@@ -477,7 +484,7 @@ class Transactions(TransactionEnds):
     def _allocate_on(
         self, connection: Connection, txn_ids: list[int], table_id: int, owner: str | None
     ) -> dict[int, int]:
-        """`allocate` for ascending ids."""
+        """`allocate`, for ids in ascending order."""
         writable = records.find_many_for_writing(connection, txn_ids)
         for transaction in writable:
             require_owner(transaction.txn_id, transaction.user, owner=owner)

@@ -1,14 +1,14 @@
 """The lists that readers carry, in Hive's form: of transactions, and of the writes of one table.
 
 A `ValidTxnList` says which transactions a reader sees as committed, a `ValidWriteIdList` which
-write ids of one table. `strandline.transactions.id_lists` says how both keep a set of ids. The
-second is the first one seen through a table: `ValidWriteIdList.derive`.
+write ids of one table. `strandline.transactions.id_lists` explains how both represent a set of ids.
+`ValidWriteIdList.derive` makes the list of a table from a list of transactions.
 
-**Text** is Hive's, to the letter: ``hwm:minOpen:open:aborted`` for transactions, the same behind
-``table:`` for a table.
+**Text** is exactly Hive's: ``hwm:minOpen:open:aborted`` for transactions, the same after ``table:``
+for a table.
 
-**Compaction** merges the files of many writes into one, and the cleaner removes what was merged.
-Neither may act on a write that is still open, so both ask lists that answer more strictly than a
+**Compaction** merges the files of many writes into one, and the cleaner removes the merged files.
+Neither may act on a write that is still open. So both use lists that answer more strictly than a
 reader's: `CompactorWriteIds` and `CleanerWriteIds`.
 """
 
@@ -52,10 +52,10 @@ class ValidTxnList(IdList):
         aborted: Collection[int] = frozenset(),
         current: int = 0,
     ) -> Self:
-        """The list of transaction ``current``, or (0) of a reader outside of any.
+        """The list of transaction ``current``, or of a reader outside of any if ``current`` is 0.
 
         ``unfinished`` are all ids up to ``server_hwm`` that are open or aborted. ``current`` sees
-        itself, and nothing that began after it.
+        itself, and no transaction that began after it.
         """
         hidden = [t for t in unfinished if not current or t < current]
         return cls.of(
@@ -65,7 +65,7 @@ class ValidTxnList(IdList):
         )
 
     def for_compactor(self, txn_id: int) -> Self:
-        """The list of the transaction of a compaction, which does not see its own result.
+        """The list of a compaction's transaction, which does not see its own result.
 
         ``self`` is the list that `derive` gives for ``txn_id``.
         """
@@ -76,7 +76,7 @@ class ValidTxnList(IdList):
         return self.changed(hwm=hwm, exceptions=exceptions, aborted=self.aborted_ids)
 
     def for_cleaner(self) -> Self:
-        """The list up to the first open transaction. Raises `IllegalChange` if one is below it."""
+        """The list up to the first open id. Raises `IllegalChange` if an open id is below it."""
         capped = self.up_to(_below(self.min_open, self))
         if capped.open_ids:
             raise IllegalChange(
@@ -90,7 +90,7 @@ class ValidTxnList(IdList):
 class ValidWriteIdList(IdList):
     """The write ids of one table that a reader sees as committed. ``str()`` gives Hive's text.
 
-    ``table`` (``db.table`` in lower case) occurs in the text only; without it the text says
+    ``table`` (``db.table`` in lower case) is used only in the text; without it the text says
     ``null``.
     """
 
@@ -123,10 +123,10 @@ class ValidWriteIdList(IdList):
     ) -> Self:
         """What the reader of ``txns`` sees of a table.
 
-        ``writes`` are (transaction, write id) pairs; an id without a pair was purged and counts as
-        committed. Of the pairs that the reader sees, those below the highest may be left out.
+        ``writes`` are (transaction, write id) pairs. An id without a pair was purged and counts as
+        committed. Among the pairs that the reader sees, all but the highest may be omitted.
         ``next_write_id`` is None for a table that was never written. As in Hive, if no pair is
-        visible, the list ends at the first hidden one and ``min_open`` stays as it was before that.
+        visible, the list ends at the first hidden id and keeps the ``min_open`` from before that.
         """
         pairs = sorted((w, txn) for txn, w in writes)
         hwm = max((w for w, txn in pairs if txn <= txns.hwm), default=0)
@@ -146,13 +146,13 @@ class ValidWriteIdList(IdList):
         )
 
     def equivalent(self, other: ValidWriteIdList) -> bool:
-        """Whether both lists see the same ids of the same table, its name in any case."""
+        """Whether both lists see the same ids of the same table; case of its name is ignored."""
         same_table = (self.table or "").lower() == (other.table or "").lower()
         return same_table and self.sees_same(other)
 
     def for_compactor(self) -> CompactorWriteIds:
         """The list up to the first open id, for merging files. ``self`` is a reader's list."""
-        # Of the smallest open id, the list may have read another one than it contains.
+        # A list that was read may name a smallest open id that differs from the one it contains.
         first_open = min((self.min_open, *self.open_ids[:1]))
         capped = self.up_to(_below(first_open, self))
         return _of_kind(CompactorWriteIds, replace(capped, min_open=first_open))
@@ -164,10 +164,10 @@ class ValidWriteIdList(IdList):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorWriteIds(ValidWriteIdList):
-    """The writes that a compaction may merge: no open one, and none behind an open one."""
+    """The writes that a compaction may merge: no open one, and none after an open one."""
 
     def range_valid(self, first: int, last: int) -> RangeResponse:
-        """All or none: a compaction never takes a part of a file."""
+        """All or none, never some: a compaction never takes a part of a file."""
         return RangeResponse.ALL if last <= self.hwm else RangeResponse.NONE
 
 

@@ -1,4 +1,4 @@
-"""The two ways to speak `Session`: in process, and over HTTP to a node."""
+"""The two implementations of `Session`: in process, and over HTTP to a node."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """`HttpSession` is imported when it is asked for: a node needs no HTTP client."""
+        """Import `HttpSession` at its first use: a node needs no HTTP client."""
         if name != "HttpSession":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from strandline.metastore.session.http_session import HttpSession

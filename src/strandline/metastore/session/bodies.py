@@ -1,15 +1,16 @@
-"""Bodies of the node's HTTP side: requests as they come, answers as they are read.
+"""Bodies of the node's HTTP side: requests as they arrive, answers as clients read them.
 
-The problem: a client decides how large its request is and how slowly it sends it, and how slowly
-it reads the answer. Neither may fill the memory, keep a place for ever, or hold up the event loop.
+The problem: a client decides how large its request is, how slowly it sends it, and how slowly it
+reads the answer. None of these may fill the memory, hold a place forever, or block the event
+loop.
 
-The model: a body comes in chunks. What is too long for the process of the node is kept outside of
-its memory (`Content`) from then on, and goes to a child process as it is. A long answer is sent in
+The model: a body arrives in chunks. Once a body is too long for the process of the node, it is kept
+outside of its memory (`Content`), and goes to a child process undecoded. A long answer is sent in
 pieces, as the client reads them.
 
-What must stay true: no body is kept beyond the limit; all bodies together take a bounded memory
-until they are answered, and all answers until they are sent. A body that does not come in time is
-given up.
+What must stay true: no body is kept beyond the size limit. The memory of all bodies together is
+bounded until they are answered, and that of all answers until they are sent. A body that does not
+arrive in time is given up.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from strandline.work.contents import PIECE, Content
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 BODY_SECONDS = 60.0
-"""So long may a body take to come."""
+"""The maximum number of seconds in which a body must arrive."""
 BODY_MEMORY_BYTES = 512 * 1024 * 1024
-"""What all bodies together take, with what is read from them."""
+"""The maximum memory of all bodies together, including the values that are read from them."""
 _BYTES_OF_A_BODY = 4
-"""Bytes in memory for each byte of a body: its text, and the values that are read from it."""
+"""The memory for each byte of a body: for its text, and for the values that are read from it."""
 _DRAINED = 4
-"""A body of up to this many times the limit is read and dropped, so that its sender gets to read
-the answer; the connection of a larger one is simply closed."""
+"""A body of up to this many times the limit is read and dropped, so that its sender reads the
+answer. The connection of a larger one is just closed."""
 
 
 class BodyTooLate(DeadlineExceeded):
-    """Nothing more is read from the connection."""
+    """The body did not arrive in time; nothing more is read from the connection."""
 
 
 class _Body:
-    """A body as it comes; one that is too long for this process is kept outside of it."""
+    """A body as it arrives. A body that is too long for this process is kept outside of it."""
 
     def __init__(self, *, outside: bool) -> None:
         self._outside = outside
@@ -87,7 +88,7 @@ class LongAnswer(Answer):
             await self.send_head(send)
             for piece in self._pieces():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # a client that reads quickly would get all of them at once
+                await asyncio.sleep(0)  # else a fast client would keep the loop for all pieces
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._on_sent(self)
@@ -105,10 +106,10 @@ class LongAnswer(Answer):
 
 
 class Bodies:
-    """The bodies of one application; its methods are for the event loop.
+    """The bodies of one application. Its methods are for the event loop.
 
-    With ``outside``, long ones are kept outside of this process. ``memory`` is what requests take,
-    until their owner releases it; ``answers`` what is not yet sent.
+    With ``outside``, long bodies are kept outside of this process. ``memory`` counts the memory of
+    requests, until their owner releases it; ``answers`` that of answers that are not sent yet.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Bodies:
         self.answers = AnswerMemory(answer_bytes)
 
     async def read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
-        """The body of a request, which has to be sent as ``content_type``; close a `Content`.
+        """The body of a request, which must have ``content_type``. A `Content` must be closed.
 
         Raises `InvalidInput`, `Overloaded`, `BodyTooLate`, `ClientGone`.
         """
@@ -174,7 +175,7 @@ class Bodies:
         return body.whole()
 
     def answer(self, body: bytes | Content, content_type: str, *, only_reads: bool) -> Answer:
-        """The answer with that body. Raises `Overloaded`; see `AnswerMemory`."""
+        """The answer with that body. Raises `Overloaded` as `AnswerMemory` does."""
         if isinstance(body, bytes) and len(body) <= PIECE:
             return Answer(body, content_type)
         answer = LongAnswer(body, content_type, on_sent=self.answers.release)

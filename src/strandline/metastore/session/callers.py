@@ -1,19 +1,19 @@
-"""Who a request over HTTP comes from.
+"""Which user a request over HTTP comes from.
 
-A client names its user in HTTP Basic credentials, or in a header of its own that has no secret. By
-itself a node proves nothing: it believes the name, as a Hive metastore believes ``set_ugi``, and
-listens on loopback so that only programs of its machine can say it. An operator who serves other
-machines hands the node an `Authenticate`, a function that knows which secret belongs to which user;
-then a request without credentials that it accepts is answered with 401 and nothing is done.
+A client names its user in HTTP Basic credentials, or in a header without a secret. By itself a node
+does not verify the name: it accepts it, as a Hive metastore accepts ``set_ugi``, and listens on
+loopback so that only programs on its machine can connect. An operator who serves other machines
+gives the node an `Authenticate`, a function that knows which secret belongs to which user. Then a
+request without accepted credentials is answered with 401, and nothing is done.
 
-What must stay true: the name that is judged is the name that was proved. So a request may not name
-two users.
+What must stay true: privileges are checked for the name that was verified. So a request may not
+name two users.
 
-**Foreign pages.** A page can have its own name point to the loopback address, and its reader's
-browser then takes a node there for the page's own server (DNS rebinding). What such a request
-cannot hide is the name: the browser writes it into ``Host``, and the page it comes from into
-``Origin``. So a request is answered only where both, if they are there, name this node: a name of
-loopback, the address at which the connection arrived, or a name that the node was given.
+**Foreign pages.** A web page can have its own host name point to the loopback address. The browser
+then takes a node there for the page's own server (DNS rebinding). Such a request cannot hide the
+name: the browser writes it into ``Host``, and the origin of the page into ``Origin``. So a request
+is answered only if both, as far as they are present, name this node: a name of loopback, the
+address at which the connection arrived, or a name with which the node was configured.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ if TYPE_CHECKING:  # a client needs no server
     from strandline.metastore.session.http_messages import Request
 
 Authenticate = Callable[[str, str], bool]
-"""Whether ``(user, secret)`` belong together. Called in several threads; must not raise."""
+"""Whether ``(user, secret)`` belong together. Called from several threads; must not raise."""
 
 AUTHORIZATION = "Authorization"
 _AUTHORIZATION_NAME, _USER_NAME = AUTHORIZATION.lower(), USER_HEADER.lower()
 
 
 class Unproved(PermissionDenied):
-    """The credentials are missing or not accepted: to be answered with HTTP status 401."""
+    """The credentials are missing or not accepted. The answer has HTTP status 401."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request says that it comes from; ``secret`` None without credentials."""
+    """The user that a request names. ``secret`` is None if it has no credentials."""
 
     user: str
     secret: str | None = None
 
 
 def basic(user: str, secret: str) -> str:
-    """The header ``Authorization`` of that user. `InvalidInput` for a user with a colon."""
+    """The ``Authorization`` header of that user. Raises `InvalidInput` for a user with a colon."""
     if ":" in user:
         raise InvalidInput(f"user {user!r} has a colon, which HTTP Basic credentials cannot carry")
     return "Basic " + b64encode(f"{user}:{secret}".encode()).decode()
 
 
 def caller_of(headers: Mapping[str, str]) -> Caller:
-    """The user that the headers name, else `ANONYMOUS`. Raises `InvalidInput` for a bad name.
+    """The user that the headers name, or `ANONYMOUS`. Raises `InvalidInput` for an invalid name.
 
-    The names of ``headers`` are in lower case.
+    The names in ``headers`` must be in lower case.
     """
     named = headers.get(_USER_NAME)
     sent = headers.get(_AUTHORIZATION_NAME)
@@ -77,7 +77,7 @@ def caller_of(headers: Mapping[str, str]) -> Caller:
 
 
 def prove(caller: Caller, authenticate: Authenticate | None) -> None:
-    """Raise `Unproved` unless ``authenticate`` accepts the caller, where there is one."""
+    """Raise `Unproved` if there is an ``authenticate`` and it does not accept the caller."""
     if authenticate is None:
         return
     if caller.secret is None:
@@ -91,7 +91,7 @@ def _credentials(sent: str) -> tuple[str, str]:
     if scheme.lower() == "basic":
         try:
             user, colon, secret = b64decode(encoded.strip(), validate=True).decode().partition(":")
-        except ValueError:  # no base64, or no UTF-8 in it
+        except ValueError:  # not base64, or not UTF-8 in it
             colon = ""
         if colon:
             return user, secret
@@ -117,13 +117,13 @@ def _user(user: str, header: str) -> str:
 
 
 _SHOWN = 80
-"""Characters of a header that an error shows."""
+"""The number of characters of a header that an error shows."""
 _MOST_KNOWN = 64
-"""Names that were found to be the node's, and are not taken apart again."""
+"""The maximum number of accepted header values that are remembered and not parsed again."""
 
 
 class OriginGuard:
-    """Which names are those of this node: those of loopback, and ``hosts``."""
+    """Checks that requests name this node: by a name of loopback, or one of ``hosts``."""
 
     def __init__(self, hosts: Collection[str]) -> None:
         self._hosts = frozenset(_plain(host) for host in hosts)
@@ -152,10 +152,10 @@ class OriginGuard:
 
 
 def host_of(url: str) -> str | None:
-    """The host in a URL, in lower case and without brackets; None where there is none.
+    """The host in a URL, in lower case and without brackets, or None if it has none.
 
-    None as well for a URL with a user or a backslash: neither header has one, and programs differ
-    in which side of it they take for the host.
+    Also None for a URL with a user or a backslash: neither header contains one, and programs differ
+    in which side of it they treat as the host.
     """
     if "@" in url or "\\" in url:
         return None
@@ -167,7 +167,7 @@ def host_of(url: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the name or address is one of loopback, without a look-up."""
+    """Whether the name or address is one of loopback; does no DNS lookup."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

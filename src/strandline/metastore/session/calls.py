@@ -1,10 +1,10 @@
-"""The calls of `Session` as HTTP carries them: ``POST /v1/<method>``, JSON or lists of files.
+"""The calls of `Session` over HTTP: ``POST /v1/<method>``, with JSON or lists of files.
 
-The table is made from the signatures of `Session` itself. A method that is added there has a path,
-a form for its arguments and one for its result on both sides at once.
+The table of calls is generated from the signatures of `Session`. A method that is added there gets
+a path, a form for its arguments and one for its result, for client and node at once.
 
-A client and its node are of one release: calls change between releases. Each says which protocol it
-speaks, in a header, so that both can name the reason where they do not fit.
+A client and its node must be of one release: calls change between releases. Each sends the version
+of its protocol in a header, so that both can name the reason if the versions differ.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from strandline.metastore.workers import CallKind
 
 PREFIX = "/v1"
 USER_HEADER = "X-Strandline-User"
-"""Who calls, percent-encoded."""
+"""The header with the user of the call, percent-encoded."""
 PROTOCOL = "3"
-"""Changes when a call does. What has no header is 1 where it answers, and any where it asks."""
+"""Changes when a call changes. Without the header, an answer counts as 1; a request is accepted."""
 PROTOCOL_HEADER = "X-Strandline-Protocol"
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
@@ -43,19 +43,19 @@ _READS = frozenset(
         "transaction",
     }
 )
-"""Methods that change nothing: they may be given up on the way, and asked again."""
+"""Methods that change nothing: they may be given up halfway, and called again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
 """Methods that wait for other DDL."""
 _LOCAL = frozenset({"close"})
-"""Methods that end at the client."""
+"""Methods that the client executes itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One method of `Session`, and how its arguments and its result are written and read.
 
-    ``method`` is the one of `LocalSession` that a node answers it with. A form is None for what is
-    no JSON.
+    ``method`` is the method of `LocalSession` with which a node answers the call. A form is None if
+    the body is not JSON.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Call:
     def answer(
         self, session: LocalSession, body: bytes, *, still_wanted: Callable[[], object]
     ) -> bytes:
-        """Carry the call out: from the body of the request to that of its answer.
+        """Execute the call: take the body of the request, return the body of the answer.
 
         ``still_wanted`` is called before anything is done, and may raise.
         """
@@ -92,7 +92,7 @@ class Call:
         return self.write_result(result)
 
     def kind(self, body_bytes: int) -> CallKind:
-        """What the call may hold up."""
+        """The kind of the call, by what it may hold up."""
         if self.name in _DDL:
             return CallKind.DDL
         if work.things_of_json(body_bytes) > work.IN_THREAD:
@@ -110,7 +110,7 @@ def _call(name: str) -> Call:
 
 
 _Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any], Form | None]
-"""A content type, how what it carries is written and read, and the form of JSON."""
+"""A content type, a function that writes its content, one that reads it, and its form if JSON."""
 _STAGING: _Codec = (
     file_lists.CONTENT_TYPE,
     file_lists.write_staging,

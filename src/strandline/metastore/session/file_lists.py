@@ -1,12 +1,12 @@
-"""Lists of files as Arrow: how files cross HTTP, those of a snapshot and those that are staged.
+"""Lists of files as Arrow: how files are sent over HTTP, those of a snapshot and staged ones.
 
-A snapshot of a large table is a hundred thousand files, which as JSON would cost seconds on both
-sides. A body holds Arrow IPC streams behind each other, in the schemas below: data files, delete
-files and, where they are staged, the paths of files that are replaced or changed. Each stream is
-there, also without rows. The numbers beside a staging are metadata of the first stream.
+A snapshot of a large table has a hundred thousand files, which as JSON would cost seconds on both
+sides. A body is a sequence of Arrow IPC streams in the schemas below: data files, delete files and,
+for a staging, the paths of files that are replaced or changed. Each stream is present, even without
+rows. The ids of a staging (transaction and table) are metadata of the first stream.
 
-What is read is checked against these schemas, exactly, and before it can cost more than its bytes:
-compressed batches, which say themselves how much memory they take, are refused.
+A body is checked exactly against these schemas, before reading it can cost more than its bytes:
+compressed batches, which declare themselves how much memory they take, are refused.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ DELETE_FILES = _columns(
 CHANGES = _columns(path=pa.string(), touched=pa.bool_())
 _IDS = ("txn_id", "table_id")
 _DIGITS = 20
-"""The length of a number beside a staging: all of them have one, so that it is known where."""
+"""The number of digits of an id of a staging: it is fixed, so the positions of ids are known."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _INT64 = 1 << 63
 
 
 def write_files(files: TableFiles) -> bytes:
-    """The body for ``files``."""
+    """Return the body for ``files``."""
     work.spend(len(files.data_files) + len(files.delete_files))
     return _stream(_HEADS[id(DATA_FILES)], DATA_FILES, _data_batches(files.data_files)) + _stream(
         _HEADS[id(DELETE_FILES)], DELETE_FILES, [_delete_files(files.delete_files)]
@@ -83,7 +83,7 @@ def write_files(files: TableFiles) -> bytes:
 
 
 def write_staging(arguments: Mapping[str, Any]) -> bytes:
-    """The body for the arguments of `Session.stage`."""
+    """Return the body for the arguments of `Session.stage`."""
     data_files = [file for file in arguments["add"] if isinstance(file, DataFile)]
     delete_files = [file for file in arguments["add"] if isinstance(file, DeleteFile)]
     paths = [*arguments["remove"], *arguments["touch"]]
@@ -98,7 +98,7 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:
-    """The columns of `DATA_FILES`, of some files at a time."""
+    """The columns of `DATA_FILES`, in batches of files."""
     parts = files.columns() if isinstance(files, StoredDataFiles) else [FileColumns.of(files)]
     for part in parts:
         children = [part.column_ids, part.lowers, part.uppers, part.nulls]
@@ -130,7 +130,7 @@ def _number_lists(name: str, rows: Sequence[Sequence[int]]) -> pa.Array:
 
 
 def read_files(body: bytes) -> TableFiles:
-    """The files that ``body`` lists. Raises `InvalidInput` for anything but such a body."""
+    """The files in ``body``. Raises `InvalidInput` if it is not such a body."""
     source = _Source(body)
     files = TableFiles(_read_data_files(source), _read_delete_files(source))
     source.require_end()
@@ -138,7 +138,7 @@ def read_files(body: bytes) -> TableFiles:
 
 
 def read_staging(body: bytes) -> dict[str, Any]:
-    """The arguments of `Session.stage`. Raises `InvalidInput` for anything but such a body."""
+    """The arguments of `Session.stage`. Raises `InvalidInput` if it is not such a body."""
     source = _Source(body)
     data_files, delete_files = _read_data_files(source), _read_delete_files(source)
     changes = list(source.rows(CHANGES))
@@ -152,7 +152,7 @@ def read_staging(body: bytes) -> dict[str, Any]:
 
 
 def _read_data_files(source: _Source) -> tuple[DataFile, ...]:
-    partition_of = cache(_partition)  # many files share one
+    partition_of = cache(_partition)  # many files share a partition
     return tuple(
         DataFile(
             file_id=file_id,
@@ -196,7 +196,7 @@ def _form(number: int) -> DeleteForm:
 
 
 class _Source:
-    """The streams of a body, one behind the other."""
+    """The consecutive streams of a body."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -219,13 +219,13 @@ class _Source:
         return int(text)
 
     def require_end(self) -> None:
-        """Raise `InvalidInput` for more streams than there should be."""
+        """Raise `InvalidInput` if the body goes on after the expected streams."""
         behind = len(self._body) - self._reader.tell()
         if behind:
             raise InvalidInput(f"the list of files ends {behind} bytes before its body does")
 
     def _known_head(self, schema: pa.Schema) -> int:
-        """The bytes of the next stream before its rows, if they are as they are written here."""
+        """The bytes of the next stream before its rows, or 0 if they differ from what we write."""
         at, head = self._reader.tell(), _HEADS[id(schema)]
         if self._body.startswith(head, at):
             return len(head)
@@ -236,7 +236,7 @@ class _Source:
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         at, size = self._reader.tell(), self._known_head(schema)
-        if size and self._body.startswith(_END, at + size):  # without rows, as most of them are
+        if size and self._body.startswith(_END, at + size):  # no rows, as in most streams
             self._reader.seek(at + size + len(_END))
             return
         try:
@@ -266,13 +266,13 @@ def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:
 
 
 def _schema(message: pa.ipc.Message) -> pa.Schema:
-    if message.type != "schema":  # pyarrow takes any message for one, and reads beyond its end
+    if message.type != "schema":  # pyarrow accepts any message here and reads beyond its end
         raise InvalidInput(f"the list of files begins with a {message.type}; begin with a schema")
     return pa.ipc.read_schema(message)
 
 
 def _checked(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a message. What it says of itself is checked before memory is taken for it."""
+    """The rows of a message. Checks what the message declares before it allocates memory for it."""
     if message.type != "record batch" or _is_compressed(bytes(message.metadata)):
         raise InvalidInput(
             f"the list of files holds a {message.type}, or is compressed; send plain record batches"
@@ -292,10 +292,10 @@ def _checked(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
 def _is_compressed(metadata: bytes) -> bool:
     """Whether the metadata of a record batch names a compression.
 
-    A compressed buffer says itself how much memory it will take. pyarrow allocates that, and has no
-    way to ask; so the flatbuffer is read here, which pyarrow has verified. A table begins with the
-    distance back to the places of its fields; the compression is the fourth of a `RecordBatch`,
-    which is the third of a `Message`.
+    A compressed buffer declares its own uncompressed size. pyarrow allocates that much, and offers
+    no way to see it first. So this reads the flatbuffer, which pyarrow has verified. A flatbuffer
+    table begins with the distance back to the positions of its fields. The compression is the
+    fourth field of a `RecordBatch`, which is the third field of a `Message`.
     """
 
     def table(at: int) -> int:
@@ -330,14 +330,14 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _head(schema: pa.Schema) -> bytes:
-    """The beginning of a stream, before its rows."""
+    """The bytes of a stream before its rows."""
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, schema).close()
     return bytes(sink.getvalue()).removesuffix(_END)
 
 
 def _stream(head: bytes, schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> bytes:
-    """A stream of these batches. A writer of pyarrow takes longer than what it writes here."""
+    """A stream of these batches. Creating a pyarrow writer takes longer than writing them."""
     rows = [
         pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
         for columns in batches
@@ -351,14 +351,14 @@ _SLOTS = [f"{number}" * _DIGITS for number in range(1, len(_IDS) + 1)]
 _BEFORE_TXN, _BETWEEN, _BEHIND_TABLE = re.split(
     "|".join(_SLOTS).encode(), _head(DATA_FILES.with_metadata(dict(zip(_IDS, _SLOTS, strict=True))))
 )
-"""The beginning of the first stream of a staging, around its numbers."""
+"""The parts of the head of a staging's first stream, before, between and after its ids."""
 _TXN_AT = len(_BEFORE_TXN)
 _TABLE_AT = _TXN_AT + _DIGITS + len(_BETWEEN)
 _STAGING_HEAD_BYTES = _TABLE_AT + _DIGITS + len(_BEHIND_TABLE)
 
 
 def _staging_head(arguments: Mapping[str, Any]) -> bytes:
-    """The beginning of the first stream of a staging. Raises `InvalidInput`."""
+    """The head of a staging's first stream. Raises `InvalidInput` for wrong ids."""
     for name in _IDS:
         number = arguments[name]
         if type(number) is not int or not -_INT64 <= number < _INT64:
@@ -368,7 +368,7 @@ def _staging_head(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _ids_in(body: bytes) -> dict[bytes, bytes]:
-    """The numbers in a body that begins as `_staging_head` writes it; else nothing."""
+    """The ids in a body that begins as `_staging_head` writes it, else an empty dict."""
     if (
         body.startswith(_BEFORE_TXN)
         and body.startswith(_BETWEEN, _TXN_AT + _DIGITS)

@@ -1,20 +1,21 @@
 """The node's HTTP side for transactional clients: an ASGI application under ``/v1``.
 
 ``POST /v1/<method>`` is a call of `Session` (see `calls`); pages are for people and their tools.
-Answers are JSON; lists of files are Arrow. An error of any kind is a problem of RFC 9457 with the
-status of its surface.
+Answers are JSON, or Arrow for lists of files. Every error is an RFC 9457 problem, with the HTTP
+status of its kind.
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
-the answer happen in threads of the node's `Workers`, or in a child process where they are long; a
-call that either refuses is answered at once, with ``Retry-After``. What bodies may take, in time
-and memory, is bounded (`bodies`).
+the answer happen in threads of the node's `Workers`, or in a child process if they are long. If
+either refuses a call, it is answered at once, with ``Retry-After``. The time and memory that bodies
+may take is bounded (`bodies`).
 
-A request has to say that it is JSON. Browsers send such a request to a foreign address only after
-asking it, which is not answered here, so no web page can reach a node on its reader's loopback. A
-page that has its own name point to this node is refused by `callers`.
+A request must declare the content type of its call, JSON or Arrow. Browsers send such a request to
+a foreign address only after a preflight request, which is not answered here. So no web page can
+reach a node on its reader's loopback. `callers` refuses a page that has its own name point to this
+node.
 
-Who asks is said by HTTP Basic credentials, or by a header without a secret. Unless the node was
-given something to prove a secret with, the name is an assertion and believed, as on the Hive port.
+A client identifies itself with HTTP Basic credentials, or with a header without a secret. Unless
+the node has a function that verifies a secret, the identity is not verified, as on the Hive port.
 """
 
 from __future__ import annotations
@@ -76,24 +77,24 @@ from strandline.work.contents import Content
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1
-"""What a full node asks its clients to wait."""
+"""The seconds that an overloaded node asks its clients to wait."""
 _READING = ("GET", "HEAD")
 _PROTOCOL_NAME = PROTOCOL_HEADER.lower()
 SERVICE = "http"
-"""What tasks of this application are called in a child process."""
+"""The name of this application's tasks in a child process."""
 
 Serve = Callable[[Request], Awaitable[Answer]]
 """Answers one request."""
 Page = Callable[[], Awaitable[Answer]]
-"""Answers a GET that is the same for everybody."""
+"""Answers a GET whose answer is the same for all clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpStatistics:
     """Counts since the start.
 
-    ``body_memory`` and ``answer_memory`` are now; ``full`` counts the requests that were refused
-    for lack of either.
+    ``body_memory`` and ``answer_memory`` are the present values in bytes. ``full`` counts the
+    requests that were refused because either was exhausted.
     """
 
     requests: int
@@ -104,7 +105,7 @@ class HttpStatistics:
 
 
 def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, bytes]:
-    """In a child process: carry out a call that is too long for the process of the node."""
+    """Execute, in a child process, a call that is too long for the process of the node."""
     session = LocalSession(metastore, user=fields["user"], host=fields["host"])
     return {}, CALLS[fields["name"]].answer(session, body, still_wanted=bool)
 
@@ -112,10 +113,10 @@ def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fiel
 class HttpApplication:
     """The application for ``metastore``; any ASGI server can run it.
 
-    With ``authenticate``, every call must bring Basic credentials that it accepts; it is asked in a
-    worker thread, at each call. Without it, users are believed. ``hosts`` are the names, beside
-    those of loopback, under which clients may reach the node. ``pages`` are answered to GET, by
-    path, without asking who calls.
+    With ``authenticate``, every call needs Basic credentials that it accepts; it is called in a
+    worker thread, for each call. Without it, users are not verified. ``hosts`` are the names,
+    besides those of loopback, under which clients may reach the node. ``pages`` are answered to
+    GET, by path, without authentication.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class HttpApplication:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request: an ASGI application."""
+        """Answer a request, as an ASGI application."""
         request = Request(scope, receive)
         try:
             serve = self._served_by(request)
@@ -164,7 +165,7 @@ class HttpApplication:
         await answer.send(send)
 
     def _served_by(self, request: Request) -> Serve:
-        """What answers the request. Raises what keeps it from being answered."""
+        """The function that answers the request. Raises an error if the request is refused."""
         self._origins.require_own(request)
         spoken = request.headers.get(_PROTOCOL_NAME, PROTOCOL)
         if spoken != PROTOCOL:
@@ -187,7 +188,7 @@ class HttpApplication:
         return serve
 
     def _page(self, page: Page) -> Serve:
-        """What serves the route of ``page``."""
+        """The function that serves the route of ``page``."""
 
         async def serve(request: Request) -> Answer:
             try:
@@ -198,12 +199,12 @@ class HttpApplication:
         return serve
 
     def endpoint(self, call: Call) -> Serve:
-        """What serves the route of ``call``."""
+        """The function that serves the route of ``call``."""
 
         async def serve(request: Request) -> Answer:
             began, user = monotonic(), ""
             CLIENT.set(request.client)
-            owner = object()  # of the memory that the request takes
+            owner = object()  # owns the memory that the request takes
             body: bytes | Content = b""
             failure: Exception | None = None
             try:
@@ -211,12 +212,12 @@ class HttpApplication:
                 user = asking.user
                 self._workers.require_place()
                 body = await self._bodies.read(request, owner, call.request_type)
-                began = monotonic()  # how long its client takes is not our slowness
+                began = monotonic()  # the time that the client takes is not the node's
                 self._requests += 1
                 content = await self._answered(call, asking, body, request)
                 answer = self._bodies.answer(content, call.answer_type, only_reads=call.only_reads)
             except (ClientGone, ClientLeft):
-                return Answer(b"", PROBLEM_TYPE, status=400)  # no client hears it
+                return Answer(b"", PROBLEM_TYPE, status=400)  # no client receives it
             except Exception as error:
                 failure, answer = error, self._refused(error)
             finally:
@@ -240,7 +241,7 @@ class HttpApplication:
     async def _answered(
         self, call: Call, asking: Caller, body: bytes | Content, request: Request
     ) -> bytes | Content:
-        """The body of the answer, made where the rule of `strandline.work` says."""
+        """The body of the answer, made in the place that `strandline.work` prescribes."""
         host, until_left = request.client_host, request.until_left
         children = self._children
         kind = call.kind(len(body) if isinstance(body, bytes) else body.size)
@@ -266,7 +267,7 @@ class HttpApplication:
                 kind=kind,
                 until_left=until_left,
             )
-        assert children is not None  # else nothing is too long
+        assert children is not None  # without children, no call is too long
         answering = asyncio.ensure_future(self._delegate_to_child(call, asking, body, host))
         leaving = asyncio.ensure_future(until_left())
         try:
@@ -283,8 +284,8 @@ class HttpApplication:
     async def _delegate_to_child(
         self, call: Call, asking: Caller, body: bytes | Content, host: str
     ) -> bytes | Content:
-        """The body of the answer, made by a child process."""
-        assert self._children is not None  # the caller knows
+        """Have a child process execute the call; return the body of the answer."""
+        assert self._children is not None  # the caller has checked it
         fields = {"service": SERVICE, "user": asking.user, "host": host}
         reply = await delegate(
             self._metastore, self._children, call.name, fields, body, only_reads=call.only_reads
@@ -292,7 +293,7 @@ class HttpApplication:
         return reply.content
 
     def statistics(self) -> HttpStatistics:
-        """The counts as they are now. Any thread may ask."""
+        """The present counts. Any thread may call this."""
         memory, answers = self._bodies.memory, self._bodies.answers
         return HttpStatistics(
             requests=self._requests,

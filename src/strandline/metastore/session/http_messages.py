@@ -1,7 +1,7 @@
-"""Requests and answers of HTTP, between an ASGI server and the application.
+"""HTTP requests and answers, between an ASGI server and the application.
 
-A write of a client is three small requests, so what stands between the bytes of the server and a
-call is kept to what a call needs: one dictionary of headers, one object for an answer.
+A write of a client is three small requests. So the code between the bytes of the server and a call
+does only what a call needs: it makes one dictionary of headers, and one object for an answer.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Scope = MutableMapping[str, Any]
-"""What an ASGI server says of a request."""
+"""The ASGI server's description of a request."""
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-"""What an ASGI server runs."""
+"""An application that an ASGI server runs."""
 
 
 WHOLE = "strandline.whole"
-"""In the scope of a request whose body has come, where the server says so."""
+"""A key in the scope of a request, set by a server that knows that the whole body has arrived."""
 
 
 class ClientGone(Exception):
-    """The client hung up before its request was whole: no client hears the answer."""
+    """The client disconnected before its request was complete, so no client gets an answer."""
 
 
 class Request:
-    """A request whose head has come.
+    """A request whose head has arrived.
 
-    ``headers`` have names in lower case; of one that stands there twice, the first. ``receive``
-    gives what the server hears of the request next.
+    Names in ``headers`` are in lower case; of duplicate headers it has the first. ``receive`` gives
+    the next message of the server about the request.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body is known to have come."""
+        """Whether the whole body is known to have arrived."""
         return bool(self._scope.get(WHOLE))
 
     async def next_part(self) -> tuple[bytes, bool]:
@@ -61,14 +61,14 @@ class Request:
         return message.get("body", b""), message.get("more_body", False)
 
     async def until_left(self) -> None:
-        """Return when the client has left. Its body has come."""
+        """Return when the client has disconnected. Only for a request whose body has arrived."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
 @dataclass(eq=False)
 class Answer:
-    """An answer whose body is there."""
+    """An answer whose body is complete."""
 
     body: bytes
     content_type: str
@@ -77,11 +77,11 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
+        """The size of the body in bytes."""
         return len(self.body)
 
     async def send(self, send: Send) -> None:
-        """Hand the answer to the server."""
+        """Pass the answer to the server."""
         await self.send_head(send)
         await send({"type": "http.response.body", "body": self.body})
 

@@ -1,26 +1,26 @@
 """`HttpSession`: a session over HTTP with a node.
 
 The problem: a connection can break between the request and its answer, and a node may be killed and
-started again. The caller must then learn what happened, or that it cannot be known, and nothing may
+restarted. The caller must then learn what happened, or that the outcome is unknown, and nothing may
 happen twice.
 
 Every call is one of these:
 
-* **repeatable**: it reads, or doing it twice is doing it once (a heartbeat, staging, the end of a
-  hold). It is sent again until it is answered or the session's time-out has passed;
-* **settled**: commit and abort. When the answer is lost the node is *asked* how the transaction
-  stands, by its id, and that decides: done, to be sent again, or refused. A request that is still
-  on its way does no harm, since each takes effect once;
-* **sent once**: DDL, a new transaction, a new hold. These have no id yet that could be asked for.
-  A lost answer is `UnknownOutcome`, whose message says where to look. A request that never left
-  (nothing accepted the connection) is sent again like any other.
+* **repeatable**: it reads, or doing it twice has the effect of doing it once (a heartbeat, staging,
+  the end of a hold). It is sent again until it is answered or the session's time-out has passed.
+* **settled**: commit and abort. If the answer is lost, the session *asks* the node for the state of
+  the transaction, by its id. The state decides: the call is done, is sent again, or is refused. A
+  request that is still on its way does no harm, since each takes effect only once.
+* **sent once**: DDL, a new transaction, a new hold. These have no id yet to ask for. If the answer
+  is lost, the session raises `UnknownOutcome`, whose message says where to look. A request that was
+  never sent (nothing accepted the connection) is sent again like any other.
 
-What must stay true: an error that the node answered is raised as it is; a commit is called unknown
-only when the node stayed away until the deadline. Between attempts the session waits, longer each
-time, with a random part so that many clients do not return in step.
+What must stay true: an error that the node answered is raised as it is. A commit is reported as
+unknown only if the node did not answer until the deadline. Between attempts the session waits,
+longer each time, with a random factor so that many clients do not return at the same moment.
 
-Rejected: an id for each request, remembered by the node (it would have to survive the node's death,
-in the transaction of the very change: a table for what the transaction's own id already settles).
+Rejected: an id for each request that the node remembers. It would have to survive the node's crash,
+in the transaction of the change itself: a table for what the transaction's own id already settles.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_SHARE = 1.0
 _ANSWER_MARGIN = 5.0
-"""Seconds that DDL is waited for beyond the time that the node may take for it."""
+"""Seconds that the session waits for DDL beyond the time that the node may take for it."""
 
 
 class HttpSession(Session):
     """A user's session with the node at ``url`` (``http://host:port``).
 
-    ``secret`` proves the user to a node that asks for proof. ``timeout`` is how many seconds a
-    call may take, with everything that is done to settle it. Errors are those of `Session`, and
-    besides `Unavailable` when the node does not answer in time, `ProtocolError` when something else
-    than a node answers. Also a context manager that closes it.
+    ``secret`` authenticates the user to a node that requires it. ``timeout`` is how many seconds a
+    call may take, including everything that is done to settle it. Errors are those of `Session`.
+    Calls also raise `Unavailable` if the node does not answer in time, and `ProtocolError` if
+    something other than a node answers. Also a context manager that closes the session.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class HttpSession(Session):
 
     @property
     def url(self) -> str:
-        """The node's address."""
+        """The address of the node."""
         return self._transport.url
 
     # -- catalog -------------------------------------------------------------------------------
@@ -233,10 +233,10 @@ class HttpSession(Session):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what is done about lost answers -------------------------------------------------------
+    # -- lost answers --------------------------------------------------------------------------
 
     def _repeat(self, name: str, /, **arguments: Any) -> Any:
-        """A call that may be sent any number of times."""
+        """Send a call that may be sent any number of times."""
         return self._send_until_answered(name, arguments, self._attempts(name))
 
     def _send_until_answered(
@@ -249,7 +249,7 @@ class HttpSession(Session):
                 attempts.pause(loss)
 
     def _change(self, call: str, timeout: float, /, **arguments: Any) -> Executed:
-        """A call that makes a version of the catalog."""
+        """Send a call that makes a version of the catalog."""
         done: Executed = self._once(
             call,
             {**arguments, "timeout": timeout},
@@ -261,7 +261,7 @@ class HttpSession(Session):
     def _once(
         self, name: str, arguments: Mapping[str, Any], *, look: str, patience: float | None = None
     ) -> Any:
-        """A call that must not reach the node twice."""
+        """Send a call that must not reach the node twice."""
         attempts = self._attempts(name, look=look, seconds=patience)
         while True:
             try:
@@ -274,7 +274,7 @@ class HttpSession(Session):
                 attempts.pause(loss)
 
     def _settle(self, name: str, txn_id: int, wanted: TransactionState) -> Transaction:
-        """End a transaction; after a lost answer its state decides what is to be done."""
+        """End a transaction. After a lost answer, its state decides what to do next."""
         attempts = self._attempts(
             f"the {name} of transaction {txn_id}",
             look=f"look at `transaction({txn_id})` when the node is back",
@@ -289,12 +289,12 @@ class HttpSession(Session):
                 return ended
             except Lost as loss:
                 attempts.pause(loss)
-            except UnknownOutcome as error:  # the node does not know, and can look
+            except UnknownOutcome as error:  # the node does not know, but can look it up
                 attempts.pause(Lost(error.message, sent=True, answer=error))
             except StrandlineError as error:
                 if type(error) is not StrandlineError:
                     raise
-                failure = error  # the node did not expect it; before or after the end?
+                failure = error  # an error that the node did not expect: before or after the end?
             stands = self._ask(txn_id, attempts)
             if stands.state is wanted:
                 return stands
@@ -332,8 +332,9 @@ class HttpSession(Session):
 class _Attempts:
     """The attempts at one call, until its deadline.
 
-    ``look`` says what to do about a lost outcome; empty where it does not matter. With
-    ``always_unknown`` the end is `UnknownOutcome` also if no attempt reached the node.
+    ``look`` says what to do about an unknown outcome; it is empty if the outcome does not matter.
+    With ``always_unknown``, the final error is `UnknownOutcome` even if no attempt reached the
+    node.
     """
 
     def __init__(
@@ -354,16 +355,16 @@ class _Attempts:
         self._unknown = always_unknown
 
     def left(self) -> float:
-        """Seconds until the deadline, enough for one attempt."""
+        """Seconds until the deadline, but at least enough for one attempt."""
         return max(self._end - time.monotonic(), 0.05)
 
     def share(self) -> float:
-        """Seconds for an attempt that leaves time for another one."""
+        """Seconds for one attempt, such that time for another one is left."""
         left = self.left()
         return max(left / 2, min(left, LEAST_SHARE))
 
     def pause(self, loss: Lost) -> None:
-        """Wait before the next attempt; raises when there is no time for one."""
+        """Wait before the next attempt; raise if the deadline has passed."""
         self._unknown = self._unknown or (loss.sent and bool(self._look))
         left = self._end - time.monotonic()
         if left <= 0 or self._closed.is_set():
@@ -372,7 +373,7 @@ class _Attempts:
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def unknown(self, loss: Lost) -> UnknownOutcome:
-        """The error of an outcome that cannot be known now."""
+        """The error for an outcome that cannot be known now."""
         return UnknownOutcome(
             f"{self._what} within {self._passed():.1f} s ({loss.why}); it may or may not have "
             f"happened; {self._look}"

@@ -1,12 +1,12 @@
-"""One request of a session over HTTP: sent, and answered, refused or lost.
+"""One request of a session over HTTP: sent, and then answered, refused or lost.
 
-Everything that may come back is sorted here into three: the result; an error that the node
-answered, raised as the class that it has there; and `Lost`, when what came does not tell
-back whether the node did what it was asked. What to do about that is the session's business.
+Each outcome becomes one of three: the result; an error that the node answered, raised as the class
+that it has there; or `Lost`, if it is unknown whether the node has executed the request. The
+session decides what to do about `Lost`.
 
-A write is three small requests, so a request is one piece of bytes on a socket, and the parser of
-the node's own server reads the answer. A general client costs as much for each of them as the node
-takes to answer, and Python's own one parses headers as those of a mail.
+A write is three small requests. So a request is written to a socket as one piece of bytes, and the
+parser that the node's own server uses reads the answer. A general HTTP client costs as much for
+each request as the node takes to answer, and Python's own client parses headers as mail headers.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from strandline.metastore.session.wire_json import read_error
 
 CONNECT_TIMEOUT = 5.0
 _IDLE_SECONDS = 2.0
-"""An idle connection is dropped before the node, which waits 5 s, can close it under a request."""
+"""An idle connection is closed before the node, which waits 5 s, can close it during a request."""
 _MOST_IDLE = 32
 _LONGEST_WAIT = 10
-"""Seconds; a node that asks for more is asked again all the same."""
+"""The most seconds to wait before a retry, even if a node asks for more."""
 _GATEWAY_STATUSES = frozenset({502, 503, 504})
-"""What something between client and node answers when it lost the node."""
+"""The statuses of a gateway between client and node that cannot reach the node."""
 _OK = 200
 _READ_BYTES = 64 * 1024
 _PROTOCOL_NAME = PROTOCOL_HEADER.lower()
 
 
 class Lost(Exception):
-    """The request may have been carried out or not, or not yet.
+    """The request may have been executed or not, or may still be executed.
 
-    ``sent``: whether the node can have begun with it at all. ``answer``: what the node said
-    instead, if it said that it is stopping, or full. ``wait``: seconds that it asks to wait.
+    ``sent`` says whether the node can have begun to execute it. ``answer`` is the node's error if
+    it is stopping or overloaded. ``wait`` is the number of seconds that it asks the client to wait.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Lost(Exception):
 
 
 class _Answer:
-    """What comes back, as the parser calls it; names of ``headers`` are in lower case."""
+    """An answer, filled by the parser's callbacks; names in ``headers`` are in lower case."""
 
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.may_be_followed = False
-        """Whether the connection can carry another request."""
+        """Whether the connection can be used for another request."""
         self._parts: list[bytes] = []
         self._is_whole = False
         self._parser = httptools.HttpResponseParser(self)
@@ -82,7 +82,7 @@ class _Answer:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def read_from(self, connection: socket.socket) -> None:
-        """Read the answer. Raises `OSError`."""
+        """Read the answer. Raises `OSError` if the connection fails."""
         while not self._is_whole:
             data = connection.recv(_READ_BYTES)
             if not data:
@@ -95,7 +95,7 @@ class _Answer:
                 raise ConnectionError(f"the answer is no HTTP: {error}") from error
 
     def _ends_with_its_connection(self) -> bool:
-        """Whether a body has begun whose length the head does not tell."""
+        """Whether a body has begun whose length is not in the head."""
         lengths = self.headers.keys() & {"content-length", "transfer-encoding"}
         return self.status > 0 and not lengths
 
@@ -114,7 +114,7 @@ class _Answer:
         self._parts.append(part)
 
     def on_message_complete(self) -> None:
-        if self.status < _OK:  # what something on the way says before the answer
+        if self.status < _OK:  # an interim answer, which precedes the final one
             self.status = 0
             self.headers.clear()
         else:
@@ -143,9 +143,9 @@ class HttpTransport:
         self._is_closed = False
 
     def send(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-        """The result of one call, waiting at most ``seconds`` for each step of it.
+        """Return the result of one call; wait at most ``seconds`` for each of its steps.
 
-        Raises what the node answers, `ProtocolError` if what answers is no node, and `Lost`.
+        Raises the node's error, `ProtocolError` if not a node of this protocol answers, or `Lost`.
         """
         call = CALLS[name]
         body = call.write_arguments(arguments)
@@ -170,7 +170,7 @@ class HttpTransport:
             ) from error
 
     def _answer(self, path: str, content_type: str, body: bytes, seconds: float) -> _Answer:
-        """What a POST is answered. Raises `Lost`."""
+        """The answer to a POST. Raises `Lost`."""
         request = (
             f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -178,7 +178,7 @@ class HttpTransport:
         connection, answer = self._connected(seconds), _Answer()
         try:
             connection.settimeout(seconds)
-            with suppress(ConnectionError):  # a node that refuses it before its end says why
+            with suppress(ConnectionError):  # a node may refuse early; its answer says why
                 connection.sendall(request)
             answer.read_from(connection)
         except OSError as error:
@@ -194,12 +194,12 @@ class HttpTransport:
         return answer
 
     def _connected(self, seconds: float) -> socket.socket:
-        """A connection on which a request can be sent. Raises `Lost`, `Stopping`."""
+        """A connection that is ready for a request. Raises `Lost`, `Stopping`."""
         while True:
             with self._lock:
                 if self._is_closed:
                     raise Stopping(f"this session with {self.url} is closed; open another")
-                if self._process != os.getpid():  # a fork has the sockets of its parent too
+                if self._process != os.getpid():  # a fork also has the sockets of its parent
                     self._process = os.getpid()
                     while self._idle:
                         self._idle.pop()[0].close()
@@ -234,7 +234,7 @@ class HttpTransport:
         with self._lock:
             now = time.monotonic()
             unused = [old for old, since in self._idle if now - since >= _IDLE_SECONDS]
-            del self._idle[: len(unused)]  # they are in the order of their times
+            del self._idle[: len(unused)]  # the list is in the order of times
             if self._is_closed or len(self._idle) == _MOST_IDLE:
                 unused.append(connection)
             else:
@@ -252,7 +252,7 @@ class HttpTransport:
             )
 
     def close(self) -> None:
-        """Send nothing more. A call that waits for its answer still gets it."""
+        """Send no more requests. A call that waits for its answer still gets it."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -261,7 +261,7 @@ class HttpTransport:
 
 
 def _address_of(url: str) -> SplitResult:
-    """The parts of a node's address. Raises `InvalidInput`."""
+    """The parts of a node's address. Raises `InvalidInput` if it is not such an address."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -280,7 +280,7 @@ def _address_of(url: str) -> SplitResult:
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the node has closed an idle connection, or sent what was not asked for."""
+    """Whether the node has closed an idle connection, or has sent data without a request."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

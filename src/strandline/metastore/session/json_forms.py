@@ -1,9 +1,8 @@
-"""JSON for the values that cross HTTP: one codec, driven by the values' own type hints.
+"""JSON for the values that are sent over HTTP: one codec, driven by the values' own type hints.
 
-Commands, snapshots, transactions, holds, descriptors are frozen dataclasses whose fields say what
-they hold. The hints are read once for each class and become a `Form`, which writes, reads and
-describes them; no class has code of its own here, and a field that is added crosses without further
-code.
+Commands, snapshots, transactions, holds and descriptors are frozen dataclasses with typed fields.
+The hints are read once for each class and become a `Form`, which writes, reads and describes the
+values. No class has its own code here, and a field that is added is sent without further code.
 
 ====================  ============================================================================
 dataclass             an object with a member for each field
@@ -12,24 +11,24 @@ time, integer         a number, within 64 bits
 enumeration           the name of the member
 flags                 a list of the names of the members
 data type             Spark's JSON, with the ids of nested fields under ``parquet.field.id``
-valid write ids       Hive's text, ``hwm:minOpen:open:aborted`` behind the table's name
+valid write ids       Hive's text, ``hwm:minOpen:open:aborted`` after the table's name
 text map              an object
 other mapping         an object, keys as text
 sequence              a list
 ====================  ============================================================================
 
-What must stay true: what is read is exactly what the hints allow, or an error names the field by
-its path (``commands[0].create_table.definition.name``) and what stands there; nothing is guessed or
-converted. A member that is not known is refused, since a client that sends one relies on it. A
-field with a default may be left out, so that a later release can add one. Only classes that the
-hints or the registry of unions name are ever made.
+What must stay true: a value that is read is exactly what the hints allow. Otherwise an error gives
+the path of the field (``commands[0].create_table.definition.name``) and what was found there.
+Nothing is guessed or converted. An unknown member is refused, since a client that sends one relies
+on it. A field with a default may be omitted, so that a later release can add one. Only classes that
+the hints or the registry of unions name are instantiated.
 
-Rejected: Python's pickle (runs what it reads), the binary format of the disk (clients in other
-languages, and people with curl), and a function for each class (forty, each with its own slips).
-msgspec reads no union of dataclasses, which commands and data types are, and takes members of a
-dataclass that it does not know. cattrs reads both with hooks for half of what stands here, but its
-errors name neither what was found nor what is allowed: ``extra fields found (colour) @
-$.definition`` or ``invalid value @ $.definition.properties[0]``. Both take numbers of any size.
+Rejected: Python's pickle (executes what it reads), the binary format of the disk (clients in other
+languages, and people with curl), and a function for each class (forty, each with its own mistakes).
+msgspec reads no union of dataclasses, which commands and data types are, and accepts unknown
+members of a dataclass. cattrs reads both, with hooks for half of the code here, but its errors say
+neither what was found nor what is allowed: ``extra fields found (colour) @ $.definition`` or
+``invalid value @ $.definition.properties[0]``. Both accept numbers of any size.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ register_union(
 
 @cache
 def form_of(hint: Any) -> Form:
-    """The form of a type hint. `TypeError` for one that has none: a mistake in the program."""
+    """The form of a type hint. Raises `TypeError` if it has none, which is a programming error."""
     if isinstance(hint, NewType):
         return form_of(hint.__supertype__)
     if hint == Properties:
@@ -140,7 +139,7 @@ def form_of(hint: Any) -> Form:
 
 
 def arguments_form(method: Callable[..., Any]) -> Form:
-    """The form of the arguments of ``method`` (without ``self``), read and written as a dict."""
+    """The form of the arguments of ``method`` (without ``self``), which are a dict."""
     hints = _hints(method)
     parameters = list(inspect.signature(method).parameters.values())[1:]
     members = {
@@ -154,12 +153,12 @@ def arguments_form(method: Callable[..., Any]) -> Form:
 
 
 def result_hint(method: Callable[..., Any]) -> Any:
-    """The type hint of what ``method`` returns."""
+    """The type hint of the result of ``method``."""
     return _hints(method)["return"]
 
 
 def _hints(of: Any) -> dict[str, Any]:
-    """The hints of a class or method, with the mark that `Properties` has."""
+    """The hints of a class or method, including the annotation that marks `Properties`."""
     return typing.get_type_hints(of, include_extras=True)
 
 
@@ -177,7 +176,7 @@ def _dataclass(of: type) -> Form:
 
     def schema(components: Components) -> Json:
         if of.__name__ not in components:
-            components[of.__name__] = None  # it may name itself
+            components[of.__name__] = None  # the class may refer to itself
             components[of.__name__] = form.schema(components)
         return {"$ref": f"#/components/schemas/{of.__name__}"}
 
@@ -190,9 +189,9 @@ def _object(
     getter: Callable[..., Callable[[Any], Any]],
     make: Callable[..., Any],
 ) -> Form:
-    """An object with these members: their form, and whether they must be there.
+    """An object with these members, given as their forms and whether they are required.
 
-    ``getter(*names)`` reads the values of members; with one name alone, that value.
+    ``getter(*names)`` reads the values of members; with only one name, it gives that value itself.
     """
     required = [name for name, (_, needed) in members.items() if needed]
     names = tuple(members)
@@ -280,7 +279,7 @@ def _union(hint: Any) -> Form:
         )
     if len(inner) == 2 and (listed := _one_or_more(*inner)):
         return listed
-    # Scalars and lists: the JSON value says itself which of them it is.
+    # Scalars and lists: the class of the JSON value decides which member it is.
     by_class = {typing.get_origin(member) or member: form_of(member) for member in inner}
 
     def read(value: Json) -> Any:
@@ -298,7 +297,7 @@ def _union(hint: Any) -> Form:
 
 
 def _one_or_more(single: Any, more: Any) -> Form | None:
-    """The form of ``X | Sequence[X]``: always a list."""
+    """The form of ``X | Sequence[X]``, which is always a list; None for other hints."""
     if typing.get_origin(more) is not Sequence or typing.get_args(more) != (single,):
         return None
     listed = form_of(more)

@@ -1,4 +1,4 @@
-"""How single values look as JSON: texts, numbers, enumerations. The rest is in `json_forms`."""
+"""JSON forms of single values: texts, numbers, enumerations. `json_forms` has the others."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from strandline.errors import InvalidInput
 
-Json = Any  # what json.loads gives: dict, list, str, int, float, bool or None
+Json = Any  # the result of json.loads: dict, list, str, int, float, bool or None
 
 _INT64 = 1 << 63
 _SHOWN = 80
-"""Characters of a value that an error shows."""
+"""The number of characters of a value that an error shows."""
 
 
 class Misfit(Exception):
-    """A JSON value that is not what the hints allow. Containers put the path in front."""
+    """A JSON value that the hints do not allow. Containers prepend their step to the path."""
 
     def __init__(self, message: str, kind: type[InvalidInput] = InvalidInput) -> None:
         super().__init__(message)
@@ -34,19 +34,19 @@ class Misfit(Exception):
         return self
 
     def error(self) -> InvalidInput:
-        """The error as a caller sees it."""
+        """The error that the caller gets."""
         return self.kind(f"{self.path.lstrip('.') or 'the body'}: {self.message}")
 
 
 Components = dict[str, Json]
-"""The JSON schemas of classes, by their names."""
+"""The JSON schemas of classes, by class name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How values of one type look as JSON. ``read`` raises `Misfit`.
+    """How values of one type are written as JSON and read from it. ``read`` raises `Misfit`.
 
-    ``schema`` is their JSON schema; it puts those of classes into the components that it is given.
+    ``schema`` returns their JSON schema; it adds the schemas of classes to the given components.
     """
 
     write: Callable[[Any], Json]
@@ -72,7 +72,7 @@ def read_as(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:
 
 
 def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What ``make`` gives; its own refusal becomes one with a path."""
+    """The result of ``make``; if it raises `InvalidInput`, that becomes a `Misfit`."""
     try:
         return make(*arguments, **named)
     except InvalidInput as error:
@@ -116,14 +116,14 @@ def _read_none(value: Json) -> None:
 
 
 def expect(value: Json, of: type, what: str) -> Any:
-    # Not isinstance: true is an int to Python, and not to us.
+    # Not isinstance: in Python true is an int, here it is not.
     if type(value) is not of:
         raise Misfit(f"expected {what}, found {shown(value)}")
     return value
 
 
 def as_it_is(value: Any) -> Json:
-    """``write`` of values that are JSON already."""
+    """The ``write`` of values that are JSON already."""
     return value
 
 

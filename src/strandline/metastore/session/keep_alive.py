@@ -1,19 +1,20 @@
 """Open transactions of a client: kept alive, and ended with the block that uses them.
 
-A transaction without a heartbeat for its time-out is aborted by the store, so that a client that
-died blocks no other. A client that lives has to say so, also while Spark writes files for an hour:
-`KeepAlive` is a thread that beats for every open transaction at a third of its time-out.
+The store aborts a transaction that sends no heartbeat for its time-out, so that a client that died
+blocks no other. A live client has to send heartbeats, even while Spark writes files for an hour.
+`KeepAlive` is a thread that sends a heartbeat for every open transaction at a third of its
+time-out.
 
-A heartbeat that fails must not pass unheard. What the store refuses (the transaction was aborted)
-and a store that did not answer for as long as the time-out are remembered, and raised by the next
-use of the transaction; a beat that was merely lost is tried again sooner.
+A failed heartbeat must not go unnoticed. If the store refuses it (the transaction was aborted), or
+does not answer for as long as the time-out, the error is kept, and raised by the next use of the
+transaction. After a single lost heartbeat, the thread tries again sooner.
 
-`transaction_scope` is how jobs write::
+Jobs write with `transaction_scope`::
 
     with transaction_scope(session) as transaction:
         transaction.stage(table_id, add=files)
 
-It commits at the end of the block and aborts when the block raises.
+It commits at the end of the block and aborts if the block raises.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from strandline.transactions import Transaction, TransactionState
 logger = logging.getLogger(__name__)
 
 BEATS = 3
-"""Heartbeats within a time-out."""
+"""The number of heartbeats within a time-out."""
 _SOONER = 4
-"""A beat that failed is tried again after this part of the time between beats."""
+"""A failed heartbeat is tried again after the period divided by this."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class _Watched:
     transaction: Transaction
     due: float
     heard: float
-    """When the store last heard of it; both on the monotonic clock."""
+    """The time of the last successful heartbeat; both times are on the monotonic clock."""
     failure: StrandlineError | None = None
 
     @property
@@ -53,7 +54,7 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class KeepAliveStatistics:
-    """``watched`` is now; the others are counts since the start."""
+    """``watched`` is the present number; the others are counts since the start."""
 
     watched: int
     beats: int
@@ -62,9 +63,10 @@ class KeepAliveStatistics:
 
 
 class KeepAlive:
-    """Beats for the open transactions of one session. Also a context manager that stops it.
+    """Sends heartbeats for the open transactions of one session.
 
-    Safe to use from several threads. The session is the caller's.
+    Safe to use from several threads. Also a context manager that stops it. Does not close the
+    session.
     """
 
     def __init__(self, session: Session) -> None:
@@ -76,7 +78,7 @@ class KeepAlive:
         self._beats = self._missed = self._lost = 0
 
     def watch(self, transaction: Transaction) -> None:
-        """Beat for ``transaction`` from now on."""
+        """Send heartbeats for ``transaction`` from now on."""
         now = time.monotonic()
         with self._changed:
             watched = _Watched(transaction, due=now, heard=now)
@@ -88,24 +90,24 @@ class KeepAlive:
             self._changed.notify_all()
 
     def forget(self, txn_id: int) -> None:
-        """Beat for it no longer."""
+        """Stop sending heartbeats for the transaction."""
         with self._changed:
             self._watched.pop(txn_id, None)
 
     def check(self, txn_id: int) -> None:
-        """Raise what became of the transaction if it is lost."""
+        """Raise the error of the transaction's heartbeats if it is lost."""
         with self._changed:
             watched = self._watched.get(txn_id)
             if watched is not None and watched.failure is not None:
                 raise type(watched.failure)(watched.failure.message) from watched.failure
 
     def statistics(self) -> KeepAliveStatistics:
-        """What it did so far."""
+        """Counts of what this object did so far."""
         with self._changed:
             return KeepAliveStatistics(len(self._watched), self._beats, self._missed, self._lost)
 
     def stop(self) -> None:
-        """Beat no more. The transactions go on until they time out. Idempotent."""
+        """Stop all heartbeats. The transactions stay open until they time out. Idempotent."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -123,7 +125,7 @@ class KeepAlive:
             self._beat(watched)
 
     def _next_due(self) -> _Watched | None:
-        """The transaction whose beat is due, when it is; None once stopped."""
+        """Wait for the next transaction whose heartbeat is due; return it, or None once stopped."""
         with self._changed:
             while not self._stopped:
                 live = [watched for watched in self._watched.values() if watched.failure is None]
@@ -170,8 +172,8 @@ class KeepAlive:
 class OpenTransaction:
     """A transaction within its `transaction_scope`.
 
-    Each use first raises what a heartbeat found out. ``transaction`` is how it stood last;
-    ``commit_is_unknown`` says that a commit ended in `UnknownOutcome`.
+    Each use first raises the error of its heartbeats, if there is one. ``transaction`` is its last
+    known state; ``commit_is_unknown`` says that a commit ended in `UnknownOutcome`.
     """
 
     def __init__(self, session: Session, keep_alive: KeepAlive, begun: Transaction) -> None:
@@ -187,11 +189,11 @@ class OpenTransaction:
 
     @property
     def state(self) -> TransactionState:
-        """Open, until `commit` or `abort` has returned."""
+        """Open until `commit` or `abort` has returned."""
         return self.transaction.state
 
     def open(self, names: Sequence[str]) -> Snapshot:
-        """These tables as the transaction sees them, its own writes included."""
+        """A snapshot of these tables as the transaction sees them, with its own writes."""
         self._keep_alive.check(self.txn_id)
         return self._session.open(names, txn_id=self.txn_id)
 
@@ -207,7 +209,7 @@ class OpenTransaction:
         return self._session.stage(self.txn_id, table_id, add=add, remove=remove, touch=touch)
 
     def commit(self) -> Transaction:
-        """See `Session.commit`. Nothing is left for the end of the block to do."""
+        """See `Session.commit`. After it, the end of the block does nothing."""
         self._keep_alive.check(self.txn_id)
         try:
             self.transaction = self._session.commit(self.txn_id)
@@ -218,7 +220,7 @@ class OpenTransaction:
         return self.transaction
 
     def abort(self) -> Transaction:
-        """See `Session.abort`. Nothing is left for the end of the block to do."""
+        """See `Session.abort`. After it, the end of the block does nothing."""
         self._keep_alive.forget(self.txn_id)
         self.transaction = self._session.abort(self.txn_id)
         return self.transaction
@@ -228,10 +230,10 @@ class OpenTransaction:
 def transaction_scope(
     session: Session, *, read_only: bool = False, keep_alive: KeepAlive | None = None
 ) -> Iterator[OpenTransaction]:
-    """A transaction for a block: committed at its end, aborted when it raises.
+    """A transaction for a block, which commits at its end and aborts if it raises.
 
-    Raises what `Session.commit` raises. ``keep_alive`` serves several scopes of one session;
-    without one the scope has its own.
+    Raises what `Session.commit` raises. ``keep_alive`` can serve several scopes of one session;
+    without it, the scope makes its own.
     """
     if keep_alive is None:
         with (
@@ -248,7 +250,7 @@ def transaction_scope(
         if transaction.state is TransactionState.OPEN:
             transaction.commit()
     except BaseException as error:
-        # What may be committed is left as it is, for a client that looks by its id.
+        # A transaction that may be committed is left as it is; the client can look it up by its id.
         if transaction.state is TransactionState.OPEN and not transaction.commit_is_unknown:
             _abort_after(error, transaction)
         raise
@@ -257,7 +259,7 @@ def transaction_scope(
 
 
 def _abort_after(error: BaseException, transaction: OpenTransaction) -> None:
-    """Abort, and let ``error`` be what the caller hears of."""
+    """Abort; if that fails too, add a note to ``error``, which the caller gets."""
     try:
         transaction.abort()
     except StrandlineError as second:

@@ -1,10 +1,11 @@
 """`LocalSession`: a session in the process of the store.
 
-Where privileges are enforced, its user is judged by the catalog of the present, at each call: for
-DDL as `strandline.catalog.privileges.judgement` tells; SELECT to see a table or its files, at any
-version; INSERT to add data files, DELETE to take rows or files away, UPDATE (or both) for a step
-that does both. A transaction is its user's own, and so is a hold. Others than superusers see the
-versions in the history that they made themselves, compare no versions and trim none.
+If privileges are enforced, each call is checked for its user against the present catalog. DDL is
+checked as `strandline.catalog.privileges.judgement` describes. To see a table or its files, at any
+version, needs SELECT; to add data files, INSERT; to remove rows or files, DELETE; to do both in one
+step, UPDATE or both. A transaction or hold may be used only by its own user or a superuser. Users
+who are not superusers see only those versions in the history that they made, and may neither
+compare versions nor trim the history.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ T = TypeVar("T")
 
 
 class LocalSession(Session):
-    """A user's session with a `Metastore` of this process. Holds nothing."""
+    """A user's session with a `Metastore` of this process. Keeps no resources open."""
 
     def __init__(self, metastore: Metastore, *, user: str, host: str = "") -> None:
         self._metastore = metastore
@@ -183,13 +184,13 @@ class LocalSession(Session):
         *,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
-        """`files`, for a caller that writes them down: none is decoded that is not compared.
+        """Like `files`, for a caller that serializes them: decodes only files that it must compare.
 
-        What is wrong with a file may be raised when it is looked at.
+        An error in a file's row may be raised only when that file is accessed.
         """
         reader, store = self._reader(), self._metastore.store
         reader.require(table_id, Privilege.SELECT)
-        # A dropped table may still be read as of the past: its place is kept.
+        # A dropped table may still be read as of the past: its location is kept.
         table = reader.catalog.table_by_id(table_id)
         if table is None and store.location(table_id) is None:
             raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
@@ -199,7 +200,7 @@ class LocalSession(Session):
         work.spend(len(rows))
         if ranges:
             rows = [row for row in rows if may_match(row.as_(DataFile), ranges)]
-        # It imports pyarrow, which takes longer than a command that reads no file.
+        # Imports pyarrow, which takes longer than a command that reads no file.
         from strandline.metastore.store.file_columns import StoredDataFiles
 
         data_files = StoredDataFiles(rows)
@@ -214,7 +215,7 @@ class LocalSession(Session):
     ) -> Hold:
         owner = owner or self._user
         access = self._access()
-        # An owner that is no role is a note, such as the name of a job.
+        # An owner that is not a role is a note, such as the name of a job.
         if access.catalog.role(owner) is not None:
             access.require_owner(owner, "a hold")
         return self._metastore.hold(kind, owner, at=at, ttl_ms=ttl_ms, user=self._user)
@@ -285,7 +286,7 @@ class LocalSession(Session):
         return self._as_owner(stage)
 
     def _folder_of(self, staging: Staging) -> Path | None:
-        """The folder of a table on this machine; None where there is none in reach."""
+        """The local folder of a table, or None if there is none that this machine can access."""
         table = self._metastore.catalogs.latest_catalog().table_by_id(staging.table_id)
         if table is None:
             return None
@@ -305,7 +306,7 @@ class LocalSession(Session):
         return self._as_owner(lambda owner: self._metastore.abort(txn_id, owner=owner))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the session keeps nothing open."""
 
     # -- what the user may do --------------------------------------------------------------------
 
@@ -317,7 +318,7 @@ class LocalSession(Session):
         return self._reader().access
 
     def _own(self, txn_id: int) -> Transaction:
-        """The transaction. Raises `PermissionDenied` for another's, if the user is judged."""
+        """The transaction. Raises `PermissionDenied` if it is another's and the user is checked."""
         transaction = self._metastore.transactions.get(txn_id)
 
         def check(owner: str | None) -> Transaction:
@@ -327,9 +328,10 @@ class LocalSession(Session):
         return self._as_owner(check)
 
     def _as_owner(self, change: Callable[[str | None], T]) -> T:
-        """What ``change`` gives for a transaction of the user, or of any if the user is not judged.
+        """Call ``change`` with the user as owner, or with None if any transaction is allowed.
 
-        Who owns it is read where it is changed; only for another's is the catalog asked.
+        The owner is read inside ``change``. The catalog is read only if the transaction belongs to
+        another user.
         """
         try:
             return change(self._user)
@@ -339,7 +341,7 @@ class LocalSession(Session):
         return change(None)
 
     def _only_own_holds(self, hold_id: int) -> Callable[[str], None]:
-        """What raises `PermissionDenied` for the hold if another user took it."""
+        """Return a check that raises `PermissionDenied` if another user took the hold."""
         access = self._access()
 
         def may_touch(taken_by: str) -> None:
@@ -354,9 +356,9 @@ class LocalSession(Session):
 
 
 def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteFile]) -> None:
-    """Raise `InvalidInput` for a data file that says what cannot be of a file of the table."""
+    """Raise `InvalidInput` if a data file's schema version or partition cannot be of the table."""
     if table is None:
-        return  # it was dropped since the transaction began, which its commit finds
+        return  # dropped since the transaction began: its commit finds that
     types = {column.id: column.type for column in table.columns}
     not_null = {column.id for column in table.columns if not column.nullable}
     for file in add:

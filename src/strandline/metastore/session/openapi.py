@@ -1,4 +1,4 @@
-"""The description of `/v1` in OpenAPI 3.1, made from the calls and the forms of their values."""
+"""The OpenAPI 3.1 description of `/v1`, generated from the calls and the forms of their values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROBLEM = {
 
 @cache
 def openapi_text() -> bytes:
-    """The description as JSON text."""
+    """The description, as JSON text."""
     components: Components = {"Problem": _PROBLEM}
     description = {
         "openapi": "3.1.0",

@@ -1,16 +1,17 @@
-"""Which partitions of a table can hold rows that a reader wants.
+"""Which partitions of a table can contain rows that a reader wants.
 
-What is wanted of a column is projected through the transform of each field that is made of it, as
-Iceberg's inclusive projection does. What must stay true: if a row is wanted, the value of its
-partition passes. So with a transform f and a wanted value v
+The wanted values of a column are projected through the transform of each partition field that is
+derived from it, as in Iceberg's inclusive projection. What must stay true: if a row is wanted, its
+partition value passes. So with a transform f and a wanted value v:
 
-* f(v) is among the values that pass: for ``=`` and IN, through every transform;
-* if f keeps order, what is between two bounds is between their values of f, ends included;
-* NULL has NULL, and nothing else has: it passes where NULL is wanted, and only there;
-* a value that is not wanted excludes a partition only if f is the identity.
+* f(v) is among the values that pass: for ``=`` and IN, with every transform.
+* If f keeps order, a value between two bounds has a value of f between those of the bounds, ends
+  included.
+* NULL has the value NULL, and no other value has. NULL passes if and only if NULL is wanted.
+* A value that is not wanted excludes a partition only if f is the identity.
 
-Bounds come as texts of any number of digits, and fields have values of a type. A bound between two
-values of the type is moved to the next one inside.
+Bounds are texts with any number of digits, and fields have values of a type. A bound between two
+values of the type is moved to the next value inside the range.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _MICRO = timedelta(microseconds=1)
 _DIGITS = 100
 _DOWN, _UP = (Context(prec=_DIGITS, rounding=way, traps=[]) for way in (ROUND_FLOOR, ROUND_CEILING))
 _BEYOND: int = 10**_DIGITS
-"""Above every value of a column."""
+"""Larger than every value of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WantedValues:
-    """What is wanted of a field; ``values`` and bounds as in `WantedRange`, but of the field."""
+    """The wanted values of a partition field; as in `WantedRange`, but with values of the field."""
 
     nulls: bool
     others: bool
@@ -61,7 +62,10 @@ class _WantedValues:
 def partition_filter(
     ranges: Mapping[int, WantedRange], table: TableDescriptor
 ) -> Callable[[Partition], bool] | None:
-    """Whether a partition of ``table`` may hold rows within all ``ranges``; None: all may."""
+    """Return the test whether a partition of ``table`` may have rows in all ``ranges``.
+
+    None if all partitions may.
+    """
     types = {column.id: column.type for column in table.columns}
     wanted = {
         field.id: _projected(field, ranges[field.source_id], types[field.source_id])
@@ -72,7 +76,7 @@ def partition_filter(
         return None
 
     def may_hold(partition: Partition) -> bool:
-        # Called for each of many thousand partitions: a generator would double what it costs.
+        # Called for each of many thousand partitions: a generator would double the cost.
         for known in partition:
             values = wanted.get(known.field_id)
             if values is not None and not values.has(known.value):
@@ -108,14 +112,14 @@ def _projected(field: PartitionField, wanted: WantedRange, data_type: DataType) 
 
 
 def _exact(values: Iterable[Value], data_type: DataType) -> frozenset[Value]:
-    """Those of ``values`` that a column of the type can have."""
+    """The values among ``values`` that a column of the type can have."""
     short = [v for v in values if not isinstance(v, Decimal) or _DOWN.plus(v) == v]
     both = [(_inside(v, data_type, up=True), _inside(v, data_type, up=False)) for v in short]
     return frozenset(low for low, high in both if low == high)
 
 
 def _inside(value: Value, data_type: DataType, *, up: bool) -> Value:
-    """``value`` as the column keeps it; the next one ``up`` or down if it cannot be in it."""
+    """``value`` as the column stores it, or the next value ``up`` or down that it can store."""
     match value:
         case Decimal():
             scale = data_type.scale if isinstance(data_type, DecimalType) else 0
@@ -133,7 +137,7 @@ def _inside(value: Value, data_type: DataType, *, up: bool) -> Value:
 def _whole(value: Decimal, scale: int, *, up: bool) -> int:
     """``value`` times ten to the ``scale``, as a whole number.
 
-    Of very many digits the last are dropped, to the side on which more is wanted.
+    If it has very many digits, the last are dropped, rounded so that the range becomes larger.
     """
     if value and value.adjusted() >= _DIGITS:
         return -_BEYOND if value < 0 else _BEYOND

@@ -1,15 +1,15 @@
-"""Which files of a snapshot can hold rows that a reader wants.
+"""Which files of a snapshot can contain rows that a reader wants.
 
-A reader that wants some values of a column is sent only the files that may hold such rows. What
-must stay true: a file is left out only if what is known of it proves that it holds none. Here that
-is its statistics; `partition_pruning` goes by partitions. Bounds are texts, as in
-`ColumnStatistics`, and are compared as values of the column's type in the present: a file of an
-earlier type has values that the present type has too.
-Several bounds of one column are one range, so a file costs one look at each of its statistics,
-however many bounds a request names, and a search in the values that it names.
+A reader that wants some values of a column gets only the files that may contain such rows. What
+must stay true: a file is left out only if its known values prove that it contains none. Here these
+are its statistics; `partition_pruning` uses partitions. Bounds are texts, as in `ColumnStatistics`,
+and are compared as values of the column's present type: the present type has all values that a file
+of an earlier type may contain. Several bounds of one column are combined into one range. So a file
+costs one comparison with each of its statistics, however many bounds a request names, and a search
+in the values that it names.
 
-A floating-point column may hold NaN, which is above all bounds and which no statistics show. So a
-file is left out for its upper bound only where the reader names an upper one itself.
+A floating-point column may contain NaN, which is above all bounds and which no statistics show. So
+a file is left out for its upper bound only if the reader itself names an upper bound.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from strandline.model.types import (
     VarcharType,
 )
 
-Value = Any  # one that compares with the others of its column
+Value = Any  # a value that can be compared with the others of its column
 Parse = Callable[[str], Value]
 
 _FLOATING = (FLOAT, DOUBLE)
@@ -49,9 +49,10 @@ _FLOATING = (FLOAT, DOUBLE)
 
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """What is wanted of one column, as values; ``has_nan``: some may be above all bounds.
+    """The wanted values of one column. ``has_nan`` says that some may be above all bounds.
 
-    ``nulls``: NULL is wanted. ``others``: other values are, those that the rest describes.
+    ``nulls`` says that NULL is wanted, ``others`` that other values are: those that the remaining
+    fields describe.
     """
 
     parse: Parse
@@ -64,7 +65,7 @@ class WantedRange:
     others: bool = True
 
     def within(self, other: WantedRange) -> WantedRange:
-        """What both want."""
+        """The values that both ranges want."""
         lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
         uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
         values = self.values
@@ -81,7 +82,7 @@ class WantedRange:
         )
 
     def may_hold(self, known: ColumnStatistics, *, rows: int) -> bool:
-        """Whether a file of so many rows, with these statistics, may hold what is wanted."""
+        """Whether a file with ``rows`` rows and these statistics may contain a wanted value."""
         if self.nulls and known.nulls != 0:
             return True
         return self.others and known.nulls != rows and self._overlaps(known)
@@ -115,12 +116,12 @@ class WantedRange:
             if above and (self.upper is not None or not self.has_nan):
                 return bool(self.parse(known.upper or "") >= self.lower)
         except (ValueError, InvalidOperation, TypeError):
-            return True  # what a file says that cannot be read proves nothing
+            return True  # statistics that cannot be parsed prove nothing
         return True
 
 
 def may_match(file: DataFile, ranges: Mapping[int, WantedRange]) -> bool:
-    """Whether a row of ``file`` may have what all of ``ranges`` want, by column id."""
+    """Whether a row of ``file`` may match all of ``ranges``, which are by column id."""
     return all(
         ranges[known.column_id].may_hold(known, rows=file.rows)
         for known in file.statistics
@@ -131,8 +132,8 @@ def may_match(file: DataFile, ranges: Mapping[int, WantedRange]) -> bool:
 def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dict[int, WantedRange]:
     """The ranges that files of ``table`` can be compared with, by column id.
 
-    A column that is not there any more, or whose type has no order in statistics, has none. Raises
-    `InvalidInput` for a bound that is no value of its column.
+    Ignores bounds of a column that no longer exists, or whose type has no order in statistics.
+    Raises `InvalidInput` if a bound is not a value of its column.
     """
     types = {column.id: column.type for column in table.columns}
     ranges: dict[int, WantedRange] = {}
@@ -168,7 +169,7 @@ def _in_both(left: Iterable[Value], right: Iterable[Value]) -> tuple[Value, ...]
 
 
 def touching(files: Iterable[DeleteFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:
-    """Those of ``files`` that delete rows of one of ``data_files``."""
+    """The delete files that delete rows of at least one of ``data_files``."""
     file_ids = {file.file_id for file in data_files}
     return [file for file in files if not file_ids.isdisjoint(file.file_ids)]
 
@@ -209,7 +210,7 @@ def _float(text: str) -> float:
 
 
 def _single(text: str) -> float:
-    # 0.1 as a FLOAT is 0.10000000149…; both texts may stand for it.
+    # 0.1 as a FLOAT is 0.10000000149…; both texts can mean it.
     return c_float(_float(text)).value
 
 

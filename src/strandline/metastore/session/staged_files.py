@@ -1,22 +1,22 @@
-"""What a client may say of the files that it stages.
+"""Checks of the files that a client stages.
 
-A row about a file is read by every later reader, so what cannot be is refused when it is staged:
+Every later reader reads the row about a file. So these are refused when the file is staged:
 
-* a path that leaves the folder of the table: readers would take files of other tables, or of
-  no table, for its rows;
-* a name that Spark passes over: it would leave out the rows, and bring deleted ones back;
-* a file id that another file has, or that lies in the range of another transaction: delete files
-  name data files by it;
-* positions of rows in a data file that the transaction does not see, or more of them than it has
-  rows left.
+* a path that leaves the folder of the table: readers would take files of other tables, or of no
+  table, for its rows;
+* a name that Spark skips: Spark would leave out the file's rows, or bring deleted rows back;
+* a file id that another file has, or that is in the range of another transaction: delete files name
+  data files by their ids;
+* positions of rows in a data file that the transaction does not see, or more of them than the file
+  has rows left.
 
-The first two are looked at before anything is written; the others in the SQL transaction that
-stages.
+The texts of paths and names are checked before anything is written, symbolic links and the rest in
+the SQL transaction that stages.
 
 A file id is the id of the transaction that adds the file, above `FILE_NUMBER_BITS` bits that number
-its files. Ids without a transaction in them may be given by hand. Up to 0.2.1 the write id stood in
-the place of the transaction's. Each write id of a table belongs to a transaction of its own, so all
-that such a store ever gave are below the ids of the transactions that follow.
+its files. Ids without a transaction id in them may be assigned by hand. Up to 0.2.1 the write id
+was in the place of the transaction id. Each write id of a table belongs to its own transaction, so
+all file ids from such a store are below the ids of the transactions that follow.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def stage_files(
     touch: Collection[str],
     zone: ZonePartitions | None,
 ) -> None:
-    """Stage files; see `Session.stage`. The same once more changes nothing.
+    """Stage files; see `Session.stage`. Repeating the same call changes nothing.
 
-    ``zone`` is where files of the table belong, None if it was dropped since.
+    ``zone`` says where files of the table belong; None if the table has been dropped since.
     """
     if not (add or remove or touch):
-        return  # an event without rows would tell clients of a write that is none
+        return  # an event without rows would announce a write that did not happen
     try:
         removed = _seen(staging, remove, "removed")
         touched = _seen(staging, touch, "changed")
@@ -85,7 +85,7 @@ def stage_files(
 def _buckets(
     add: Sequence[DataFile | DeleteFile], named: Iterable[Row], zone: ZonePartitions
 ) -> Iterator[int]:
-    """Where files belong: a delete file with the data files that it names, if they are together."""
+    """The bucket of each file. A delete file gets that of its data files, if they share one."""
     of_ids = {row.as_(DataFile).file_id: row.bucket for row in named}
     new = [file for file in add if isinstance(file, DataFile)]
     of_ids |= {file.file_id: zone.of_file(file.partition) for file in new}
@@ -97,7 +97,7 @@ def _buckets(
 def _is_repeated(
     staging: Staging, add: Sequence[DataFile | DeleteFile], remove: Collection[str]
 ) -> bool:
-    """Whether just this was staged before: its answer was lost, and its client asks again."""
+    """Whether exactly this was staged before: the answer was lost, and the client repeats it."""
     own = {row.name: row.content for row in staging.own_rows()}
     if not all(own.get(file.path) == file for file in add):
         return False
@@ -105,7 +105,7 @@ def _is_repeated(
 
 
 def _seen(staging: Staging, paths: Collection[str], change: str) -> list[Row]:
-    """The files of these paths that the transaction sees. Raises `WriteConflict` without one."""
+    """The files with these paths. Raises `WriteConflict` if the transaction does not see one."""
     rows = staging.find_files(paths)
     for path in paths:
         if path not in rows:
@@ -130,7 +130,7 @@ def _require_text(text: str, what: str, path: str) -> None:
 def check_staging(
     add: Sequence[DataFile | DeleteFile], *, remove: Sequence[str], touch: Sequence[str]
 ) -> None:
-    """Raise `InvalidInput` for what a file cannot say of itself, wherever it goes."""
+    """Raise `InvalidInput` for files that are invalid in themselves, whatever their table."""
     for paths in (remove, touch):
         if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
             raise InvalidInput("files to remove or to touch are a list of their paths")
@@ -203,7 +203,7 @@ def _check_partition(file: DataFile) -> None:
 
 
 def check_paths(files: Iterable[DataFile | DeleteFile]) -> None:
-    """Raise `InvalidInput` for a path whose text leaves the folder of the table."""
+    """Raise `InvalidInput` for a path that leaves the table's folder by its text, or is invalid."""
     for file in files:
         _check_path(file.path)
 
@@ -211,7 +211,8 @@ def check_paths(files: Iterable[DataFile | DeleteFile]) -> None:
 def refuse_links(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:
     """Raise `InvalidInput` for a path that leaves the folder of the table by a symbolic link.
 
-    ``folder`` is where the table lies on this machine; None, if it lies elsewhere, refuses nothing.
+    ``folder`` is the table's local folder. If it is None, the table is elsewhere: nothing is
+    refused.
     """
     seen: set[str] = set()
     for file in files if folder is not None else ():
@@ -258,7 +259,7 @@ def _refuse_link(place: str, *, path: str) -> None:
     try:
         status = os.lstat(place)
     except OSError:
-        return  # it is not there: its reader gets an error
+        return  # it does not exist: its reader gets an error
     if stat.S_ISLNK(status.st_mode):
         raise InvalidInput(
             f"the path {path!r} of a file leads through the symbolic link {place}, which may leave"
@@ -267,10 +268,10 @@ def _refuse_link(place: str, *, path: str) -> None:
 
 
 def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
-    """Raise `InvalidInput` for an id that cannot be that of a new file."""
+    """Raise `InvalidInput` for an id that a new file of the transaction cannot have."""
     if not data:
         return
-    # A file that is staged again under its own path is refused by its name, as one that is there.
+    # A file that is staged again under its own path is refused by its name, since that exists.
     paths: dict[int, str] = {}
     for file in data:
         if paths.setdefault(file.file_id, file.path) != file.path:
@@ -286,7 +287,7 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
                 f" files of this one from {staging.txn_id << FILE_NUMBER_BITS} on"
             )
         by_hand.add(file.file_id)
-    # Within its own range a transaction has only its own files to compare with.
+    # If all ids are in the transaction's own range, only its own files can have the same id.
     known = staging.paths_of_files(own=not by_hand)
     taken = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
     if taken:
@@ -303,9 +304,10 @@ def _check_deletes(
     removed: Sequence[Row],
     touched: Sequence[Row],
 ) -> list[Row]:
-    """The data files of the table whose rows the delete files in ``add`` delete.
+    """The data files of the table from which the delete files in ``add`` delete rows.
 
-    Raises `InvalidInput` for more rows than there are, `WriteConflict` for files that are not seen.
+    Raises `InvalidInput` if more rows are deleted than exist, `WriteConflict` for files that the
+    transaction does not see.
     """
     deleted_rows: Counter[int] = Counter()
     for file in add:

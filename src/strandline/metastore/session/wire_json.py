@@ -1,4 +1,4 @@
-"""JSON texts: values and errors as HTTP carries them; `json_forms` says what values look like."""
+"""JSON texts: values and errors as HTTP bodies. `json_forms` defines the JSON of a value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from strandline.metastore.session.json_forms import form_of
 from strandline.metastore.session.json_values import Form, Json, Misfit
 
 PROBLEM_TYPE = "application/problem+json"
-"""The content type of an error, after RFC 9457."""
+"""The content type of an error, from RFC 9457."""
 _SHOWN = 80
-"""Bytes of a body that an error shows."""
+"""The number of bytes of a body that an error shows."""
 
 
 def write_json(value: object, hint: Any) -> bytes:
-    """``value`` as the JSON text of ``hint``, a class or any other type hint."""
+    """Return the JSON text of ``value``, whose type is ``hint``, a class or another type hint."""
     return dump_json(form_of(hint).write(value))
 
 
@@ -31,12 +31,12 @@ _JSON = json.JSONEncoder(
     ensure_ascii=False,
     separators=(",", ":"),
     allow_nan=False,
-    check_circular=False,  # a quarter of the time; forms write trees
+    check_circular=False,  # saves a quarter of the time; forms write trees
 )
 
 
 def dump_json(value: Json) -> bytes:
-    """JSON text. Raises `InvalidInput` for what JSON or UTF-8 cannot hold."""
+    """Return JSON text. Raises `InvalidInput` for a value that JSON or UTF-8 cannot represent."""
     try:
         return _JSON.encode(value).encode()
     except ValueError as error:  # NaN, or half a surrogate pair
@@ -44,15 +44,15 @@ def dump_json(value: Json) -> bytes:
 
 
 def read_json(data: bytes, hint: Any) -> Any:
-    """The value that JSON text of ``hint`` stands for.
+    """Return the value of type ``hint`` that JSON text represents.
 
-    Raises `InvalidInput`, or a kind of it, naming the path of the field that is wrong.
+    Raises `InvalidInput`, or a subclass, with the path of the field that is wrong.
     """
     return read_form(data, form_of(hint))
 
 
 def read_form(data: bytes, form: Form) -> Any:
-    """`read_json`, for a form that is already there."""
+    """`read_json`, with a given form."""
     value = parse_json(data)
     try:
         return form.read(value)
@@ -77,7 +77,7 @@ _STRICT = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_me
 
 
 def parse_json(data: bytes) -> Json:
-    """Strict JSON: UTF-8, no NaN, no member twice. Raises `InvalidInput`."""
+    """Parse strict JSON: UTF-8, no NaN, no duplicate member. Raises `InvalidInput`."""
     try:
         return _STRICT.decode(data.decode())
     except json.JSONDecodeError as error:
@@ -93,11 +93,10 @@ def parse_json(data: bytes) -> Json:
 
 
 def write_error(error: BaseException, *, status: int | None = None) -> tuple[int, bytes]:
-    """The HTTP status and body for ``error``; what is not ours is an internal error.
+    """Return the HTTP status and body for ``error``; a foreign exception is an internal error.
 
-    ``status`` is given where that of the error's kind does not hold.
-
-    The body is an object of RFC 9457 with the error's ``code`` beside its members.
+    ``status`` overrides the status of the error's class. The body is an RFC 9457 object with the
+    error's ``code`` as an additional member.
     """
     if isinstance(error, StrandlineError):
         code, message = error.code, error.message
@@ -112,12 +111,12 @@ def write_error(error: BaseException, *, status: int | None = None) -> tuple[int
         "detail": message,
         "code": code,
     }
-    # A message may quote a name that holds half a surrogate pair.
+    # A message may quote a name that contains half a surrogate pair.
     return status, json.dumps(problem, ensure_ascii=False).encode(errors="replace")
 
 
 def read_error(status: int, body: bytes) -> StrandlineError:
-    """The error that `write_error` wrote, as the same class; `ProtocolError` for another body."""
+    """The error that `write_error` wrote, of the same class; a `ProtocolError` for other bodies."""
     try:
         problem = parse_json(body)
         code, message = problem["code"], problem["detail"]
