@@ -401,9 +401,7 @@ class CatalogApplier:
         return catalogs
 
     def _complete_awaited(self) -> None:
-        """Complete the futures of versions that all listeners have seen; when stopping, fail the
-        rest.
-        """
+        """Complete the futures of versions that all listeners have seen; fail the rest on stop."""
         self._awaited.complete(self._seen.upper, self._history.at_version)
         if self._stop.is_set():
             self._awaited.end(Stopping(_STOPPING))

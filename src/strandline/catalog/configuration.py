@@ -70,9 +70,7 @@ class Parameter(Generic[T]):
     doc: str
 
     def read(self, text: str) -> T:
-        """The value of ``text``. Raises `InvalidInput`, which says what is allowed, if it is
-        invalid.
-        """
+        """The value of ``text``. Raises `InvalidInput`, which says what is allowed."""
         value = self.parse(text.strip())
         if value is None:
             raise InvalidInput(
