@@ -195,8 +195,7 @@ def _latest(value: Any) -> SchemaVersion | None:
 
 
 def _schema_versions(names: _Names, path: str, old: Any, new: Any) -> Iterator[FieldDifference]:
-    """The differences in the latest columns and in their number. Users do not see older versions.
-    """
+    """Compare the latest schema and its number; older versions only if nothing else differs."""
     if old[-1].columns != new[-1].columns:
         yield from _compared(names, "columns", old[-1].columns, new[-1].columns)
     if old[-1].number != new[-1].number:

@@ -131,10 +131,9 @@ class Planning:
         return relation
 
     def existing_table(self, schema: str, name: str, *, if_exists: bool) -> TableDescriptor | None:
-        """The table of that name, or None if ``if_exists`` is set and there is no such table or
-        schema.
+        """The table of that name. Raises what `table` raises, also for a view.
 
-        Raises what `table` raises, also for a view.
+        Returns None if ``if_exists`` is set and the table or its schema does not exist.
         """
         if if_exists and self.catalog.relation(schema, name) is None:
             return None
