@@ -86,8 +86,7 @@ JoinAnew = Callable[[DurableCatalogState], DurableCatalogState]
 
 
 def patience(timeout: float) -> float:
-    """``timeout`` limited to what locks accept: not negative (which means for ever), nor too large.
-    """
+    """``timeout`` limited to what locks accept: not too large, nor negative (which is for ever)."""
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
@@ -320,8 +319,7 @@ class CatalogApplier:
             self._expected = ExpectedUpdate(latest, update)
 
     def _apply_expected(self) -> bool:
-        """Apply the expected update if it follows the latest version in the log; return whether so.
-        """
+        """Apply the expected update if it is the next one in the log. Return whether it was."""
         expected, latest = self._expected, self._history.latest
         if expected is None:
             return False

@@ -54,8 +54,7 @@ class History:
         self._times.append(catalog.time)
 
     def at_version(self, version: int) -> Catalog:
-        """The catalog of ``version``. Raises `VersionNotFound` with the earliest or latest version.
-        """
+        """The catalog of ``version``. Raises `VersionNotFound`, which names the nearest version."""
         index = version - self._base
         if index < 0 or version < 0:
             raise VersionNotFound(
@@ -117,8 +116,7 @@ class AwaitedVersions:
         self._take(lambda _, awaited: awaited is future)
 
     def complete(self, upper: int, catalog: Callable[[int], Catalog]) -> None:
-        """Complete the futures of versions below ``upper``; ``catalog`` returns the catalog of one.
-        """
+        """Complete the futures of versions below ``upper`` with the result of ``catalog``."""
         if not self._futures:
             return
         for version, future in self._take(lambda version, _: version < upper):

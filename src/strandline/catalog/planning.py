@@ -47,8 +47,7 @@ class Named(Protocol):
 
 
 class Planning:
-    """One batch while it is planned: the transaction, and the catalog as the transaction sees it.
-    """
+    """One batch during planning: the transaction, and the catalog as the transaction sees it."""
 
     def __init__(
         self,
@@ -73,8 +72,7 @@ class Planning:
         return self._catalog
 
     def owner(self, named: str | None) -> str:
-        """The owner of what a command creates: ``named`` ("" for no owner), or the author if None.
-        """
+        """The owner of what a command creates: ``named`` ("" for none), by default the author."""
         return self.author if named is None else named
 
     @property
@@ -160,8 +158,7 @@ class Planning:
 
 
 def refuse_reserved(name: str, what: str) -> None:
-    """Raise `IllegalChange` if ``name`` is a schema of the catalog itself; ``what`` was to be done.
-    """
+    """Raise `IllegalChange` if schema ``name`` is the catalog's own and so cannot be ``what``."""
     if is_reserved(name):
         raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
 

@@ -119,8 +119,7 @@ class Group:
         return [member.request for member in self.members if member.transaction is not None]
 
     def catalogs(self) -> list[Catalog]:
-        """The catalogs of the versions, in the order of the versions; their times are not set yet.
-        """
+        """The catalogs of the versions, in the order of the versions; their times are not set."""
         return [member.catalog for member in self.members if member.transaction is not None]
 
     def transactions(self) -> list[CatalogTransaction]:

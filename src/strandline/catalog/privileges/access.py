@@ -138,9 +138,7 @@ class Access:
         return Access(self.catalog, self.user, then=then, history=self._history)
 
     def by(self, newer: Catalog) -> Access:
-        """The same user in a newer catalog. Reuses what depends on roles alone, if these are
-        unchanged.
-        """
+        """The same user in a newer catalog. Reuses what only roles decide, if they are the same."""
         access = Access(newer, self.user)
         if newer.contents.shares(_DECIDE_ROLES, self.catalog.contents):
             access.__dict__.update(free=self.free, roles=self.roles, names=self.names)
@@ -247,9 +245,7 @@ class Access:
             )
 
     def require_superuser(self, what: str) -> None:
-        """Raise `PermissionDenied` unless the user is a superuser; ``what`` is the attempted
-        action.
-        """
+        """Raise `PermissionDenied`, naming the action ``what``, unless the user is a superuser."""
         if not self.free:
             raise PermissionDenied(
                 f"user {self.user} is no superuser, and only superusers may {what}"
@@ -270,8 +266,7 @@ class Access:
         return self.catalog.get(kind, subject.id) or self._last(kind, subject)
 
     def _last(self, kind: str, subject: Subject) -> Any:  # Any: of the same class as the subject
-        """The last state of a dropped object. Searches each version, because it may have come back.
-        """
+        """The last state of a dropped object. Searches every version: it may have come back."""
         if self._then is None or self._history is None:
             return subject
         key = kind, subject.id

@@ -29,8 +29,7 @@ WRITING = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One object before and after an entry (None: it does not exist), and the catalogs around it.
-    """
+    """One object before and after an entry (None: it does not exist), with both catalogs."""
 
     access: Access
     before: Catalog
@@ -60,8 +59,7 @@ def _owned(case: Case, *, within: Any = None) -> None:
 
 
 def _made(case: Case, privilege: Privilege, place: Any) -> None:
-    """Require ``privilege`` on the ``place`` of a new object, and an owner that the user may name.
-    """
+    """Require ``privilege`` on the ``place`` of a new object, and an owner the user may name."""
     case.access.require(privilege, place)
     case.access.require_owner(case.new.owner, case.access.describe(case.new))
 

@@ -292,8 +292,7 @@ class _Step:
         return None if stored is None else stored.value
 
     def _made(self, change: Change) -> bool:
-        """Whether the change created the present object, other than as a part of a created object.
-        """
+        """Whether the change created the present object, and not as part of a created object."""
         net, now = self.undo.net.get(target_of(change)), self._now(change)
         if net is None or net.old is not None or change.old is not None or now is None:
             return False

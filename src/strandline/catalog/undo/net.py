@@ -41,8 +41,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Net:
-    """The net effect of a version on one object of ``kind``: its record before and after, or None.
-    """
+    """The net effect of a version on one object: its records before and after it, or None."""
 
     kind: str
     old: bytes | None
@@ -70,8 +69,7 @@ def target_of(change: Change) -> Target:
 
 
 def as_one(updates: Sequence[Update]) -> Update:
-    """The entries of consecutive versions, without silent ones, as one update at the last version.
-    """
+    """The non-silent entries of consecutive versions, as one update at the last version."""
     if len(updates) == 1:
         return updates[0]
     entries = (entry for update in updates for entry in update.entries if not entry.silent)
@@ -118,8 +116,7 @@ def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
 
 
 def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset[Target]:
-    """The objects in ``net`` whose previous name another object in ``net`` also held at any time.
-    """
+    """The objects in ``net`` whose previous name another object in ``net`` held at any time."""
     holders: dict[object, set[Target]] = {}
     for change in changes:
         target = target_of(change)

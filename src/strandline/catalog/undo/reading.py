@@ -166,8 +166,7 @@ def _is_dropped_by_name(change: Change) -> bool:
 def _with_its_parts(
     catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog
 ) -> Undo:
-    """Return the command that undoes the drop of an object and of all dropped objects that need it.
-    """
+    """Return the command that restores an object and all dropped objects that refer to it."""
     gone = {other: net for other, net in Undo(update=update).net.items() if net.new is None}
     needs = {
         other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
@@ -287,8 +286,7 @@ def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Upd
 def visible_undo(
     catalogs: CatalogFollower, version: int, *, through: int | None, identity: str | None
 ) -> Undo:
-    """`read_undo` for ``identity``. Raises `VersionNotFound` also for what that user may not see.
-    """
+    """`read_undo` for ``identity``; `VersionNotFound` also for what that user may not see."""
     access = _access(catalogs, identity)
     if access.free:
         return read_undo(catalogs, version, through=through)
@@ -310,8 +308,7 @@ def visible_undo(
 def visible_undrop(
     catalogs: CatalogFollower, kind: str, name: str, *, identity: str | None
 ) -> Undo:
-    """`read_undrop` for ``identity``. Raises `ObjectNotFound` also for what the user may not see.
-    """
+    """`read_undrop` for ``identity``; `ObjectNotFound` also for what that user may not see."""
     access = _access(catalogs, identity)
     if access.free or kind not in restorable():
         return read_undrop(catalogs, kind, name)
