@@ -137,10 +137,10 @@ def declared_views() -> dict[str, SystemView]:
 def synchronize_system_views(
     manager: Executor, *, views: Mapping[str, SystemView] | None = None
 ) -> bool:
-    """Give the catalog the views of this program, in at most one version. Return whether it
-    changed.
+    """Give the catalog the views of this program, in at most one version.
 
-    For nodes that may write; see the module. Raises what `CatalogManager.execute` raises.
+    Return whether a version was needed. For nodes that may write; see the module. Raises what
+    `CatalogManager.execute` raises.
     """
     wanted = declared_views() if views is None else views
     catalog = manager.present()
