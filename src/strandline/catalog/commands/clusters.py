@@ -28,8 +28,7 @@ MAX_REPLICATION_FACTOR = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCluster:
-    """CREATE CLUSTER. With a ``size`` the cluster is managed; without one it is empty and
-    unmanaged.
+    """CREATE CLUSTER. With a ``size`` it is managed; without one it is empty and unmanaged.
 
     ``address`` is the address of each replica of a managed cluster; empty means a local Spark.
     """
@@ -205,8 +204,7 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
 
 
 def _address_of(planning: Planning, replica: ClusterReplica, local: str) -> str:
-    """The address to keep while the size may change: a local Spark gets the cores of the new size.
-    """
+    """The address to keep when the size changes; a local Spark gets the cores of the new size."""
     was_local = replica.address == local_address(size_of(planning, replica.size))
     return local if was_local else replica.address
 
@@ -238,8 +236,7 @@ def check_address(address: str) -> None:
 
 
 def size_of(planning: Planning, name: str) -> ClusterSize:
-    """The configured size of that name. Raises `InvalidInput`, which lists the sizes, if unknown.
-    """
+    """The configured size of that name. Raises `InvalidInput`, which lists the known sizes."""
     sizes = CLUSTER_SIZES.required(planning.catalog)
     if name not in sizes:
         raise InvalidInput(

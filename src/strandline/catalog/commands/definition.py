@@ -114,7 +114,7 @@ _MOST_DEFINITIONS, _MOST_SHARED_COLUMNS = 256, 100
 
 
 def generated_key_name(table: str) -> str:
-    """The name of the index of a primary key, where the client gives none."""
+    """The name of the index of a primary key if the client gives none."""
     return table[: MAX_NAME_LENGTH - len(_KEY_SUFFIX)] + _KEY_SUFFIX
 
 

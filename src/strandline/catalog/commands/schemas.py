@@ -279,7 +279,7 @@ def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool =
                 f"Database {schema.name} is not empty. One or more {what} exist. "
                 "Drop them first, or drop the database with CASCADE"
             )
-        assert kind.drop is not None  # users can create nothing else in such a schema
+        assert kind.drop is not None  # users cannot drop the schemas that hold other kinds
         kind.drop(planning, stored.value)
     with planning.entry(
         "drop_schema", schema=schema.name, location=schema.location, database=_shown(database)
@@ -312,8 +312,7 @@ class _Places:
         self._latest: tuple[Objects | None, Map[str, bool]] = None, Map()
 
     def free(self, contents: Contents, name: str) -> Place:
-        """Return an unused place for a new schema. A renamed schema still occupies its old place.
-        """
+        """Return a free place for a new schema. A renamed schema still holds its old place."""
         taken = self._of(contents)
         return next(place for place in places_of_schema(name) if place.text not in taken)
 
