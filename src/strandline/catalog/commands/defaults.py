@@ -3,7 +3,7 @@
 The catalog stores a default as it was written, and the writer of the rows evaluates it. So it must
 mean the same to every writer: a literal of Spark's SQL, or one of a few functions. It is validated
 once, against the type that the column has after the command, by a strict rule: the value of the
-literal must be a value of that type without rounding, truncation or a time zone.
+literal must be a value of that type without rounding, truncation or a time zone conversion.
 
 | type of the column | its literals | its functions |
 | --- | --- | --- |

@@ -187,8 +187,7 @@ def _write(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterDefaultPrivileges:
-    """ALTER DEFAULT PRIVILEGES: what ``grantee`` may do on objects of a kind that are created
-    later.
+    """ALTER DEFAULT PRIVILEGES: what ``grantee`` may do on future objects of a kind.
 
     ``role`` is the role that creates them; None means any. ``schema`` or ``database`` limits where
     they are created; give at most one. With ``revoke``, later objects no longer get the privileges;

@@ -103,8 +103,7 @@ class AlterRole:
     owner: str | None = None
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, and `IllegalChange` for the last superuser while one is needed.
-        """
+        """Raises `ObjectNotFound`, `IllegalChange` for the last superuser while one is needed."""
         old = role_named(planning.catalog, self.name)
         new = altered(old, superuser=self.superuser, inherit=self.inherit, owner=self.owner)
         with planning.entry(
@@ -213,8 +212,7 @@ class GrantRole:
     member: str
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, and `IllegalChange` if it would close a circle of memberships.
-        """
+        """Raises `ObjectNotFound`, `IllegalChange` if memberships would form a circle."""
         catalog = planning.catalog
         role, member = role_named(catalog, self.role), role_named(catalog, self.member)
         if any(group == role.id for group, _ in member.member_of):

@@ -207,8 +207,8 @@ def drop_relation(
 class RenameTable:
     """ALTER TABLE … RENAME TO, also into another schema. For tables and views.
 
-    The indexes of a table stay in its schema. Renaming to the same name changes nothing. The folder
-    of a managed table is renamed when the version is projected.
+    The indexes of a table move with it into the other schema. Renaming to the same name changes
+    nothing. The folder of a managed table is renamed when the version is projected.
     """
 
     schema: str
