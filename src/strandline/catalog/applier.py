@@ -186,7 +186,7 @@ class CatalogApplier:
         late = catalog.version and self.delay
         return add_milliseconds(catalog.time, -self.delay) if late else catalog.time
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Follow the log in a separate thread until `stop`."""

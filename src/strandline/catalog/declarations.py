@@ -325,7 +325,7 @@ declare(
         verbs=(Verb(name="set_configuration", kind="system_configuration", subject="name"),),
         views=(rows.configuration,),
     ),
-    # -- the program's own books -------------------------------------------------------------------
+    # -- the program's own records -----------------------------------------------------------------
     DeclaredKind(collection=TIMESTAMP, is_book=_is_always_book),
     DeclaredKind(
         collection=Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),

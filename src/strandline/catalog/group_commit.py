@@ -232,7 +232,7 @@ class GroupCommit:
                 if request.stage is Stage.SENT:
                     self._finish(request, self._late(request))
 
-    # -- the thread ----------------------------------------------------------------------------
+    # -- the committer thread ------------------------------------------------------------------
 
     def _run(self) -> None:
         answered, seconds = 0, 0.0  # of the last round

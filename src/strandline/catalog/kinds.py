@@ -234,7 +234,7 @@ def delete_with_comment(transaction: CatalogTransaction, kind: str, object_id: i
             transaction.delete("comment", name)
 
 
-# -- what they refer to, and are called ------------------------------------------------------------
+# -- references and names --------------------------------------------------------------------------
 
 
 def referred_kind(of: KindOf, value: Any) -> str | None:

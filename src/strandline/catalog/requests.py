@@ -60,7 +60,7 @@ class Request:
         self.gate.acquire()
         self.applied: tuple[bool, ...] = ()
         self.actions: tuple[tuple[str, Arguments], ...] = ()  # what its version did, for people
-        self.catalog: Catalog | None = None  # that it made, or was validated against
+        self.catalog: Catalog | None = None  # the one it produced, or was validated against
         self.error: BaseException | None = None
 
     def left(self) -> float:

@@ -130,7 +130,7 @@ def declared_verb(name: str) -> Verb:
     return _VERBS[name]
 
 
-# -- in words --------------------------------------------------------------------------------------
+# -- descriptions in words -------------------------------------------------------------------------
 
 _NOT_SHOWN = ("id", "location", "location_given", "instead_of")
 _MOST_ACTIONS = 20

@@ -207,7 +207,7 @@ class Access:
             return False
         return True
 
-    # -- demands -------------------------------------------------------------------------------
+    # -- requirements --------------------------------------------------------------------------
 
     def require(self, privilege: Privilege, subject: Subject | None) -> None:
         """Raise `PermissionDenied` unless the user has all of ``privilege`` on ``subject``."""
@@ -259,7 +259,7 @@ class Access:
                 f"{self.user} or a role that {self.user} is a member of; ask a superuser"
             )
 
-    # -- within --------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------
 
     def _present(self, subject: Subject) -> Any:  # Any: of the same class as the subject
         kind = kind_of(subject).name
@@ -319,7 +319,7 @@ class Access:
         )
 
 
-# -- what a user owns ------------------------------------------------------------------------------
+# -- ownership -------------------------------------------------------------------------------------
 
 
 def owned_kinds() -> Iterator[Kind]:
@@ -355,7 +355,7 @@ def owner_of(kind: Collection, stored: AnyStored) -> str:
     return TEXT.read(reader)
 
 
-# -- what a new object begins with -----------------------------------------------------------------
+# -- default privileges ----------------------------------------------------------------------------
 
 
 def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind

@@ -119,7 +119,7 @@ def of_its_table(case: Case) -> None:
     index = case.old or case.new
     table = case.before.table_by_id(index.table_id)
     if table is None:
-        return  # made with its table, which is checked itself
+        return  # created with its table, which is checked itself
     dropped = None if case.new is not None else case.find("schema", index.schema_id)
     if dropped is None or not case.access.owns(dropped):
         case.access.require_ownership(table)
@@ -224,7 +224,7 @@ def comment(case: Case) -> None:
     kind = note.object_kind.name.lower()
     subject = case.before.get(kind, note.object_id)
     if subject is None and case.after.get(kind, note.object_id) is not None:
-        return  # made in the same entry
+        return  # created in the same entry
     if subject is not None and case.new is None and case.after.get(kind, note.object_id) is None:
         return  # dropped in the same entry
     if note.object_kind is ObjectKind.INDEX and subject is not None:

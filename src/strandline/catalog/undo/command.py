@@ -183,7 +183,7 @@ class Undo:
         back: SchemaDescriptor | None = net.was if net else None
         return back or catalog.schema_by_id(schema_id)
 
-    # -- what stands in the way ----------------------------------------------------------------
+    # -- reasons for a refusal -----------------------------------------------------------------
 
     def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""

@@ -139,7 +139,7 @@ def _stored(kind: str, record: bytes | None) -> AnyStored | None:
     return None if record is None else collection(kind).stored(record)
 
 
-# -- what a refusal says ---------------------------------------------------------------------------
+# -- texts of refusals -----------------------------------------------------------------------------
 
 _SHOWN = 3
 

@@ -280,7 +280,7 @@ def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Upd
         yield from reversed(catalogs.updates(max(first, end - BATCH + 1), end + 1))
 
 
-# -- what a user may know of it --------------------------------------------------------------------
+# -- visibility for a user -------------------------------------------------------------------------
 
 
 def visible_undo(

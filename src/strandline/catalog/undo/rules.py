@@ -35,7 +35,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.privileges import RoleDescriptor
 
-# -- what is undone by a command -------------------------------------------------------------------
+# -- undone by a command ---------------------------------------------------------------------------
 
 
 def set_parameter_back(planning: Planning, now: Any, then: SystemConfiguration | None) -> None:
@@ -44,7 +44,7 @@ def set_parameter_back(planning: Planning, now: Any, then: SystemConfiguration |
     SetConfiguration(name=name, value=None if then is None else then.value).plan(planning)
 
 
-# -- what is the same, and what comes back ---------------------------------------------------------
+# -- equality, and the restored value --------------------------------------------------------------
 
 
 def same_table(left: TableDescriptor, now: TableDescriptor) -> bool:
@@ -115,7 +115,7 @@ def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: boo
     return IndexStatus.REGISTERED
 
 
-# -- what goes with what is put back ---------------------------------------------------------------
+# -- parts that follow a restored object -----------------------------------------------------------
 
 
 def indexes_follow(catalog: Catalog, table: TableDescriptor) -> Iterator[IndexDescriptor]:
@@ -134,7 +134,7 @@ def introspection_follows(
             yield replace(index, owner=replica.owner)
 
 
-# -- what must agree with the rest of the catalog --------------------------------------------------
+# -- agreement with the rest of the catalog --------------------------------------------------------
 
 
 def check_table(planning: Planning, before: TableDescriptor | None, after: Any) -> None:
