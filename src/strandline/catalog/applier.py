@@ -7,7 +7,7 @@ keeps the versions: it requests from the log and the state what comes after its 
 **Fencing.** Opening the catalog fences every node that has it open. A fenced node notices this when
 it applies the log. It drops its in-memory state, joins the newer epoch and continues; its listeners
 begin again from the catalog at that point. The log refused everything that the node was writing
-meanwhile. If the newer holder belongs to another deploy generation, every call raises `Replaced`
+meanwhile. If the newer holder belongs to a newer deploy generation, every call raises `Replaced`
 from then on.
 
 **Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. A
@@ -68,7 +68,7 @@ SKEW = "max_clock_skew_ms"
 DEFAULT_TIMEOUT = 30.0
 ROUND_SECONDS = 0.1
 LONGEST_ROUND_SECONDS = 0.5
-"""The longest wait for new versions before the applier checks for a stop; after a quiet time."""
+"""The longest wait for new versions, reached after a quiet time, before a check for a stop."""
 ROOM_SECONDS = 0.05
 """The time after a commit of this node during which the applier does not read the log."""
 OWN_SECONDS = 1.0
@@ -231,7 +231,8 @@ class CatalogApplier:
                 pause = min(pause * 2, 5.0)
 
     def _leave_room(self) -> None:
-        """Wait while this node commits, because its own commits bring it up to date.
+        """Wait, at most `ROUND_SECONDS`, while this node commits: that brings it up to date by
+        itself.
 
         A look at the log after each commit would find nothing new and would delay the next commit.
         """

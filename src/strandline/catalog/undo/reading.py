@@ -70,11 +70,11 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
 def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     """Return the command that restores a dropped object of that ``kind`` and ``name``.
 
-    The object comes back as it was before the version that dropped it, with everything that was
+    The object comes back as it was before the version that dropped it, with the objects that were
     dropped with it. ``name`` is the name before that version, or a name that the object had within
-    it, written as users write it: ``schema.name`` for objects in a schema, with the schema's name
-    of then or of now. Objects that exist again, and objects that were created and dropped in one
-    version, are skipped. Raises `AlreadyExists` if the name is taken, `ObjectNotFound`,
+    it. It is written as users write it: ``schema.name`` for objects in a schema, with the schema's
+    name of then or of now. Skips objects that exist again, and objects that were created and
+    dropped in one version. Raises `AlreadyExists` if the name is taken, `ObjectNotFound`,
     `InvalidInput`.
     """
     if kind not in restorable():
