@@ -231,8 +231,7 @@ class CatalogApplier:
                 pause = min(pause * 2, 5.0)
 
     def _leave_room(self) -> None:
-        """Wait, at most `ROUND_SECONDS`, while this node commits: that brings it up to date by
-        itself.
+        """Wait, at most `ROUND_SECONDS`, while this node commits and so brings itself up to date.
 
         A look at the log after each commit would find nothing new and would delay the next commit.
         """

@@ -155,9 +155,9 @@ class CatalogManager(CatalogFollower):
     def carry_out(self, effects: Effects) -> None:
         """Carry out the ``effects`` of what this node appends, in the append or after it.
 
-        The effects are there when `execute` returns, unless they failed. Does nothing if versions
-        become active later than they are appended, because the effects must not come before the
-        activation.
+        The effects are there when `execute` returns, unless they failed. Does nothing in a catalog
+        with a delay or a skew, because the effects must not come before the activation of their
+        version.
         """
         if not self.delay and not self.skew:
             self._commits.effects = effects

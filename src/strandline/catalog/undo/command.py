@@ -404,7 +404,7 @@ class _Step:
 
 
 def check_undoable(update: Update) -> None:
-    """Refuse a version that contains no change that can be undone."""
+    """Refuse a silent version, and a version with a change that cannot be undone."""
     if update.silent:
         raise IllegalChange("it holds the catalog's own bookkeeping alone, and no change by a user")
     reasons = [verb_named(entry.verb).why_kept for entry in update.entries]
