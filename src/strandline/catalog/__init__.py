@@ -1,4 +1,4 @@
-"""The versioned catalog: immutable versions, commands, the manager that moves it on."""
+"""The versioned catalog: immutable versions, commands, and the manager that applies them."""
 
 from strandline.catalog import declarations, migrations  # noqa: F401 - declare kinds and steps
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation

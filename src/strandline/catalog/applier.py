@@ -1,27 +1,28 @@
 """Applying the log: how a node learns each version of the catalog.
 
 **Order.** The log delivers each update to every node. The node stores the catalog, then calls its
-listeners and waits for them. `CatalogApplier` keeps the versions, and so is the one owner of how
-far the log was applied: the log and the state are asked for what comes after its latest version.
+listeners and waits for them. Only `CatalogApplier` records how far the log was applied, because it
+keeps the versions: it requests from the log and the state what comes after its latest version.
 
-**Fencing.** Opening the catalog fences every node that has it open. A node that learns of it, when
-it applies the log, drops what it has in memory, joins the newer epoch and goes on; its listeners
-begin again from the catalog of then. What it was writing meanwhile was refused. Where the newer
-holder is of another deploy generation, every call gets `Replaced` from then on.
+**Fencing.** Opening the catalog fences every node that has it open. A fenced node notices this when
+it applies the log. It drops its in-memory state, joins the newer epoch and continues; its listeners
+begin again from the catalog at that point. The log refused everything that the node was writing
+meanwhile. If the newer holder belongs to a newer deploy generation, every call raises `Replaced`
+from then on.
 
 **Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. A
 reader would then read and decode the update itself, although the thread that appended it has it in
-memory. So where the update is large, the reader waits up to a second for it (`own_append`).
+memory. So if the update is large, the reader waits up to a second for that thread (`own_append`).
 
-**Large updates of a child process.** A child process of a node that is about to append a large
-update announces it (``announce``). The node decodes it, applies it to its latest version, and sets
-it aside before the child appends (`expect`). When the log then has that very update, told by its
-id, it takes the time of a look-up to apply, and no reader of the present waits for the decoding.
-Where another version came first, what was set aside is dropped.
+**Large updates of a child process.** A child process of a node announces a large update before it
+appends it (``announce``). The node decodes the update, applies it to its latest version, and sets
+the result aside before the child appends (`expect`). If the log then has that same update, by its
+id, applying it costs one lookup, and no reader of the present waits for the decoding. If another
+version came first, the node drops the prepared result.
 
-What must stay true: versions are applied once, in order, by the thread that has the apply lock; a
-listener sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is
-counted and reported, and does not stop the others.
+What must stay true: versions are applied once, in order, by the thread that holds the apply lock; a
+listener sees a version only after `CatalogFollower.catalog` can return it; the failure of a
+listener is counted and logged, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -67,33 +68,33 @@ SKEW = "max_clock_skew_ms"
 DEFAULT_TIMEOUT = 30.0
 ROUND_SECONDS = 0.1
 LONGEST_ROUND_SECONDS = 0.5
-"""How long the applier waits for news before it looks whether it is to stop; after long quiet."""
+"""The longest wait for new versions, reached after a quiet time, before a check for a stop."""
 ROOM_SECONDS = 0.05
-"""How long after a commit of this node the applier leaves the log alone."""
+"""The time after a commit of this node during which the applier does not read the log."""
 OWN_SECONDS = 1.0
-"""How long a reader waits for a large update of this node."""
+"""The longest time that a reader waits for a large update of this node."""
 AHEAD_MS = 1000
-"""How far ahead a time may be without a warning where nothing depends on the clocks."""
+"""The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
 _STOPPING = "this node is stopping; ask another one, or again when it is back"
 
 
 Announce = Callable[[bytes], None]
-"""Gives the record of a large update to the node of this child; returns when it may be appended."""
+"""Sends the record of a large update to the parent node; returns when it may be appended."""
 JoinAnew = Callable[[DurableCatalogState], DurableCatalogState]
-"""Gives a state of the newer epoch in place of a fenced one; `joined_anew` says how."""
+"""Returns a state of the newer epoch in place of a fenced one; see `joined_anew`."""
 
 
 def patience(timeout: float) -> float:
-    """What locks take as a time-out: not below 0, which means for ever, and not too much."""
+    """``timeout`` limited to what locks accept: not too large, nor negative (which is for ever)."""
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
 class LogTime:
-    """Moves the clock past the times of the log, and warns where this machine's clock is wrong.
+    """Moves the clock past the times of the log, and warns if this machine's clock is wrong.
 
-    With a delay, what a reader of the present gets is fresh only while all clocks agree within
-    the skew, which is ``allowed_ms``. It is None where nothing depends on the clocks.
+    With a delay, reads of the present are fresh only while all clocks agree within the skew, which
+    is ``allowed_ms``. ``allowed_ms`` is None if nothing depends on the clocks.
     """
 
     def __init__(self, clock: HybridClock, *, allowed_ms: int | None) -> None:
@@ -104,7 +105,7 @@ class LogTime:
         self.times_ahead = 0
 
     def hear(self, at: Timestamp) -> None:
-        """Move the clock past ``at``. Warns once as long as the times are too far ahead."""
+        """Move the clock past ``at``. Warns once while the times stay too far ahead."""
         if at == self._heard:  # the versions of a group have one time
             return
         self._heard = at
@@ -126,7 +127,7 @@ class LogTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OwnAppend:
-    """A large append of this node that is under way; where the log ends if it is taken."""
+    """A large append of this node in progress. ``upper`` is the log's upper if it succeeds."""
 
     thread: int
     upper: int
@@ -162,13 +163,14 @@ class CatalogApplier:
         self._applier_failures = 0
         self._joined_anew = 0
         self._applier_failure: str | None = None  # of its last round, without its frames
-        self._own_commit = float("-inf")  # when this node last applied what it had appended
+        self._own_commit = float("-inf")  # when this node last applied its own append
         self._history = self._recovered(state)
-        # Where the log began, and the version after the last that every listener was called for.
+        # `since`: where the log began. `upper`: the version after the last one for which every
+        # listener was called.
         self._seen = Frontier(self._history.earliest.version, self._history.latest.version + 1)
 
     def _recovered(self, state: DurableCatalogState) -> History:
-        """Every version that a state which was just opened or joined has read."""
+        """Every version that a newly opened or joined state has read."""
         history = History(*map(self._activated, state.take_recovered()))
         self._log_time.hear(self._given(history.latest))
         return history
@@ -180,22 +182,23 @@ class CatalogApplier:
         return Catalog(applied.version, active, applied.contents)
 
     def _given(self, catalog: Catalog) -> Timestamp:
-        """The time that the log gave to a version; it is active `delay` later."""
+        """The time that the log gave to a version, which becomes active `delay` later."""
         late = catalog.version and self.delay
         return add_milliseconds(catalog.time, -self.delay) if late else catalog.time
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Follow the log in a thread of its own until `stop`."""
+        """Follow the log in a separate thread until `stop`."""
         self.sync()
         self._applier = threading.Thread(target=self._follow, name="catalog-applier", daemon=True)
         self._applier.start()
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        """Stop following; pending and later calls get `Stopping`. Reads from memory go on.
+        """Stop following. Pending and later calls get `Stopping`. Reads from memory still work.
 
-        ``wake`` ends the wait for news, which takes up to `LONGEST_ROUND_SECONDS` otherwise.
+        ``wake`` ends the wait for new versions, which otherwise takes up to
+        `LONGEST_ROUND_SECONDS`.
         """
         self._stop.set()
         self._complete_awaited()
@@ -228,9 +231,9 @@ class CatalogApplier:
                 pause = min(pause * 2, 5.0)
 
     def _leave_room(self) -> None:
-        """Look less often while this node commits: its commits bring it up to date by themselves.
+        """Wait, at most `ROUND_SECONDS`, while this node commits and so brings itself up to date.
 
-        Each look after a commit would find nothing new, and take the time of the next commit.
+        A look at the log after each commit would find nothing new and would delay the next commit.
         """
         latest_end = time.monotonic() + ROUND_SECONDS
         while (now := time.monotonic()) < (end := min(self._own_commit + ROOM_SECONDS, latest_end)):
@@ -246,12 +249,15 @@ class CatalogApplier:
         self._state.log.check()
 
     def lag(self) -> int:
-        """How many versions of the log are not applied here. Raises what the store raises."""
+        """The number of versions in the log that are not applied here.
+
+        Raises what the store raises.
+        """
         applied = self._history.latest.version
         return max(0, self._state.log.frontier().upper - 1 - applied)
 
     def check_applier(self) -> None:
-        """Raises `Unavailable` where new versions are not being applied here, with the reason."""
+        """Raise `Unavailable` with the reason if new versions are not being applied here."""
         self._check_running()
         if self._applier is None or not self._applier.is_alive():
             raise Unavailable("the thread that applies new versions of the catalog does not run")
@@ -261,9 +267,9 @@ class CatalogApplier:
     def subscribe(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
         """Call ``listener`` for each version applied from now on.
 
-        ``on_reset`` is called with the catalog to begin again from, in place of ``listener``, where
-        versions were trimmed before this node had applied them. Without it, the listener must not
-        depend on hearing of every version.
+        If versions were trimmed before this node applied them, ``on_reset`` is called instead, with
+        the catalog to begin again from. A listener without ``on_reset`` must not depend on seeing
+        every version.
         """
         with self._applying:
             self._listeners.add(listener, on_reset=on_reset)
@@ -271,7 +277,7 @@ class CatalogApplier:
     # -- apply ---------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Apply the log up to its head as it is now. Raises `Replaced`, `WrongEnvironment`."""
+        """Apply the log up to its present head. Raises `Replaced`, `WrongEnvironment`."""
         with self._applying:
             self._await_own()
             try:
@@ -280,14 +286,14 @@ class CatalogApplier:
                 self._begin_anew()
                 frontier = self._apply_all()
             if self._listeners.calling:
-                return  # a listener reads; its version is not through yet
+                return  # a listener reads; its version is not complete yet
             self._listeners.call()  # for what an interrupt left pending
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
         self._complete_awaited()
 
     @contextmanager
     def own_append(self, transactions: Sequence[CatalogTransaction]) -> Iterator[None]:
-        """The calling thread commits ``transactions`` in the block, and calls `apply_own`."""
+        """In the block, the calling thread commits ``transactions`` and calls `apply_own`."""
         changes = sum(
             len(entry.changes) for transaction in transactions for entry in transaction.entries
         )
@@ -306,14 +312,14 @@ class CatalogApplier:
                 self._own_applied.notify_all()
 
     def expect(self, record: bytes) -> None:
-        """Set aside the update in ``record``, which a child process is about to append."""
+        """Prepare the update in ``record``, which a child process is about to append."""
         self.sync()
         latest, update = self._history.latest, decode(record, Update)
         if update.version == latest.version + 1:
             self._expected = ExpectedUpdate(latest, update)
 
     def _apply_expected(self) -> bool:
-        """Apply what was set aside, if it is what the log has behind the latest version."""
+        """Apply the expected update if it is the next one in the log. Return whether it was."""
         expected, latest = self._expected, self._history.latest
         if expected is None:
             return False
@@ -329,9 +335,9 @@ class CatalogApplier:
         return True
 
     def _await_own(self) -> None:
-        """Wait while the log ends with what another thread of this node has appended.
+        """Wait while another thread of this node applies its large append at the end of the log.
 
-        Releases the lock meanwhile, so a listener, which is called under it, never waits.
+        The wait releases the lock, so a listener, which is called with the lock held, never waits.
         """
         own, end = self._own_append, time.monotonic() + OWN_SECONDS
         if own is None or own.thread == threading.get_ident() or self._listeners.calling:
@@ -341,7 +347,7 @@ class CatalogApplier:
                 return
 
     def _apply_all(self) -> Frontier:
-        """Apply the log up to its head, and return where that is. Raises `Fenced`."""
+        """Apply the log up to its head, and return its frontier. Raises `Fenced`."""
         frontier = self._state.log.frontier()
         while self._history.latest.version + 1 < frontier.upper:
             if not self._apply_expected():
@@ -351,7 +357,7 @@ class CatalogApplier:
         return frontier
 
     def _begin_anew(self) -> None:
-        """Drop what is in memory, and join the epoch that has fenced this node."""
+        """Drop the in-memory state, and join the epoch that has fenced this node."""
         lost_token = self._state.token
         state = self._join_anew(self._state)
         logger.warning(
@@ -369,13 +375,13 @@ class CatalogApplier:
 
     @property
     def state(self) -> DurableCatalogState:
-        """What this node writes with now; another one once it has joined a newer epoch."""
+        """The durable state that this node writes with; a new one after it joins a newer epoch."""
         return self._state
 
     def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
-        """Apply updates that this node has just appended behind its latest version.
+        """Apply updates that this node has just appended after its latest version.
 
-        Returns their catalogs. Some may have been applied already, as read from the log.
+        Returns their catalogs. Some may already have been applied, by a reader of the log.
         """
         catalogs = []
         self._own_commit = time.monotonic()
@@ -393,7 +399,7 @@ class CatalogApplier:
         return catalogs
 
     def _complete_awaited(self) -> None:
-        """Complete the futures of `ready` whose version is through, or all of them at the end."""
+        """Complete the futures of versions that all listeners have seen; fail the rest on stop."""
         self._awaited.complete(self._seen.upper, self._history.at_version)
         if self._stop.is_set():
             self._awaited.end(Stopping(_STOPPING))
@@ -403,7 +409,7 @@ class CatalogApplier:
         try:
             updates = self._state.updates_after(latest)
         except TrimmedAway as gone:
-            # Nothing of the catalog is lost, but the listeners never hear of what was in between.
+            # The catalog is complete, but the listeners never see the versions in between.
             logger.warning("%s", gone)
             self._history = History(self._activated(self._state.start()))
             self._log_time.hear(self._given(self._history.latest))
@@ -421,13 +427,16 @@ class CatalogApplier:
             if change.old is None:
                 continue
             replaced = before.contents.get(change.kind, change.key)
-            if replaced is not None:  # few look at the past, and it should cost its bytes alone
+            if replaced is not None:  # few read the past: keep only its bytes
                 replaced.forget()
         self._log_time.hear(applied.time)
         self._listeners.call(AppliedVersion(applied.update, before, catalog))
 
     def catalog_ready(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
-        """Wait until ``version`` is applied here and its listeners have returned."""
+        """Wait until ``version`` is applied here and its listeners have returned.
+
+        Return its catalog. Raises `DeadlineExceeded` after ``timeout`` seconds.
+        """
         future = self.ready(version)
         try:
             return future.result(timeout=patience(timeout))
@@ -436,9 +445,9 @@ class CatalogApplier:
             raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s") from None
 
     def ready(self, version: int) -> Future[Catalog]:
-        """A future of `catalog_ready`; on an event loop, ``await asyncio.wrap_future`` of it.
+        """A future for `catalog_ready`; on an event loop, ``await asyncio.wrap_future`` it.
 
-        Ends with `Stopping` when this node stops before.
+        Fails with `Stopping` if this node stops first.
         """
         future = self._awaited.add(version)
         self._complete_awaited()

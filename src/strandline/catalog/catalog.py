@@ -1,10 +1,10 @@
-"""`Catalog`: what the world of schemas, tables, zones, roles and all else was at one version.
+"""`Catalog`: all schemas, tables, zones, roles and other objects at one version.
 
-An immutable value. Looking something up never blocks and never fails: what is not there is None,
-and a list of what is not there is empty. Names are found without regard to case, as in Spark.
+A catalog is immutable. A lookup never blocks and never fails: it returns None for a missing object
+and an empty list for the children of a missing object. Names are not case-sensitive, as in Spark.
 
-Every look-up goes through an index that the contents maintain (by id, by name in a namespace, by
-table for indexes), so it costs the size of its answer and not that of the catalog.
+Every lookup uses an index that the contents maintain (by id, by name in a namespace, by table for
+indexes). Its cost depends on the size of the result, not on the size of the catalog.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from strandline.model.privileges import ObjectKind, RoleDescriptor
 from strandline.wire.stored import AnyStored
 
 Relation = TableDescriptor | ViewDescriptor
-"""What a client can read under a name in a schema and change with DDL."""
+"""A relation that a client can read by name in a schema and change with DDL."""
 
 Occupant = TableDescriptor | ViewDescriptor | SystemViewDescriptor | IndexDescriptor
-"""What can hold a name among the tables of a schema."""
+"""An object that can occupy a name in the relation namespace of a schema."""
 
 DEFAULT_DATABASE = "hive"
-"""The database that Hive 2 clients see. Hive 3 and later call its name that too."""
+"""The database that Hive 2 clients see. Hive 3 and later use this name for it too."""
 
 DEFAULT_ZONE_NAME = "default"
 """The default zone of a catalog whose configuration names none."""
@@ -54,7 +54,7 @@ SYSTEM_SCHEMA = "system"
 """The schema of the catalog's own views (`strandline.catalog.system_views`)."""
 
 RESERVED_SCHEMAS = frozenset({SYSTEM_SCHEMA, "information_schema"})
-"""Schemas of the catalog itself; ``information_schema`` is kept free for SQL's own."""
+"""Schemas of the catalog itself; ``information_schema`` is reserved for the one of SQL."""
 
 D = TypeVar("D")
 
@@ -63,7 +63,7 @@ _RELATIONS = frozenset({"table", "view"})
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Version ``version``, active from ``time`` on."""
+    """The catalog at ``version``, which is active from ``time`` on."""
 
     version: int
     time: Timestamp
@@ -72,15 +72,16 @@ class Catalog:
     # -- any kind ------------------------------------------------------------------------------
 
     def get(self, kind: str, key: int | str) -> Any:  # Any: the descriptor of that kind
-        """The object of ``kind`` with that id, or that name where the kind is keyed by name."""
+        """The object of ``kind`` with that id (or name, if the kind is keyed by name), or None."""
         stored = self.contents.get(kind, _key(key))
         return None if stored is None else stored.value
 
     def updated(self, what: object, key: int | str | None = None) -> Timestamp | None:
-        """When the object was last changed, in the log's time; None if it is not in this version.
+        """When the object was last changed, in the log's time, or None if it does not exist.
 
-        ``what`` is a descriptor, or a kind with the object's id or name as ``key``. A table that is
-        made or changed does not move its schema: it is no part of the schema's own record.
+        ``what`` is a descriptor, or a kind with the object's id or name as ``key``. Creating or
+        changing a table does not update its schema, because the schema's record does not contain
+        the table.
         """
         if isinstance(what, str) and key is not None:
             stored = self.contents.get(what, _key(key))
@@ -95,7 +96,7 @@ class Catalog:
         return None if reference is None else self.contents.get(*reference)
 
     def _in(self, scope: str, parent: int) -> list[Any]:  # Any: descriptors of the scope's kinds
-        """Everything named in a namespace, by name."""
+        """Every object in a namespace, sorted by name."""
         references = self.contents.names(Namespace(scope, parent)).values()
         return sorted((self._at(reference) for reference in references), key=lambda d: d.name)
 
@@ -113,11 +114,11 @@ class Catalog:
         return None if stored is None else stored.value
 
     def databases(self) -> list[DatabaseDescriptor]:
-        """Every database, by name."""
+        """Every database, sorted by name."""
         return self._all("database")
 
     def schema(self, name: str, *, database: str = DEFAULT_DATABASE) -> SchemaDescriptor | None:
-        """The schema of that name in a database, by default the default one."""
+        """The schema of that name in ``database``, or None."""
         parent = self.contents.find(Namespace("database", 0), database)
         if parent is None:
             return None
@@ -128,32 +129,32 @@ class Catalog:
         return _typed(SchemaDescriptor, self.get("schema", schema_id))
 
     def schemas(self, *, database: str = DEFAULT_DATABASE) -> list[SchemaDescriptor]:
-        """Every schema of a database, by name."""
+        """Every schema of a database, sorted by name."""
         parent = self.contents.find(Namespace("database", 0), database)
         return [] if parent is None else self._in("schema", int.from_bytes(parent.key, "big"))
 
     def all_schemas(self) -> list[SchemaDescriptor]:
-        """Every schema of every database, by name."""
+        """Every schema of every database, sorted by name."""
         return self._all("schema")
 
     def schema_names(self) -> list[str]:
-        """The names of the schemas of the default database, in order."""
+        """The names of the schemas of the default database, sorted."""
         return [schema.name for schema in self.schemas()]
 
     # -- tables and views ----------------------------------------------------------------------
 
     def occupant(self, schema_id: int, name: str) -> Occupant | None:
-        """What holds ``name`` among the tables of a schema: also a system view or alive index."""
+        """The table, view, system view or alive index of that name in a schema, or None."""
         stored = self._named("relation", schema_id, name)
         return None if stored is None else stored.value
 
     def relation(self, schema: str, name: str) -> Relation | None:
-        """The table or view of that name."""
+        """The table or view of that name, or None."""
         parent = self.schema(schema)
         return None if parent is None else self.relation_in(parent.id, name)
 
     def relation_in(self, schema_id: int, name: str) -> Relation | None:
-        """The table or view of that name in the schema with that id."""
+        """The table or view of that name in the schema with that id, or None."""
         reference = self.contents.find(Namespace("relation", schema_id), name)
         if reference is None or reference.kind not in _RELATIONS:
             return None
@@ -161,44 +162,44 @@ class Catalog:
         return relation
 
     def table(self, schema: str, name: str) -> TableDescriptor | None:
-        """The table of that name; None also where the name is a view's."""
+        """The table of that name, or None (also if a view has the name)."""
         return _typed(TableDescriptor, self.relation(schema, name))
 
     def view(self, schema: str, name: str) -> ViewDescriptor | None:
-        """The view of that name; None also where the name is a table's."""
+        """The view of that name, or None (also if a table has the name)."""
         return _typed(ViewDescriptor, self.relation(schema, name))
 
     def table_by_id(self, table_id: int) -> TableDescriptor | None:
-        """The table with that id, whatever its name is in this version."""
+        """The table with that id, or None."""
         return _typed(TableDescriptor, self.get("table", table_id))
 
     def tables(self) -> Iterator[TableDescriptor]:
-        """Every table, in no order."""
+        """Every table, in no particular order."""
         return (stored.value for stored in self.contents.objects("table"))
 
     def table_ids(self) -> Iterator[int]:
-        """The id of every table, in no order. No table is decoded for it."""
+        """The id of every table, in no particular order. Does not decode the tables."""
         return (stored.id for stored in self.contents.objects("table"))
 
     def table_count(self) -> int:
-        """How many tables there are."""
+        """The number of tables."""
         return self.contents.count("table")
 
     def relation_names(self, schema: str) -> list[str]:
-        """The names of all tables and views of ``schema``, in order; none where it is missing."""
+        """The names of all tables and views of ``schema``, sorted; empty if it does not exist."""
         parent = self.schema(schema)
         if parent is None:
             return []
         return sorted(stored.name for stored in self._stored_relations(parent.id, _RELATIONS))
 
     def tables_of(self, schema: str) -> list[TableDescriptor]:
-        """The tables of ``schema``, by name; none where it is missing."""
+        """The tables of ``schema``, sorted by name; empty if it does not exist."""
         parent = self.schema(schema)
         tables = () if parent is None else self._stored_relations(parent.id, ("table",))
         return sorted((stored.value for stored in tables), key=lambda table: table.name)
 
     def _stored_relations(self, schema_id: int, kinds: Collection[str]) -> Iterator[AnyStored]:
-        """What a schema has of some kinds of relations, in no order."""
+        """The relations of a schema that are of ``kinds``, in no particular order."""
         names = self.contents.names(Namespace("relation", schema_id))
         relations = (reference for reference in names.values() if reference.kind in kinds)
         objects = (self.contents.get(*reference) for reference in relations)
@@ -210,7 +211,7 @@ class Catalog:
         return _typed(SystemViewDescriptor, occupant)
 
     def system_views(self) -> list[SystemViewDescriptor]:
-        """Every system view, by name."""
+        """Every system view, sorted by name."""
         return self._all("system_view")
 
     def qualified_name(self, relation: Occupant) -> str:
@@ -221,17 +222,17 @@ class Catalog:
     # -- indexes -------------------------------------------------------------------------------
 
     def index(self, index_id: int) -> IndexDescriptor | None:
-        """The index with that id, whatever its status is."""
+        """The index with that id, whatever its status, or None."""
         return _typed(IndexDescriptor, self.get("index", index_id))
 
     def alive_index(self, schema: str, name: str) -> IndexDescriptor | None:
-        """The index of that name; a stopping one has no name any more."""
+        """The alive index of that name, or None. A stopping index no longer holds its name."""
         parent = self.schema(schema)
         occupant = None if parent is None else self.occupant(parent.id, name)
         return _typed(IndexDescriptor, occupant)
 
     def indexes(self, table_id: int) -> list[IndexDescriptor]:
-        """The indexes of a table, of every status, by id."""
+        """The indexes of a table, whatever their status, sorted by id."""
         keys = self.contents.group("index", table_id)
         return [self._at(Reference("index", key)) for key in keys]
 
@@ -243,7 +244,7 @@ class Catalog:
         return None if stored is None else stored.value
 
     def functions(self, schema: str) -> list[FunctionDescriptor]:
-        """The functions of ``schema``, by name; none where it is missing."""
+        """The functions of ``schema``, sorted by name; empty if it does not exist."""
         parent = self.schema(schema)
         return [] if parent is None else self._in("function", parent.id)
 
@@ -257,11 +258,11 @@ class Catalog:
         return None if stored is None else stored.value
 
     def zones(self) -> list[ZoneDescriptor]:
-        """Every zone, by name."""
+        """Every zone, sorted by name."""
         return self._all("zone")
 
     def default_zone(self) -> ZoneDescriptor | None:
-        """The zone of tables that name none; None only in the empty catalog."""
+        """The zone of tables that name no zone; None only in the empty catalog."""
         entry = self.get("config", DEFAULT_ZONE_CONFIG)
         return self.zone_named(DEFAULT_ZONE_NAME) if entry is None else self.zone(int(entry.value))
 
@@ -275,7 +276,7 @@ class Catalog:
         return _typed(RoleDescriptor, self.get("role", role_id))
 
     def roles(self) -> list[RoleDescriptor]:
-        """Every role, by name."""
+        """Every role, sorted by name."""
         return self._all("role")
 
     def cluster(self, name: str) -> ClusterDescriptor | None:
@@ -283,26 +284,26 @@ class Catalog:
         return None if stored is None else stored.value
 
     def clusters(self) -> list[ClusterDescriptor]:
-        """Every cluster, by name."""
+        """Every cluster, sorted by name."""
         return self._all("cluster")
 
     def replicas(self, cluster_id: int) -> list[ClusterReplica]:
-        """The replicas of a cluster, by name."""
+        """The replicas of a cluster, sorted by name."""
         return self._in("cluster_replica", cluster_id)
 
     def introspection_indexes(self, replica_id: int) -> list[IntrospectionIndex]:
-        """Where one can look into a replica, by name."""
+        """The introspection indexes of a replica, sorted by name."""
         return self._in("introspection_index", replica_id)
 
     # -- the catalog's own state ---------------------------------------------------------------
 
     def configuration(self, name: str) -> str | None:
-        """The parameter as it was set, in text; None where it has its default."""
+        """The text that the parameter was set to, or None if it was not set."""
         entry = self.get("system_configuration", name)
         return None if entry is None else str(entry.value)
 
     def comment(self, kind: ObjectKind, object_id: int) -> str | None:
-        """The comment on an object that has no place for it of its own."""
+        """The comment on an object whose own record has no comment field, or None."""
         entry: Comment | None = self.get("comment", comment_name(kind, object_id))
         return None if entry is None else entry.text
 
@@ -313,12 +314,12 @@ def is_reserved(name: str) -> bool:
 
 
 def _key(key: int | str) -> bytes:
-    """The stored key. A number that no id can be, as clients may send it, has a key of nothing."""
+    """The stored key. Clients may send a number that cannot be an id; its key matches no object."""
     if isinstance(key, str):
         return key.encode()
     return id_key(key) if 0 <= key < 1 << (8 * KEY_BYTES) else b""
 
 
 def _typed(of: type[D], value: object) -> D | None:
-    """``value`` if it is one ``of`` that class, else None."""
+    """``value`` if it is an instance of that class, else None."""
     return value if isinstance(value, of) else None

@@ -1,19 +1,19 @@
-"""The parameters of the whole catalog: what can be set, to what, and what it means.
+"""The parameters of the whole catalog: their names, values and meaning.
 
-A parameter is declared once, here. People set it with one command (`SetConfiguration`), which is a
-version like any other: every node has the value as soon as it has the version, and the history
-says who set it. What is stored is the text as it was written; what is not stored has its default.
-So a default can change with a release, and what an operator set stays.
+Each parameter is declared once, here. Users set it with one command (`SetConfiguration`), which
+creates a version like any other command. So every node has the value as soon as it has the version,
+and the history says who set it. The catalog stores the text as it was written. A parameter that is
+not stored has its default. So a release can change a default without changing what an operator has
+set.
 
-Some parameters are also settings of a process (`strandline.config.Settings`), where they have been
-from the first release on. There is one truth: **a value in the catalog wins**, on every node and
-at once; the process's setting is what holds as long as the catalog has none. Such a parameter has
-no default of its own here.
+Some parameters are also settings of a process (`strandline.config.Settings`), as they have been
+since the first release. **A value in the catalog wins**, on every node and at once. The process's
+setting applies only while the catalog has no value. Such a parameter has no default here.
 
-What must stay true: whatever is stored can be read. A text that does not parse is refused when it
-is set; the reading of a text that was stored once never becomes stricter, because an old catalog
+What must stay true: every stored value can be read. A text that does not parse is refused when it
+is set. The parser of a text that was ever stored never becomes stricter, because an old catalog
 must open. Rejected: values of several types in the log (a number and its text would be two
-spellings of one value), and parameters that only a restart applies.
+spellings of one value), and parameters that take effect only after a restart.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _COUNT = re.compile(r"[0-9]{1,18}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,8}[kmgt]", re.IGNORECASE)
 _SWITCH = {"true": True, "on": True, "false": False, "off": False}
 MAX_DURATION_MS = 100 * 366 * 86_400_000
-"""A hundred years: longer is a mistake in the unit."""
+"""A hundred years. A longer duration is a mistake in the unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """What one replica of a cluster has: cores, and memory in Spark's spelling (``4g``)."""
+    """The resources of one replica of a cluster: cores, and memory in Spark's spelling (``4g``)."""
 
     cores: int
     memory: str
@@ -57,9 +57,10 @@ class ClusterSize:
 
 @dataclass(frozen=True, slots=True)
 class Parameter(Generic[T]):
-    """One parameter. ``default`` None: the setting of each node's process holds instead.
+    """One parameter. If ``default`` is None, the setting of each node's process applies instead.
 
-    ``type`` is for people; ``parse`` gives the value of a text, or None if it is none.
+    ``type`` is a description for people. ``parse`` returns the value of a text, or None if the text
+    is invalid.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Parameter(Generic[T]):
     doc: str
 
     def read(self, text: str) -> T:
-        """The value that ``text`` spells. Raises `InvalidInput` that says what would be right."""
+        """The value of ``text``. Raises `InvalidInput`, which says what is allowed."""
         value = self.parse(text.strip())
         if value is None:
             raise InvalidInput(
@@ -78,13 +79,13 @@ class Parameter(Generic[T]):
         return value
 
     def value(self, catalog: Catalog) -> T | None:
-        """What holds in ``catalog``; None where that is up to each process."""
+        """The value in ``catalog``, or None if the setting of each process applies."""
         text = catalog.configuration(self.name)
         text = self.default if text is None else text
         return None if text is None else self.read(text)
 
     def required(self, catalog: Catalog) -> T:
-        """What holds in ``catalog``, of a parameter that has a default."""
+        """The value in ``catalog`` of a parameter that has a default."""
         value = self.value(catalog)
         if value is None:
             raise InvalidInput(f"configuration parameter {self.name} has no value")
@@ -100,7 +101,7 @@ def _switch(text: str) -> bool | None:
 
 
 def _duration(text: str) -> int | None:
-    """Milliseconds. A bare number is in milliseconds."""
+    """The duration in milliseconds, or None. A number without a unit is in milliseconds."""
     match = _DURATION.fullmatch(text.lower())
     factor = _UNITS.get(match[2] or "ms") if match else None
     if match is None or factor is None:
@@ -183,11 +184,11 @@ PARAMETERS: Mapping[str, Parameter[Any]] = {  # Any: each has a value type of it
         METADATA_STALENESS,
     )
 }
-"""Every parameter, by its name."""
+"""Every parameter, by name."""
 
 
 def parameter(name: str) -> Parameter[Any]:  # Any: see `PARAMETERS`
-    """The parameter of that name. Raises `InvalidInput` that lists those that there are."""
+    """The parameter of that name. Raises `InvalidInput`, which lists the known ones, if unknown."""
     try:
         return PARAMETERS[name.strip().lower()]
     except KeyError:

@@ -1,6 +1,6 @@
-"""The declarations of all kinds of objects, in the order in which people are shown them.
+"""The declarations of all kinds of objects, in the order in which they are shown to users.
 
-See `strandline.catalog.declared_kinds` for what each column means.
+See `strandline.catalog.declared_kinds` for the meaning of each argument.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from strandline.model.privileges import (
 
 
 def _nothing_follows(planning: Planning, value: Any) -> None:
-    """An owner is set, and that is all."""
+    """Do nothing more after the owner is set."""
 
 
 def _schema_is_built_in(_: Catalog, schema: SchemaDescriptor) -> bool:
@@ -86,7 +86,7 @@ def _system_privilege_called(catalog: Catalog, value: SystemPrivilege) -> str:
 
 
 def _default_privilege_called(catalog: Catalog, value: DefaultPrivilege) -> str:
-    """``of analysts on tables in schema shop made by etl``."""
+    """For example ``of analysts on tables in schema shop made by etl``."""
     called = f"of {name_of(catalog, 'role', value.grantee)} on {spoken(value.object_kind.name)}s"
     for kind, object_id in (("database", value.database), ("schema", value.schema)):
         called += f" in {kind} {name_of(catalog, kind, object_id)}" if object_id else ""
@@ -249,7 +249,7 @@ declare(
         rule=rules.role,
         drop=drop_role,
         undo=Undoing(check=undo.check_role),
-        # The role that they change is the member, and they are said to be about the group.
+        # These verbs change the member role, and their entries are about the group.
         verbs=(Verb(name="grant_role", subject="role"), Verb(name="revoke_role", subject="role")),
         views=(rows.roles, rows.role_members),
     ),
@@ -325,7 +325,7 @@ declare(
         verbs=(Verb(name="set_configuration", kind="system_configuration", subject="name"),),
         views=(rows.configuration,),
     ),
-    # -- the program's own books -------------------------------------------------------------------
+    # -- the program's own records -----------------------------------------------------------------
     DeclaredKind(collection=TIMESTAMP, is_book=_is_always_book),
     DeclaredKind(
         collection=Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),

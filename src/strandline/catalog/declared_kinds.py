@@ -1,11 +1,11 @@
-"""What the catalog does with objects of each kind: who may change them, how they go and come back.
+"""What the catalog does with objects of each kind: privileges, drop, undo, owners, system views.
 
-`DeclaredKind` adds this to `Kind`, for the modules that do it: the judgement of privileges, undo,
-the commands that drop a schema or set an owner, and the system views.
+`DeclaredKind` adds this to `Kind`, for the modules that do it: the check of privileges, undo, the
+commands that drop a schema or set an owner, and the system views.
 
-Rejected: a registry for each of these aspects (eleven places for one kind, and a forgotten one is
-found by a user), and a base class of all descriptors (they are values, and their formats are frozen
-without the rest).
+Rejected: a registry for each of these aspects (eleven places for one kind, and a user would find
+the forgotten one), and a base class of all descriptors (they are values, and their formats are
+frozen without the rest).
 """
 
 from __future__ import annotations
@@ -34,21 +34,24 @@ def _nothing_follows(catalog: Catalog, value: Any) -> Iterator[Any]:
 
 
 def _always_agrees(planning: Planning, before: Any, after: Any) -> None:
-    """There is nothing that it must agree with."""
+    """Accept any change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undoing:
-    """How a change of an object is taken back. By default its old bytes are put back.
+    """How a change of an object is undone. By default its old bytes are put back.
 
-    ``set_back(planning, now, then)`` does it by a command instead. What ``goes_first`` is needed by
-    nothing that is put back and might stand in its way. ``same(left, now)`` is whether two values
-    say the same to people. ``comes_back(then, now, net, whole)`` is what to put in the place of
-    ``now`` so that it is as ``then``: ``net`` is what the version did to it, and ``whole`` what it
-    did to the object that it is part of. ``following`` gives the parts that must be where the
-    object is, as they should be. ``check(planning, before, after)`` refuses what does not fit the
-    rest of the catalog. ``by_name`` is whether `undrop` finds it. ``why_kept`` is the reason why a
-    version that changed one cannot be undone.
+    * ``set_back(planning, now, then)`` uses a command instead.
+    * ``goes_first``: an object that the version created is dropped before anything is put back. No
+      restored object can need it, and it might be in the way of one.
+    * ``same(left, now)``: whether two values look the same to users.
+    * ``comes_back(then, now, net, whole)`` returns the value to put in place of ``now`` to restore
+      ``then``. ``net`` is the net effect of the version on the object, and ``whole`` that on the
+      object that it is part of.
+    * ``following`` returns the parts that must move with the object, as they should be.
+    * ``check(planning, before, after)`` refuses a value that does not fit the rest of the catalog.
+    * ``by_name``: whether `undrop` finds the object by name.
+    * ``why_kept``: the reason why a version that changed such an object cannot be undone, or None.
     """
 
     set_back: Callable[[Planning, Any, Any], None] | None = None
@@ -63,13 +66,16 @@ class Undoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredKind(Kind):
-    """A kind, and what is done with objects of it.
+    """A kind, and what the catalog does with objects of it.
 
-    ``drop(planning, value)`` removes an object with what goes with it, by the rules and the entries
-    of its command, as where its schema is dropped or the version that made it is undone; without it
-    an object is just deleted. ``rule`` refuses a change that a user may not make; without one, only
-    superusers may. ``after_owner(planning, value)`` does what follows where an owner is set; None
-    where none can be. ``views`` are the system views that list the objects.
+    * ``drop(planning, value)`` removes an object and its dependents, by the rules and with the
+      entries of its command. It is called when the schema of the object is dropped, or the version
+      that created it is undone. If it is None, the object is just deleted.
+    * ``rule`` refuses a change that a user may not make. If it is None, only superusers may make
+      it.
+    * ``after_owner(planning, value)`` does what follows after the owner is set. If it is None, no
+      owner can be set.
+    * ``views`` are the system views that list the objects.
     """
 
     drop: Callable[[Planning, Any], None] | None = None
@@ -80,13 +86,13 @@ class DeclaredKind(Kind):
 
 
 def declare(*kinds: DeclaredKind) -> None:
-    """Add kinds to the catalog, once in a process. `ValueError` where one is there already."""
+    """Add kinds to the catalog, once in a process. Raises `ValueError` if one already exists."""
     for kind in kinds:
         register(kind)
 
 
 def declared_kinds() -> tuple[DeclaredKind, ...]:
-    """`all_kinds`: each has come through `declare`."""
+    """`all_kinds`, each of which was declared with `declare`."""
     return cast("tuple[DeclaredKind, ...]", all_kinds())
 
 
@@ -96,5 +102,5 @@ def declared_kind(name: str) -> DeclaredKind:
 
 
 def withdraw(kind: DeclaredKind) -> None:
-    """Take back `declare`, as a test does behind it."""
+    """Revert `declare`, for tests."""
     forget(kind)

@@ -1,18 +1,18 @@
-"""What differs between two versions of the catalog: by object, and by field.
+"""The differences between two versions of the catalog, by object and by field.
 
-Objects are matched by their key (the id, or the name in kinds that are keyed by it), so a renamed
-table is one that was renamed, and a table that was dropped and made again is two. The comparison
-follows the fields of the descriptors, which are frozen dataclasses, and knows a few shapes of
-values: what has an id is matched by it (columns), pairs by their first half (properties,
-memberships), grants by who has them. Anything else is compared as a whole. So a new kind of object,
-or a new field, needs no code here.
+Objects are matched by their key (the id, or the name in kinds that are keyed by name). So a renamed
+table is one object, and a table that was dropped and created again is two. The comparison walks the
+fields of the descriptors, which are frozen dataclasses, and knows a few shapes of values: items
+with an id are matched by it (columns), pairs by their first half (properties, memberships), grants
+by grantee and grantor. Any other value is compared as a whole. So a new kind of object, or a new
+field, needs no code here.
 
-What must stay true: two versions without a difference hold equal objects, and the other way round.
-A value that differs in a way that no shape shows is therefore named as a whole.
+What must stay true: two versions have no difference if and only if they hold equal objects. A value
+whose difference fits no shape is therefore reported as a whole.
 
-Cost: a comparison of identities for each object of a kind that was touched at all; only objects
-whose bytes differ are decoded. Rejected: adding up the updates between the versions (they are gone
-where history was trimmed, and a table altered back and forth would differ from itself).
+Cost: one identity comparison for each object of a kind that was touched at all. Only objects whose
+bytes differ are decoded. Rejected: adding up the updates between the versions (they are gone if
+history was trimmed, and a table that was altered back and forth would differ from itself).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from strandline.model.types import DataType
 from strandline.wire.stored import AnyStored
 
 Shown = str | int | float | bool | None
-"""A value as people and JSON read it; None where there is none."""
+"""A value in the form for people and JSON; None if there is no value."""
 
 
 class DifferenceKind(Enum):
-    """What happened to an object; what was renamed may be altered too."""
+    """What happened to an object. A renamed object may also be altered."""
 
     CREATED = "created"
     DROPPED = "dropped"
@@ -62,9 +62,10 @@ class FieldDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One object. ``name`` is its newer name, ``old_name`` the older; ``id`` 0 in kinds without.
+    """One object that differs. ``old_name`` is its older name if it was renamed.
 
-    ``fields`` are those that differ; there are none where the object came or went.
+    ``id`` is 0 in kinds without ids. ``fields`` are the fields that differ, empty if the object was
+    created or dropped.
     """
 
     kind: str
@@ -76,10 +77,11 @@ class Difference:
 
 
 def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tuple[Difference, ...]:
-    """What is not the same in ``old`` and ``new``, by kind and name.
+    """The differences between ``old`` and ``new``, sorted by kind and name.
 
-    With ``bookkeeping`` also what the program keeps for itself. Version 0 is before there was
-    anything: compared with it, what comes with each catalog is left out.
+    With ``bookkeeping``, the program's own records are included. Version 0 is the empty catalog: in
+    a comparison with it, the objects that come with every catalog are left out, unless
+    ``bookkeeping``.
     """
     differing = []
     for kind_name, _, before, after in old.contents.differing(new.contents):
@@ -126,7 +128,7 @@ _NO_FIELDS: Mapping[str, KindOf] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The catalogs before and after, by which ids are given their names."""
+    """The catalogs before and after, which give the names for ids."""
 
     old: Catalog
     new: Catalog
@@ -146,7 +148,7 @@ def _referring(value: Any) -> Mapping[str, KindOf]:  # Any: a descriptor of any 
 def _fields(
     names: _Names, old: Any, new: Any, path: str = "", *, refers: Mapping[str, KindOf] = _NO_FIELDS
 ) -> Iterator[FieldDifference]:
-    """The fields that differ in two values of one dataclass; ``refers`` are those with ids."""
+    """The fields that differ in two values of one dataclass; ``refers`` are the fields with ids."""
     for field in fields(old):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before == after:
@@ -169,7 +171,7 @@ def _referred(catalog: Catalog, kind: str, object_id: int) -> str | None:
 
 
 def _compared(names: _Names, path: str, old: Any, new: Any) -> Iterator[FieldDifference]:
-    """The differences within a value; at least one, since they are not equal."""
+    """The differences within a value; at least one, because the values are not equal."""
     if _is_plain_dataclass(old) and type(old) is type(new):
         yield from _fields(names, old, new, path)
         return
@@ -193,7 +195,7 @@ def _latest(value: Any) -> SchemaVersion | None:
 
 
 def _schema_versions(names: _Names, path: str, old: Any, new: Any) -> Iterator[FieldDifference]:
-    """The columns of the latest schema, and its number; people do not think of the older ones."""
+    """Compare the latest schema and its number; older versions only if nothing else differs."""
     if old[-1].columns != new[-1].columns:
         yield from _compared(names, "columns", old[-1].columns, new[-1].columns)
     if old[-1].number != new[-1].number:
@@ -207,11 +209,11 @@ def _all_versions(versions: tuple[SchemaVersion, ...]) -> str:
 
 
 _Keyed = dict[Any, tuple[str, Any]]
-"""Key → (how people call it, value), in order."""
+"""Key → (its label for people, value), in order."""
 
 
 def _by_key(names: _Names, value: Any) -> _Keyed | None:
-    """The items of a tuple by what they are matched by; None if these items have nothing."""
+    """The items of a tuple by the key that matches them, or None if they have no such key."""
     if not isinstance(value, tuple):
         return None
     for fits, key in _KEYS:
@@ -271,7 +273,7 @@ _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any
 
 
 def shown(value: Any) -> Shown:
-    """A value of a field as people and JSON read it."""
+    """The value of a field in the form for people and JSON."""
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, Privilege):

@@ -1,10 +1,10 @@
-"""Edits by hand: repairs of single objects, past the commands and within the rules.
+"""Manual edits: repairs of single objects that bypass the commands but not the rules.
 
-No command checks what an edit means, so an edit is checked by what every catalog keeps to
-(`strandline.catalog.rules`), and by what no change may do: names are unique and numbers that grow
+No command validates such an edit. Instead it is checked against the rules that every catalog keeps
+(`strandline.catalog.rules`) and against the rules for changes: names are unique and growing numbers
 do not fall (`CatalogTransaction`), a zone keeps its partitions, the default objects keep their
-names. An edit is one entry of the history, as any change. Code that reads an older version relies
-on these rules too, so a second edit cannot make up for one that broke them.
+names. Like any change, an edit is one entry of the history. A second edit cannot make up for one
+that broke a rule, because code that reads an older version relies on the rules too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FIXED: dict[tuple[str, Key], str] = {
     (CONFIG.kind, DELAY): _SET_AT_CREATION,
     (CONFIG.kind, SKEW): _SET_AT_CREATION,
 }
-"""The objects that no edit changes, and why."""
+"""The objects that cannot be edited, and the reasons."""
 
 for _name in (EDIT, DELETE):
     declare_verb(
@@ -58,9 +58,10 @@ for _name in (EDIT, DELETE):
 
 
 def editable(kind: str) -> Collection:
-    """The collection of that name. `InvalidInput` where there is none, or it is not for hands.
+    """The collection of that name. Raises `InvalidInput` if it does not exist or is not editable.
 
-    A node brings the system views whose fingerprints differ: to repair one, delete its fingerprint.
+    System views are not editable: a node replaces those whose fingerprint differs. To repair a
+    system view, delete its fingerprint.
     """
     known = sorted(set(COLLECTIONS) - {FENCE.kind, "system_view"})
     if kind not in known:
@@ -69,7 +70,7 @@ def editable(kind: str) -> Collection:
 
 
 def current(transaction: CatalogTransaction, kind: Collection, key: Key) -> Any:
-    """The object at ``key``, or None. `InvalidInput` where the kind has no such keys."""
+    """The object at ``key``, or None. Raises `InvalidInput` if the key has the wrong type."""
     expected = int if kind.has_id else str
     if type(key) is not expected:
         raise InvalidInput(
@@ -82,7 +83,7 @@ def current(transaction: CatalogTransaction, kind: Collection, key: Key) -> Any:
 
 
 def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any) -> None:
-    """Put ``value`` at ``key``, whatever is there. Raises `InvalidInput`, `AlreadyExists`."""
+    """Store ``value`` at ``key``, replacing any object. Raises `InvalidInput`, `AlreadyExists`."""
     _refuse_fixed(kind, key)
     if key_of(kind, value) != key:
         raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
@@ -102,7 +103,11 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
 
 
 def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
-    """Remove the object at ``key``. Raises `ObjectNotFound`, and `InvalidInput` while needed."""
+    """Delete the object at ``key``.
+
+    Raises `ObjectNotFound`, or `InvalidInput` if another object refers to it or it cannot be
+    edited.
+    """
     _refuse_fixed(kind, key)
     existing = current(transaction, kind, key)
     if existing is None:
@@ -121,7 +126,7 @@ def _refuse_fixed(kind: Collection, key: Key) -> None:
 
 
 def _refuse_default(transaction: CatalogTransaction, existing: Any) -> None:
-    """Clients take the default database and schema for granted, and new tables the default zone."""
+    """Refuse a default object: clients rely on the database and schema, new tables on the zone."""
     match existing:
         case DatabaseDescriptor():
             is_default = existing.name == DEFAULT_DATABASE
@@ -143,7 +148,7 @@ def _refuse_default(transaction: CatalogTransaction, existing: Any) -> None:
 def _require_near_next_id(
     transaction: CatalogTransaction, allocator: IdAllocator, existing: IdAllocator | None
 ) -> None:
-    """Not so far that ids would run out."""
+    """Refuse a large step of the next id, so that ids do not run out."""
     highest = highest_id(transaction.contents) if allocator.name == OBJECT_IDS else 0
     present = max(highest + 1, 1 if existing is None else existing.next_id)
     if allocator.next_id > present + MAX_IDS_AT_ONCE:
@@ -154,7 +159,7 @@ def _require_near_next_id(
 
 
 def _require_same_partitions(zone: ZoneDescriptor, existing: ZoneDescriptor | None) -> None:
-    """Files belong to the partitions of a zone by their number, which never changes."""
+    """Refuse another number of partitions, because files are assigned to partitions by number."""
     if existing is not None and zone.partitions != existing.partitions:
         raise InvalidInput(
             f"zone {zone.name} has {existing.partitions} partitions, which never changes:"

@@ -1,4 +1,4 @@
-"""The events that listeners of the catalog get, and the history that people read."""
+"""The events that listeners of the catalog receive, and the history that people read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CatalogEvent:
-    """One entry of an applied update. ``before`` and ``catalog`` can be read by the listener."""
+    """One entry of an applied update. The listener can read ``before`` and ``catalog``."""
 
     version: int
     time: Timestamp
@@ -32,7 +32,7 @@ class CatalogEvent:
 
     @property
     def verb(self) -> str:
-        """What was done."""
+        """The verb of the entry."""
         return self.entry.verb
 
 
@@ -64,7 +64,7 @@ class AppliedVersion:
 class CatalogReset:
     """The versions between ``before`` and ``catalog`` were trimmed before this node applied them.
 
-    What followed the catalog version by version has to read ``catalog`` as a whole.
+    A listener that follows the catalog version by version has to read ``catalog`` as a whole.
     """
 
     before: Catalog
@@ -75,14 +75,14 @@ Listener = Callable[[AppliedVersion], None]
 """Called for each applied version, in order; the next version waits until all have returned."""
 
 OnReset = Callable[[Catalog], None]
-"""Called where a `Listener` missed versions, with the catalog to begin again from."""
+"""Called if a `Listener` missed versions, with the catalog to begin again from."""
 
 
 class Listeners:
-    """The listeners of applied versions. Used by the one thread that applies.
+    """The listeners of applied versions. Used only by the thread that applies.
 
     A listener may read the present, which may apply further versions. The listeners are called for
-    these when it has returned, so each of them gets the versions in their order.
+    these after it has returned, so each listener gets the versions in order.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Listeners:
         return self._caller is not None
 
     def add(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
-        """Call ``listener`` for each version from now on, ``on_reset`` where it missed some."""
+        """Call ``listener`` for each version from now on, or ``on_reset`` if it missed some."""
         self._listeners.append((listener, on_reset))
 
     def call(self, *versions: AppliedVersion | CatalogReset) -> None:
@@ -130,7 +130,7 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One version as people see it; ``time`` is when it became active.
+    """One version as people see it. ``time`` is when it became active.
 
     ``trimmed`` versions can no longer be read as catalogs.
     """
@@ -146,15 +146,15 @@ class VersionInfo:
 def read_history(
     log: UpdateLog, start: int = 1, end: int | None = None, *, delay_ms: int = 0
 ) -> list[VersionInfo]:
-    """What people did in versions ``start`` to ``end`` − 1, trimmed ones too; not silent ones.
+    """The actions of versions ``start`` to ``end`` − 1, with trimmed and without silent versions.
 
-    ``delay_ms`` is how long after its commit a version of this catalog becomes active.
+    ``delay_ms`` is the time from the commit of a version of this catalog to its activation.
     """
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
     for scanned in work.spending(log.scan(AUDIT_EVENT, start, stop)):
-        work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have done much
+        work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have many actions
         event = decode(scanned.data, AuditEvent)
         infos.append(
             VersionInfo(

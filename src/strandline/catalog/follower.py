@@ -1,15 +1,16 @@
-"""What a node answers from the versions that it has applied.
+"""How a node answers reads from the versions that it has applied.
 
-**Freshness.** After a look at the log that returned the time s, a node that has applied all it saw
-knows every catalog that is active up to s + delay. Until its clock reaches that (less the skew) it
-answers for the present from memory; then it looks again. With a delay of 0 it asks at every read
-whether anything was appended, which a folder answers in microseconds. So a node that was stopped
-or cut off waits or fails; it never answers with an old catalog. What was learned is good for no
-longer than delay − skew of *elapsed* time either, counted from before the look: a wall clock that
-is set back does not make it last. (Elapsed time goes on while the process or the machine sleeps.)
-Callers that wait for the same look share it, and its failure too.
+**Freshness.** A node looks at the log, gets the log's time s, and applies all versions it saw. It
+then knows every catalog that is active up to s + delay. Until its clock reaches that time (less the
+skew) it answers reads of the present from memory. After that it looks again. With a delay of 0 it
+checks at every read whether anything was appended, which takes microseconds for a log in a folder.
+So a node that was stopped or cut off waits or fails; it never answers with an old catalog.
 
-What a look has shown stays true when the node joins a newer epoch: the log is the same one.
+A look also expires after delay − skew of *elapsed* time, counted from before the look, so that
+setting the wall clock back does not extend it. (Elapsed time goes on while the process or the
+machine sleeps.) Callers that wait for the same look share it, and its failure too.
+
+A look stays valid when the node joins a newer epoch, because the log is the same.
 
 Rejected: reading the log on every read.
 """
@@ -37,19 +38,20 @@ from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, StrandlineError
 
 LOOKS = 3
-"""How often a read looks at the log before it gives up proving that it is fresh."""
+"""The number of looks at the log before a read gives up proving that it is fresh."""
 
 
 class Behind(NotFresh):
-    """This node has not applied all that the question needs; sync and ask again."""
+    """This node has not applied all versions that the read needs; sync and read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """What a look at the log is good for.
+    """How long the result of a look at the log is valid.
 
-    Every version that is active at or before ``known`` was applied. A clock that may be behind by
-    the skew stands for the present up to ``present``, and up to ``until`` in elapsed time.
+    Every version that is active at or before ``known`` was applied. The node may answer for the
+    present while its clock, which may be slow by the skew, is at most ``present``, and the elapsed
+    time is at most ``until``.
     """
 
     known: Timestamp
@@ -76,12 +78,12 @@ class CatalogFollower(CatalogApplier):
         self._elapsed = elapsed
         self._horizon = _NOTHING_KNOWN
         self._looks = 0  # begun by readers of the present
-        self._last_look: tuple[int, StrandlineError | None] = (0, None)  # that ended, its number
+        self._last_look: tuple[int, StrandlineError | None] = (0, None)  # the last that ended
 
     # -- the present ---------------------------------------------------------------------------
 
     def known_present(self) -> Catalog | None:
-        """The catalog of the present if that can be proved without waiting, else None."""
+        """The catalog of the present if it can be proved without waiting, else None."""
         if self.delay:
             horizon, elapsed, now = self._horizon, self._elapsed(), self._clock.current()
             fresh = now <= horizon.present and elapsed <= horizon.until
@@ -94,7 +96,10 @@ class CatalogFollower(CatalogApplier):
         return None
 
     def present(self) -> Catalog:
-        """The catalog active now: no older than any `execute` that has returned, on any node."""
+        """The catalog active now. It includes every `execute` that has returned, on any node.
+
+        Raises `NotFresh` if `LOOKS` looks at the log cannot prove that.
+        """
         present = self.known_present()
         if present is not None:
             return present
@@ -113,7 +118,7 @@ class CatalogFollower(CatalogApplier):
                 known = self._horizon.known
                 if asked <= known:
                     # On a slow machine the look may take longer than the delay. The catalog of
-                    # ``known`` still has every change that had returned when this call began.
+                    # ``known`` still contains every change that had returned when this call began.
                     return self._history.at_time(min(known, self._clock.current()))
         raise NotFresh(
             f"this node looked at the log {LOOKS} times and could not prove that its catalog is "
@@ -122,7 +127,7 @@ class CatalogFollower(CatalogApplier):
         )
 
     def look(self) -> Timestamp:
-        """Look at the log and apply it; returns the time up to which all catalogs are known.
+        """Look at the log and apply it. Return the time up to which all catalogs are known.
 
         Callers that wait at the same time share one look, and its failure.
         """
@@ -132,11 +137,12 @@ class CatalogFollower(CatalogApplier):
             return self._horizon.known
 
     def _for_all(self, look: Callable[[], object], *, since: int) -> None:
-        """``look`` for all callers that wait; ``since`` is how many had begun when this one came.
+        """Run ``look`` once for all waiting callers.
 
-        Under the lock. A look that began later answers this caller too, and so does its failure.
-        If each caller tried again, the last would hear that the store is away after as many
-        time-outs.
+        The caller holds the lock; ``since`` is the number of looks that had begun when it arrived.
+        A look that began after that also answers this caller, and so does its failure. If each
+        caller tried again, the last would wait for one time-out per caller before it learned that
+        the store is unavailable.
         """
         number, error = self._last_look
         if number > since:
@@ -148,13 +154,13 @@ class CatalogFollower(CatalogApplier):
         try:
             look()
         except StrandlineError as failure:
-            # Without its frames, which would keep an open cursor, and a closed database open.
+            # Without its frames, which would keep an open cursor and a closed database alive.
             self._last_look = number, type(failure)(failure.message)
             raise
         self._last_look = number, None
 
     def _look(self) -> Timestamp:
-        """Look at the log and apply it; returns the time up to which all catalogs are known."""
+        """Look at the log and apply it. Return the time up to which all catalogs are known."""
         began = self._elapsed()
         checked = self._state.log.check()
         self.sync()
@@ -170,7 +176,7 @@ class CatalogFollower(CatalogApplier):
     def wait_for_completeness(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Return when this node knows every catalog that is or will be active at ``at``.
 
-        Raises `DeadlineExceeded`, also when ``at`` lies further ahead than ``timeout`` seconds.
+        Raises `DeadlineExceeded`, also if ``at`` is more than ``timeout`` seconds ahead.
         """
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
@@ -190,24 +196,24 @@ class CatalogFollower(CatalogApplier):
             self._stop.wait(max(ahead, 0.001))
 
     def complete_now(self) -> Timestamp:
-        """A time that the store gives for the present; all catalogs active by then are known."""
+        """Return the store's present time, after all catalogs active by then were applied."""
         checked = self._state.log.check()
         self.sync()
         return checked.time
 
     def active_catalog(self, at: Timestamp) -> Catalog:
-        """The catalog active at ``at``, of those that this node has applied."""
+        """The catalog active at ``at`` among those that this node has applied."""
         return self._history.at_time(at)
 
     def catalog_as_of(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
-        """The catalog active at ``at``; the answer for one time never changes."""
+        """The catalog active at ``at``. Repeated calls with the same time give the same catalog."""
         self.wait_for_completeness(at, timeout=timeout)
         return self._history.at_time(at)
 
     def catalog(self, version: int) -> Catalog:
-        """The catalog of ``version``; `VersionNotFound` names the earliest and the latest.
+        """The catalog of ``version``. Raises `VersionNotFound` with the earliest or latest version.
 
-        Takes no lock for a version that was applied here, so it may be called inside a SQL
+        Takes no lock if the version was already applied here, so it may be called inside a SQL
         transaction.
         """
         if version > self._history.latest.version:
@@ -215,10 +221,10 @@ class CatalogFollower(CatalogApplier):
         return self._history.at_version(version)
 
     def last_moment(self, version: int) -> Timestamp | None:
-        """The last time at which ``version`` was active; None while it is."""
+        """The last time at which ``version`` was active, or None if no version follows it."""
         if version > self._history.latest.version:
             self.sync()
-        history = self._history  # one look: it may be trimmed meanwhile
+        history = self._history  # read once: it may be trimmed meanwhile
         history.at_version(version)
         end = history.ends_at(version)
         return None if end is None else Timestamp(end - 1)
@@ -234,10 +240,10 @@ class CatalogFollower(CatalogApplier):
     def catalog_at(self, at: Timestamp, *, upper: int | None) -> Catalog:
         """The catalog active at ``at``, for a SQL transaction that is about to commit at ``at``.
 
-        ``upper`` is the log's, read inside that very transaction, so no version can come between.
-        It is None where the log lies in another database; then a look must have shown that no
-        other version can be active at ``at``. Never waits. Raises `Behind`: roll back, `sync`
-        (where ``upper`` is None, `look`), and try again with a later time.
+        ``upper`` is the upper of the log, read inside that SQL transaction, so no version can come
+        between. It is None if the log is in another database. Then an earlier look must have shown
+        that no other version can be active at ``at``. Never waits. Raises `Behind`: roll back, call
+        `sync` (or `look` if ``upper`` is None), and try again with a later time.
         """
         if upper is None:
             if at > self._horizon.known:
@@ -255,9 +261,9 @@ class CatalogFollower(CatalogApplier):
     # -- history -------------------------------------------------------------------------------
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
-        """The updates of versions ``start`` to ``end`` − 1, from the log."""
+        """The updates of versions ``start`` to ``end`` − 1, read from the log."""
         return self._state.log.updates(start, end)
 
     def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-        """What people did, version by version, trimmed versions too; silent ones are left out."""
+        """The actions of each version, including trimmed versions, without silent versions."""
         return read_history(self._state.log, start, end, delay_ms=self.delay)

@@ -1,33 +1,35 @@
-"""Group commit: callers that come together share one append to the log.
+"""Group commit: callers that arrive at the same time share one append to the log.
 
-An append costs a write to disk or a round trip to the store, and the log takes one at a time. So
-while one is under way the callers that arrive wait in a queue, and the next append carries a
+An append costs a write to disk or a round trip to the store, and the log accepts one at a time.
+While an append is in progress, arriving callers wait in a queue. The next append carries one
 version for each of them.
 
-One thread, started with the first caller, works in rounds. It takes the requests that wait,
-validates each against the catalog that the ones before it leave, appends the versions of all in one
-step, together with what they do outside of the catalog (`Effects`), applies them, and answers each
-caller. A caller whose command is refused or changes nothing consumes no version. It gets its answer
-once the catalog it was validated against is in the log: with the append of the requests before it,
-or else after a look at the log. An append that is lost to another node's is validated again against
-the newer catalog, unless it was lost to silent versions alone, which no command looks at.
+A committer thread, started by the first caller, works in rounds. It takes the waiting requests,
+validates each against the catalog that results from the requests before it, appends all their
+versions in one step together with their effects outside of the catalog (`Effects`), applies the
+versions, and answers each caller. A caller whose command is refused or changes nothing consumes no
+version. It gets its answer once the catalog it was validated against is in the log: after the
+append of the requests before it, or after a sync if there is no append. If another node appends
+first, the round is validated again against the newer catalog. It is not validated again if the
+other node appended only silent versions, because no command reads what these change.
 
-The callers of a round are answered together, and many come again with their next command. So the
-thread waits until as many more callers have come as the last round had, at most as long as that
-took; else two halves of the callers would take turns. It does not wait where the last wait was in
-vain and one caller came.
+The callers of a round are answered together, and many return at once with their next command. So
+the thread waits until as many additional callers have arrived as the last round had, but at most as
+long as that round took. Without this wait, two halves of the callers would alternate. The thread
+skips it if the last wait was in vain and the last round had a single caller.
 
 What must stay true:
 
-* A caller's deadline is its own. Until its commands are sent to the log it may leave, and they are
-  never appended (the others are validated again without them). After that it gets `UnknownOutcome`.
-* One caller's failure never fails another.
-* An append whose outcome is unknown is sent again *as it is*, with the same ids, until the log says
-  what became of it. Only then is anything validated again. So no command happens twice.
+* Each caller has its own deadline. It may leave until its commands are sent to the log. They are
+  then never appended (the other requests are validated again without them). After the commands were
+  sent, a caller whose deadline passes gets `UnknownOutcome`.
+* The failure of one request never fails another.
+* An append whose outcome is unknown is sent again *unchanged*, with the same ids, until the log
+  reports the outcome. Only then is anything validated again. So no command is carried out twice.
 
-Rejected: the first waiting caller as the leader of a round. It saves the hand-over between two
-threads (some 30 µs), but its own deadline, or an interrupt that hits its thread, would then end the
-round of all others.
+Rejected: the first waiting caller leads the round. This saves the hand-over between two threads
+(about 30 µs), but the deadline of that caller, or an interrupt of its thread, would end the round
+for all others.
 """
 
 from __future__ import annotations
@@ -64,19 +66,19 @@ from strandline.work import keeping_garbage
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1024
-"""Callers in the queue; more wait for room."""
+"""The size of the queue; further callers wait until a place is free."""
 GROUP_BYTES = 1 << 20
-"""A group whose changes hold more bytes than this takes no further caller."""
+"""The group accepts no further request once its changes hold more bytes than this."""
 IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.02
-"""How long a round waits for the callers of the last one, at most."""
+"""The longest time that a round waits for the callers of the last round."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
 
 
 @dataclass(slots=True)
 class CommitCounts:
-    """Counts since the start; of one thread."""
+    """Counts since the start. Only the committer thread writes them."""
 
     executed: int = 0
     appends: int = 0
@@ -86,14 +88,14 @@ class CommitCounts:
 
 
 class Applying(Protocol):
-    """What a round needs of the follower of the log."""
+    """The part of the follower that group commit uses."""
 
     @property
     def state(self) -> DurableCatalogState:
-        """What the node writes with now."""
+        """The durable state that the node writes with now."""
 
     def sync(self) -> None:
-        """Apply the log up to its head as it is now, joining a newer epoch if need be."""
+        """Apply the log up to its present head. Joins a newer epoch if this node was fenced."""
 
     def latest_catalog(self) -> Catalog:
         """The highest version applied here."""
@@ -101,25 +103,25 @@ class Applying(Protocol):
     def own_append(
         self, transactions: Sequence[CatalogTransaction]
     ) -> AbstractContextManager[None]:
-        """The calling thread commits ``transactions`` in the block, and calls `apply_own`."""
+        """In the block, the calling thread commits ``transactions`` and calls `apply_own`."""
 
     def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
-        """Apply updates that this node has just appended behind its latest version."""
+        """Apply updates that this node has just appended after its latest version."""
 
     def now(self) -> Timestamp:
-        """The present, for commands that write it down."""
+        """The present, for commands that store the time."""
 
 
 class Effects(Protocol):
-    """What versions do outside of the catalog."""
+    """The effects of versions outside of the catalog."""
 
     def companion(
         self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
     ) -> Companion:
-        """What writes their effects, as far as it can, in the transaction that appends them."""
+        """Return what writes the effects, as far as possible, in the transaction of the append."""
 
     def project_up_to(self, version: int) -> None:
-        """Carry out what is left of the effects of ``version`` and of all before it."""
+        """Carry out the remaining effects of ``version`` and of all versions before it."""
 
 
 class GroupCommit:
@@ -132,22 +134,24 @@ class GroupCommit:
         self._room = threading.Condition(self._lock)
         self._waiting: deque[Request] = deque()
         self._working: list[Request] = []
-        self._expected = 1  # callers that the thread waits for
+        self._expected = 1  # callers that the committer thread waits for
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.counts = CommitCounts()
         self.effects: Effects | None = None
         """Carried out for each group before its callers are answered.
 
-        So that they need not do it one by one. A caller that needs its failure asks itself.
+        This saves the callers from doing it one by one. A failure is not reported to the callers; a
+        caller that needs it calls `Effects.project_up_to` itself.
         """
 
     # -- callers -------------------------------------------------------------------------------
 
     def execute(self, request: Request) -> None:
-        """Have ``request`` carried out; returns when it is done, also where it was refused.
+        """Have ``request`` carried out. Returns when it is done, also if it was refused.
 
-        Raises `DeadlineExceeded` (and nothing of it happens), `UnknownOutcome` or `Stopping`.
+        Raises `DeadlineExceeded` (nothing of it was or will be done), `UnknownOutcome` or
+        `Stopping`.
         """
         if request.left() <= 0:
             raise self._late(request)
@@ -177,7 +181,7 @@ class GroupCommit:
                 self._news.notify()
 
     def _leave(self, request: Request) -> bool:
-        """Wait no longer for ``request``; False if it was just done."""
+        """Stop waiting for ``request``. Return False if it was already done."""
         with self._lock:
             if request.stage is Stage.DONE:
                 return False
@@ -209,7 +213,7 @@ class GroupCommit:
         )
 
     def stop(self) -> None:
-        """Refuse all callers from now on; those that wait get `Stopping`. Idempotent."""
+        """Refuse all callers from now on. Waiting callers get `Stopping`. Idempotent."""
         with self._lock:
             if self._stop.is_set():
                 return
@@ -228,7 +232,7 @@ class GroupCommit:
                 if request.stage is Stage.SENT:
                     self._finish(request, self._late(request))
 
-    # -- the thread ----------------------------------------------------------------------------
+    # -- the committer thread ------------------------------------------------------------------
 
     def _run(self) -> None:
         answered, seconds = 0, 0.0  # of the last round
@@ -265,9 +269,9 @@ class GroupCommit:
                 self._working = []
 
     def _await_callers(self, number: int, seconds: float) -> bool:
-        """Wait until so many callers are in the queue, or for so long; whether they are.
+        """Wait until ``number`` callers are in the queue, for at most ``seconds``.
 
-        Under the lock.
+        Return whether they arrived. The caller holds the lock.
         """
         self._expected, end = number, time.monotonic() + seconds
         while len(self._waiting) < number and not self._stop.is_set():
@@ -277,18 +281,18 @@ class GroupCommit:
         return len(self._waiting) >= number
 
     def _join_newer_epoch(self) -> None:
-        """So that the next callers are not refused as these were."""
+        """Join the newer epoch, so that the next callers are not refused as these were."""
         try:
             self._follower.sync()
         except StrandlineError as error:
             logger.warning("%s", error)
-        except Exception:  # the thread must not end; the next caller's append comes here again
+        except Exception:  # the thread must live on; the next fenced append retries
             logger.exception("joining the newer epoch failed")
 
     def _commit(self, requests: Sequence[Request]) -> None:
-        """Carry out all requests, in as many appends as it takes."""
+        """Carry out all requests, in as many appends as needed."""
         pause = _FIRST_PAUSE
-        synced = False  # whether this node has looked at the log since these requests came
+        synced = False  # whether this node has synced with the log since these requests came
         while waiting := self._still_waiting(requests):
             group = self._validate(self._follower.latest_catalog(), waiting)
             try:
@@ -324,7 +328,10 @@ class GroupCommit:
         return group
 
     def _append(self, group: Group) -> None:
-        """Append and apply a group and answer its callers; the others stay waiting."""
+        """Append and apply a group and answer its callers.
+
+        Requests outside of the group stay waiting, and so do all of the group if a caller has left.
+        """
         if self._send(group.requests()):
             with self._follower.own_append(group.transactions()):
                 self._append_and_apply(group)
@@ -377,7 +384,7 @@ class GroupCommit:
             logger.exception("the effects of version %d failed; its callers try them", version)
 
     def _settle(self, group: Group, requests: Sequence[Request]) -> list[AppliedUpdate]:
-        """Commit ``group``; where the outcome is unknown, again until it is known."""
+        """Commit ``group``; if the outcome is unknown, repeat until it is known."""
         pause = _FIRST_PAUSE
         unknown: UnknownOutcome | None = None
         transactions = group.transactions()
@@ -400,9 +407,9 @@ class GroupCommit:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _rebase(self, group: Group) -> Group | None:
-        """The group on the newer catalog as it was validated, if it lost to silent versions only.
+        """Return the group, unchanged, on the newer catalog if only silent versions came first.
 
-        None if another version came between, or one that changed the same objects.
+        Return None if any other version came first, or a silent one that changed the same objects.
         """
         self._follower.sync()
         newer = self._follower.latest_catalog()
@@ -433,7 +440,7 @@ class GroupCommit:
     # -- answering the callers -----------------------------------------------------------------
 
     def _send(self, requests: Sequence[Request]) -> bool:
-        """Mark all as sent; False, and none is, where one of them has left."""
+        """Mark all as sent. If a caller has left, mark none and return False."""
         with self._lock:
             if any(request.stage is not Stage.WAITING for request in requests):
                 return False
@@ -442,7 +449,7 @@ class GroupCommit:
             return True
 
     def _unsend(self, requests: Sequence[Request]) -> None:
-        """Nothing of these is in the log, nor can be: their callers may leave again."""
+        """Let the callers leave again: nothing of these requests is in the log or can get there."""
         with self._lock:
             for request in requests:
                 if request.stage is Stage.SENT:
@@ -451,7 +458,7 @@ class GroupCommit:
                         self._finish(request, _stopping())
 
     def _answer(self, group: Group, catalogs: Sequence[Catalog]) -> None:
-        """Answer each caller of ``group``, whose versions are ``catalogs``."""
+        """Answer each caller of ``group``; ``catalogs`` are those of its versions, in order."""
         versions = iter(catalogs)
         latest = group.base
         with self._lock:
@@ -474,7 +481,7 @@ class GroupCommit:
                 self._finish(request, error)
 
     def _finish(self, request: Request, error: BaseException | None) -> None:
-        """Answer one caller; under the lock. Callers that left are not notified."""
+        """Answer one caller. The caller holds the lock. Callers that left are not notified."""
         if request.stage in (Stage.WAITING, Stage.SENT):
             request.stage = Stage.DONE
             request.error = error

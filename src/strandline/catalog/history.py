@@ -1,7 +1,7 @@
-"""The versions that a node has in memory, by number and by time; and those it waits for.
+"""The versions that a node has in memory, by number and by time; and versions that callers await.
 
-One object holds both orders, so that a reader never sees one moved and the other not. Readers take
-no lock: versions are only added at the end, and trimming makes a new object.
+One object holds both orders, so a reader always sees them consistent. Readers take no lock:
+versions are only appended, and trimming creates a new object.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class History:
         return self._catalogs[-1]
 
     def append(self, catalog: Catalog) -> None:
-        """Add the next version. The order of times is the order of versions, or it is corrupt.
+        """Add the next version. Raises `CorruptData` if its number or its time is out of order.
 
-        Versions that were appended together have one time; as of that time the last of them holds.
+        Versions that were appended together have one time; as of that time the last of them is
+        active.
         """
         if catalog.version != self.latest.version + 1 or catalog.time < self.latest.time:
             raise CorruptData(
@@ -53,7 +54,7 @@ class History:
         self._times.append(catalog.time)
 
     def at_version(self, version: int) -> Catalog:
-        """The catalog of ``version``; `VersionNotFound` names the versions that there are."""
+        """The catalog of ``version``. Raises `VersionNotFound`, which names the nearest version."""
         index = version - self._base
         if index < 0 or version < 0:
             raise VersionNotFound(
@@ -72,7 +73,7 @@ class History:
         return self._catalogs[index] if 0 <= index < len(self._catalogs) else None
 
     def at_time(self, at: Timestamp) -> Catalog:
-        """The catalog active at that time; `VersionNotFound` before the earliest."""
+        """The catalog active at that time. Raises `VersionNotFound` before the earliest version."""
         index = bisect_right(self._times, at) - 1
         if index < 0:
             raise VersionNotFound(
@@ -83,7 +84,7 @@ class History:
         return self._catalogs[index]
 
     def ends_at(self, version: int) -> Timestamp | None:
-        """When the version after ``version`` became active; None while there is none."""
+        """When the version after ``version`` becomes active, or None if there is none."""
         index = version + 1 - self._base
         return self._times[index] if 0 <= index < len(self._times) else None
 
@@ -93,7 +94,7 @@ class History:
 
 
 class AwaitedVersions:
-    """Versions that callers wait for: a future for each, completed by the applier of the log.
+    """Versions that callers wait for: a future for each, which the applier completes.
 
     Safe to use from several threads.
     """
@@ -103,7 +104,7 @@ class AwaitedVersions:
         self._lock = threading.Lock()
 
     def add(self, version: int) -> Future[Catalog]:
-        """A new future of ``version``."""
+        """Return a new future of ``version``."""
         future: Future[Catalog] = Future()
         with self._lock:
             self._futures.append((version, future))
@@ -115,7 +116,7 @@ class AwaitedVersions:
         self._take(lambda _, awaited: awaited is future)
 
     def complete(self, upper: int, catalog: Callable[[int], Catalog]) -> None:
-        """Complete the futures of versions below ``upper``, with the ``catalog`` of theirs."""
+        """Complete the futures of versions below ``upper`` with the result of ``catalog``."""
         if not self._futures:
             return
         for version, future in self._take(lambda version, _: version < upper):
@@ -127,7 +128,7 @@ class AwaitedVersions:
                 future.set_exception(error)
 
     def end(self, error: StrandlineError) -> None:
-        """Fail all that are left."""
+        """Fail all remaining futures with ``error``."""
         for _, future in self._take(lambda *_: True):
             if future.set_running_or_notify_cancel():
                 future.set_exception(type(error)(error.message))
@@ -135,7 +136,7 @@ class AwaitedVersions:
     def _take(
         self, due: Callable[[int, Future[Catalog]], bool]
     ) -> list[tuple[int, Future[Catalog]]]:
-        """Those that are ``due``, which are not among the others any more."""
+        """Remove and return the futures for which ``due`` is true."""
         with self._lock:
             taken = [awaited for awaited in self._futures if due(*awaited)]
             self._futures = [awaited for awaited in self._futures if not due(*awaited)]

@@ -1,4 +1,4 @@
-"""What a new catalog holds."""
+"""The contents of a new catalog."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SYSTEM = SYSTEM_NAME
 MAX_DELAY_MS = 366 * 24 * 60 * 60 * 1000
 """The longest time from the append of a version to its activation: a year."""
 MAX_SKEW_MS = 24 * 60 * 60 * 1000
-"""The most by which the clocks of two nodes may be allowed to differ: a day."""
+"""The largest allowed difference between the clocks of two nodes: a day."""
 
 
 def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fill:
-    """What fills a new catalog: the default database, schema and zone, its configuration and
-    the views in which it shows itself.
+    """Return what fills a new catalog.
 
+    The contents are the default database, schema and zone, the configuration, and the system views.
     ``delay_ms`` (0 to `MAX_DELAY_MS`) and ``skew_ms`` (0 to `MAX_SKEW_MS`) can never be changed
     afterwards. ``default_location`` is the URI of the folder for tables of the default schema.
-    Raises `InvalidInput`.
+    Raises `InvalidInput` if a value is out of range.
     """
     for name, value, limit in (
         (DELAY, delay_ms, MAX_DELAY_MS),

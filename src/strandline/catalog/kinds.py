@@ -1,16 +1,17 @@
 """The kinds of objects: how each is stored and found, what it refers to, and what it is called.
 
-Names, differences, undo, privileges, comments, grants, owners, events and the system views ask the
-kinds, and know none by its name. So a kind is added at one place, its declaration: a `Kind`, and
-what the catalog does with objects of it (`strandline.catalog.declared_kinds.DeclaredKind`). Those
-of the catalog are in `strandline.catalog.declarations`.
+The code for names, differences, undo, privileges, comments, grants, owners, events and system views
+queries the kinds, and contains no kind's name. So a new kind is added in one place, its
+declaration: a `Kind`, and what the catalog does with objects of it
+(`strandline.catalog.declared_kinds.DeclaredKind`). The declarations of the catalog's kinds are in
+`strandline.catalog.declarations`.
 
-Beside its declaration a kind has what nothing could derive: the class of its objects, the format of
-their records (`strandline.wire`), and its commands.
+Apart from its declaration, a kind needs only what cannot be derived: the class of its objects, the
+format of their records (`strandline.wire`), and its commands.
 
-Rejected: a registry for each of these aspects (eleven places for one kind, and a forgotten one is
-found by a user), and a base class of all descriptors (they are values, and their formats are frozen
-without the rest).
+Rejected: a registry for each of these aspects (eleven places for one kind, and a user would find
+the forgotten one), and a base class of all descriptors (they are values, and their formats are
+frozen without the rest).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from strandline.model.privileges import PUBLIC, PUBLIC_NAME, SYSTEM_NAME, Object
 
 # Below, Any stands for a descriptor of the kind.
 KindOf = str | Callable[[Any], str | None]
-"""The kind that a field refers to; where it depends on the object, how to tell it."""
+"""The kind that a field refers to, or a function that returns it if it depends on the object."""
 
 
 def _built_in(catalog: Catalog, value: Any) -> bool:
@@ -50,19 +51,22 @@ _NOTHING = Privilege(0)
 class Kind:
     """One kind of object.
 
-    ``parent`` is the field with the id of what an object stands in; people write its name before
-    that of the object. ``part_of`` is the field with the id of the object with which it comes and
-    goes. ``references`` are the fields with the id of another object without which this one cannot
-    be, and its kind; ``mentions`` those whose object may be gone, or comes with this one.
-    ``object_kind`` is its number where it can have grants, comments or an owner that is set, and
-    ``grantable`` what can be granted on one. ``carries_comment`` is whether the comment on one
-    stands in its own record. ``called`` gives the name of an object whose name is not its own.
-    ``is_book(name)`` is whether the program keeps that object for itself, so that no user is shown
-    a change of it; ``built_in`` whether it came with the catalog and is as it was.
-
-    ``subject`` is the argument of entries that names an object, the kind's name by default.
-    ``in_events`` is whether DDL events carry the change of one. ``verbs`` are those beside the five
-    that every kind with ids has, and ``folders`` what these five do to folders.
+    * ``parent`` is the field with the id of the parent object; users write its name before the
+      object's name.
+    * ``part_of`` is the field with the id of the object with which this one is created and dropped.
+    * ``references`` are the fields with the id of an object that must exist, and the kind of that
+      object. ``mentions`` are the fields whose object may be missing, or comes with this one.
+    * ``object_kind`` is the number of the kind if its objects can have grants, comments or an owner
+      that is set; ``grantable`` is what can be granted on one.
+    * ``carries_comment``: whether the comment on an object is in the object's own record.
+    * ``called`` returns the name of an object that has no name of its own.
+    * ``is_book(name)``: whether the object belongs to the program's own records, so that users are
+      not shown changes of it.
+    * ``built_in``: whether the object came with the catalog and is unchanged.
+    * ``subject`` is the argument of entries that names an object; by default the name of the kind.
+    * ``in_events``: whether DDL events report changes of objects of the kind.
+    * ``verbs`` are the verbs in addition to the five that every kind with ids has. ``folders`` is
+      what these five do to folders.
     """
 
     collection: Collection
@@ -93,7 +97,7 @@ class Kind:
 
     @property
     def parent_kind(self) -> str | None:
-        """The kind of what an object stands in."""
+        """The kind of the parent object, or None."""
         if self.parent is None:
             return None
         kind = self.references[self.parent]
@@ -101,16 +105,16 @@ class Kind:
 
     @property
     def in_schema(self) -> bool:
-        """Whether objects stand in a schema, under ``schema.name``."""
+        """Whether the parent is a schema, so that users write ``schema.name``."""
         return self.parent_kind == "schema"
 
     @property
     def is_qualified(self) -> bool:
-        """Whether people write two names, that of what an object stands in before its own."""
+        """Whether users write two names, the parent's before the object's own."""
         return self.parent_kind not in (None, "database")
 
     def whole_of(self, value: Any) -> tuple[str, int] | None:
-        """The kind and id of the object with which ``value`` comes and goes."""
+        """The kind and id of the object that ``value`` is part of, or None."""
         if self.part_of is None:
             return None
         kind = referred_kind(self.references[self.part_of], value)
@@ -135,13 +139,13 @@ class Kind:
 
 
 _INVERSE = {Action.DROP: Action.RESTORE, Action.RENAME: Action.RENAME}
-"""A create is taken back by the drop command, so an entry of it needs no verb of its own."""
+"""A create is undone by the drop command, so it needs no inverse verb here."""
 
 _KINDS: dict[str, Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Make a kind known, once in a process. `ValueError` where one of its name is there already."""
+    """Register a kind, once in a process. Raises `ValueError` if its name is already registered."""
     if kind.name in _KINDS:
         raise ValueError(f"the kind {kind.name} is declared twice")
     if kind.parent is not None and kind.parent not in kind.references:
@@ -153,7 +157,7 @@ def register(kind: Kind) -> None:
 
 
 def forget(kind: Kind) -> None:
-    """Take back `register`."""
+    """Revert `register`."""
     forget_collection(kind.collection)
     del _KINDS[kind.name]
     for verb in kind.all_verbs():
@@ -161,12 +165,12 @@ def forget(kind: Kind) -> None:
 
 
 def all_kinds() -> tuple[Kind, ...]:
-    """Every kind, in the order of their declarations."""
+    """Every kind, in the order of declaration."""
     return tuple(_KINDS.values())
 
 
 def kind_named(name: str) -> Kind:
-    """The kind of that name. `CorruptData` if there is none, as where a log names it."""
+    """The kind of that name. Raises `CorruptData` if it is unknown, because a log may name it."""
     try:
         return _KINDS[name]
     except KeyError:
@@ -180,7 +184,7 @@ def kind_of(value: object) -> Kind:
 
 
 def kind_of_object(object_kind: ObjectKind) -> Kind | None:
-    """The kind with that number; None for the system, which is no object."""
+    """The kind with that number, or None for the system, which is not an object."""
     kinds = (kind for kind in _KINDS.values() if kind.object_kind is object_kind)
     return next(kinds, None)
 
@@ -189,9 +193,10 @@ def kind_of_object(object_kind: ObjectKind) -> Kind | None:
 
 
 def find(catalog: Catalog, kind: Kind, name: str) -> Any:
-    """The object that people call so, or None: ``schema.name``, ``cluster.replica``, ``zone``.
+    """The object that users call ``name``, or None: ``schema.name``, ``cluster.replica``, ``zone``.
 
-    Schemas are those of the default database. Raises `InvalidName` for a text that is no name.
+    Searches the schemas of the default database. Raises `InvalidName` if ``name`` is not a valid
+    name.
     """
     if not kind.is_qualified:
         return find_in(catalog, kind, DEFAULT_DATABASE, name)
@@ -200,9 +205,9 @@ def find(catalog: Catalog, kind: Kind, name: str) -> Any:
 
 
 def find_in(catalog: Catalog, kind: Kind, parent: str, name: str) -> Any:
-    """The object of that name in the ``parent`` of that name, or None.
+    """The object of that name in the parent named ``parent``, or None.
 
-    Where objects of the kind stand in nothing, ``parent`` is not looked at.
+    If the kind has no parent, ``parent`` is ignored.
     """
     scope, parent_id = kind.collection.scope, 0
     if kind.parent_kind is not None:
@@ -220,7 +225,7 @@ def _at(catalog: Catalog, reference: Reference) -> Any:
 
 
 def delete_with_comment(transaction: CatalogTransaction, kind: str, object_id: int) -> None:
-    """Remove an object and the comment on it, inside an entry. `ObjectNotFound`."""
+    """Delete an object and the comment on it, inside an entry. Raises `ObjectNotFound`."""
     transaction.delete(kind, object_id)
     object_kind = _KINDS[kind].object_kind
     if object_kind is not None:
@@ -229,16 +234,16 @@ def delete_with_comment(transaction: CatalogTransaction, kind: str, object_id: i
             transaction.delete("comment", name)
 
 
-# -- what they refer to, and are called ------------------------------------------------------------
+# -- references and names --------------------------------------------------------------------------
 
 
 def referred_kind(of: KindOf, value: Any) -> str | None:
-    """The kind that a field of ``value`` refers to."""
+    """The kind that a field of ``value`` refers to, or None."""
     return of if isinstance(of, str) else of(value)
 
 
 def references(value: Any) -> Iterator[tuple[str, int]]:
-    """The kind and id of every object that a descriptor cannot be without."""
+    """The kind and id of every object that must exist for this descriptor."""
     for name, of in kind_of(value).references.items():
         kind, object_id = referred_kind(of, value), int(getattr(value, name))
         if kind is not None and object_id:
@@ -246,7 +251,7 @@ def references(value: Any) -> Iterator[tuple[str, int]]:
 
 
 def object_name(catalog: Catalog, value: Any) -> str:
-    """What people call an object of ``catalog``: ``shop.orders``, ``etl.r1``, ``analysts``."""
+    """The name that users write for an object: ``shop.orders``, ``etl.r1``, ``analysts``."""
     kind = kind_of(value)
     if kind.called is not None:
         return kind.called(catalog, value)
@@ -259,7 +264,7 @@ def object_name(catalog: Catalog, value: Any) -> str:
 
 
 def name_of(catalog: Catalog, kind: str, object_id: int) -> str:
-    """The name of the object with that id; ``?`` where it is not in ``catalog``."""
+    """The name of the object with that id, or ``?`` if it does not exist in ``catalog``."""
     if kind == "role" and object_id == PUBLIC:
         return PUBLIC_NAME
     value = catalog.get(kind, object_id)
@@ -267,10 +272,10 @@ def name_of(catalog: Catalog, kind: str, object_id: int) -> str:
 
 
 def described(catalog: Catalog, value: Any) -> str:
-    """``table shop.orders``, as messages name it."""
+    """The kind and name of an object for messages: ``table shop.orders``."""
     return f"{kind_of(value).spoken} {object_name(catalog, value)}"
 
 
 def spoken(kind: str) -> str:
-    """A kind as words: ``cluster_replica`` → ``cluster replica``."""
+    """The words for a kind: ``cluster_replica`` → ``cluster replica``."""
     return kind.replace("_", " ").lower()

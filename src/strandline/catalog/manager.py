@@ -2,19 +2,19 @@
 
 **Accept.** `CatalogManager.execute` validates commands against the latest catalog, turns them into
 entries and appends these to the update log, together with those of other callers of this node
-(`strandline.catalog.group_commit`). **Apply** happens on every node
-(`strandline.catalog.applier`). **Return.** The call returns when this node has applied its version
-and every node's clock has passed the activation, so that whatever the caller does next, on any
-node, sees it. Others may see it before. A command that changed nothing, or was refused, waits
-likewise for the version it was validated against: the caller must be able to see why.
+(`strandline.catalog.group_commit`). **Apply** happens on every node (`strandline.catalog.applier`).
+**Return.** The call returns when this node has applied the version and every node's clock has
+passed its activation time. So the caller's next request, on any node, sees the version. Other
+callers may see it earlier. A command that changed nothing, or was refused, waits in the same way
+for the version it was validated against, so that the caller can see the reason.
 
-**Time.** The log gives a version its time when it orders the append; the version is active from
-that time + `delay` on. Both `delay` and `skew` (the most by which clocks of two machines differ)
-are fixed when a catalog is created, since changing them could reorder activations. In a folder both
-are 0.
+**Time.** The log assigns a time to each version when it orders the append. The version becomes
+active at that time + `delay`. `delay` and `skew` (the largest allowed difference between the clocks
+of two machines) are fixed when a catalog is created, because changing them could reorder
+activations. In a catalog in a folder both are 0.
 
-What must stay true: a refused command changes nothing and uses up no id; what was appended is never
-reported as refused.
+What must stay true: a refused command changes nothing and consumes no id; an appended command is
+never reported as refused.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ MAX_COMMANDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `CatalogManager.execute` did. ``applied[i]``: whether command i changed anything.
+    """The result of `CatalogManager.execute`. ``applied[i]``: whether command i changed anything.
 
-    ``actions`` are what the version did, as its history says it; none where there is no new one.
+    ``actions`` are the actions of the version as its history lists them; empty if there is no new
+    version.
     """
 
     version: int
@@ -67,12 +68,13 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class CatalogStatistics:
-    """Counts since this node started; each failure was logged when it happened.
+    """Counts since this node started. Each failure was logged when it happened.
 
     ``executed`` calls of `CatalogManager.execute` were carried out in ``appends``, the largest of
-    them ``largest_group`` versions. Of ``lost_appends`` those ``rebased`` needed no second look.
-    ``times_ahead`` were given by a clock further ahead of this machine's than the skew allows.
-    ``joined_anew`` is how often this node was fenced and has joined a newer epoch.
+    which had ``largest_group`` versions. Of the ``lost_appends``, ``rebased`` were not validated
+    again. ``times_ahead`` counts the times from a clock that was ahead of this machine's by more
+    than the skew allows. ``joined_anew`` counts how often this node was fenced and joined a newer
+    epoch.
     """
 
     latest_version: int
@@ -113,12 +115,11 @@ class CatalogManager(CatalogFollower):
     ) -> Applied:
         """Carry out ``commands`` as one version, all or none; see the module for when it returns.
 
-        ``identity`` is the user whose privileges are checked, where they are enforced; None is the
-        program itself. A store that does not answer is asked again for ``timeout`` seconds.
-        Raises `PermissionDenied` and what the commands raise (and nothing was changed),
-        `DeadlineExceeded` when the time is over (nothing was changed and nothing will be),
-        `UnknownOutcome` when it is over and the change was sent or is in the log already, `Fenced`,
-        `Stopping`.
+        ``identity`` is the user whose privileges are checked if they are enforced; None is the
+        program itself. If the store does not answer, the call tries again for ``timeout`` seconds.
+        Raises `PermissionDenied` and what the commands raise (nothing was changed),
+        `DeadlineExceeded` if the time is over (nothing was or will be changed), `UnknownOutcome` if
+        the time is over after the change was sent or is in the log, `Fenced`, `Stopping`.
         """
         batch = list(commands) if isinstance(commands, Sequence) else [commands]
         if len(batch) > MAX_COMMANDS:
@@ -152,23 +153,24 @@ class CatalogManager(CatalogFollower):
         )
 
     def carry_out(self, effects: Effects) -> None:
-        """Carry out the ``effects`` of what this node appends, with the append or behind it.
+        """Carry out the ``effects`` of what this node appends, in the append or after it.
 
-        They are there when `execute` returns, unless they failed. Not where a version becomes
-        active later than it is appended: what follows it may then not come before that.
+        The effects are there when `execute` returns, unless they failed. Does nothing in a catalog
+        with a delay or a skew, because the effects must not come before the activation of their
+        version.
         """
         if not self.delay and not self.skew:
             self._commits.effects = effects
 
     def now(self) -> Timestamp:
-        """The present by this node's clock."""
+        """The present time of this node's clock."""
         return self._clock.current()
 
     def start(self) -> None:
-        """See `CatalogApplier.start`. Waits until a catalog that was just made is active.
+        """See `CatalogApplier.start`. Waits until a catalog that was just created is active.
 
-        Before that, the catalog of the present is the empty one. Where the delay is longer than a
-        call may wait, so is the wait for the first catalog, and this does not wait.
+        Before that, the present catalog is the empty one. Does not wait if the delay and skew are
+        longer than a call may wait (`DEFAULT_TIMEOUT`).
         """
         super().start()
         first = self._history.find(1)
@@ -198,10 +200,10 @@ class CatalogManager(CatalogFollower):
                 return
 
     def compact(self, version: int) -> bool:
-        """Trim all versions below ``version``; False if that was done before.
+        """Trim all versions below ``version``. Return False if that was already done.
 
-        Raises `VersionNotFound`, and what `check_active_everywhere` raises. Holds are not looked
-        at: the caller has raised the low watermark above them.
+        Raises `VersionNotFound`, and what `check_active_everywhere` raises. Does not check holds:
+        the caller first raises the low watermark, which checks them.
         """
         self._check_running()
         catalog = self.catalog(version)
@@ -216,7 +218,7 @@ class CatalogManager(CatalogFollower):
         return self._state.prune(kind, version)
 
     def check_active_everywhere(self, catalog: Catalog) -> None:
-        """Raises `VersionNotFound` for a version that may not be active on every node yet.
+        """Raise `VersionNotFound` if the version may not be active on every node yet.
 
         If history were trimmed to it, a node whose clock is behind by the skew would have no
         catalog for its present.
@@ -254,7 +256,7 @@ def _error_of(request: Request) -> BaseException:
 
 
 def _not_active_yet(catalog: Catalog, late: StrandlineError) -> StrandlineError:
-    """The call ends, though its version is in the log and its time has not come."""
+    """The error of a call that ends before its version, which is in the log, is active."""
     kind = Stopping if isinstance(late, Stopping) else UnknownOutcome
     return kind(
         f"the change is in the log as version {catalog.version} and becomes active at "

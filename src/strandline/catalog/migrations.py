@@ -1,4 +1,4 @@
-"""The migrations of the catalog, in their order; see `strandline.durable.migrations`."""
+"""The migrations of the catalog, in order; see `strandline.durable.migrations`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.model.descriptors import ConfigEntry
 
 
 def _note_default_zone(transaction: CatalogTransaction) -> None:
-    """Release 0.1.0 knew the default zone by its name, ``default``; since then by its id."""
+    """Record the id of the default zone, which release 0.1.0 found by its name, ``default``."""
     if transaction.get_named("config", "default_zone") is not None:
         return
     for stored in transaction.contents.objects("zone"):

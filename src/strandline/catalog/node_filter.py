@@ -5,18 +5,17 @@ A filter is a boolean expression as in SQL's WHERE, over attributes that a node 
     region = 'eu' AND (disk IN ('ssd', 'nvme') OR NOT cores < 8)
     gpu IS NOT NULL
 
-There are ``=  <>  !=  <  <=  >  >=``, ``IN (…)``, ``IS [NOT] NULL``, ``AND``, ``OR``, ``NOT`` and
-parentheses; texts in single quotes (doubled inside), numbers, ``TRUE`` and ``FALSE``. Attributes
-are found without regard to case; words of SQL stand for attributes in backticks. The empty filter
-takes every node.
+The operators are ``=  <>  !=  <  <=  >  >=``, ``IN (…)``, ``IS [NOT] NULL``, ``AND``, ``OR``,
+``NOT`` and parentheses. The values are texts in single quotes (a quote inside is doubled), numbers,
+``TRUE`` and ``FALSE``. Attribute names are not case-sensitive; a name that is a reserved word is
+written in backticks. The empty filter accepts every node.
 
-What must stay true: a filter never fails on a node. An attribute that a node does not have is no
-value: it satisfies no comparison (nor its opposite ``<>``), only ``IS NULL``. A text and a number
-are compared as numbers if the text is one, else as texts.
+What must stay true: a filter never fails on a node. An attribute that a node does not have is null:
+it satisfies no comparison (not even ``<>``), only ``IS NULL``. A text and a number are compared as
+numbers if the text is a number, else as texts.
 
 Rejected: JSONPath, which is a language for finding parts of a document. "Finds anything" is an odd
-way to say yes, its conditions are written differently in each library, and nobody who came for
-Spark knows it.
+way to say yes, each library writes its conditions differently, and Spark users do not know it.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _COMPARISONS: dict[str, Callable[[Value, Value], bool]] = {
 
 
 def compile_node_filter(text: str) -> NodeFilter:
-    """The condition that ``text`` spells. Raises `InvalidInput` that says where it is wrong."""
+    """Compile ``text``. Raises `InvalidInput`, which gives the position of the error."""
     if len(text) > MAX_FILTER_LENGTH:
         raise InvalidInput(
             f"a node filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}"
@@ -68,7 +67,7 @@ def compile_node_filter(text: str) -> NodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """``kind`` is the name of the group that matched; words of the language are ``keyword``."""
+    """``kind`` is the name of the group that matched, or ``keyword`` for a reserved word."""
 
     kind: str
     text: str
@@ -97,7 +96,7 @@ def _wrong(text: str, at: int, why: str) -> InvalidInput:
 
 
 class _Parser:
-    """Recursive descent: OR below AND below NOT below comparisons."""
+    """Recursive descent: OR binds less than AND, AND less than NOT, NOT less than comparisons."""
 
     def __init__(self, text: str, tokens: list[_Token]) -> None:
         self._text, self._tokens, self._at = text, tokens, 0
@@ -181,7 +180,7 @@ class _Parser:
             raise self._error(f"{text} was expected")
 
     def expect_end(self) -> None:
-        """Raises `InvalidInput` if something is left."""
+        """Raise `InvalidInput` if tokens remain."""
         if self._at < len(self._tokens):
             raise self._error("AND, OR or the end was expected")
 
@@ -204,7 +203,7 @@ def _holds(sign: str, actual: Value | None, wanted: Value) -> bool:
 
 
 def _comparable(actual: Value, wanted: Value) -> tuple[Value, Value]:
-    """The two as numbers where both are or spell one, else as texts."""
+    """Return both as numbers if each is a number or the text of one, else both as texts."""
     numbers = _number(actual), _number(wanted)
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0], numbers[1]

@@ -1,12 +1,12 @@
-"""How a command becomes entries.
+"""Planning: how a command becomes entries.
 
 A command is a frozen value with one method, `Command.plan`: a pure function of the catalog that it
-is validated against. It reads the catalog, and either refuses with a typed error or writes entries
-into the transaction. It may run several times, each time on a newer catalog, because an append can
-be lost to another node's; so it must read nothing else. A command that changes nothing writes
-nothing.
+is validated against. It reads the catalog, and either raises a typed error or writes entries into
+the transaction. It may run several times, each time on a newer catalog, because another node may
+append first; so it must read nothing else. A command that changes nothing writes nothing.
 
-The commands of a batch see what the ones before them did, and are one version, all or nothing.
+Each command of a batch sees the changes of the commands before it. A batch is one version, all or
+nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Named(Protocol):
 
 
 class Planning:
-    """One batch on its way: the transaction, and the catalog as it stands within it."""
+    """One batch during planning: the transaction, and the catalog as the transaction sees it."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Planning:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog with everything that this batch did so far."""
+        """The catalog with all changes that this batch has made so far."""
         contents = self.transaction.contents
         if self._catalog.contents is not contents:
             self._catalog = Catalog(self.base.version, self.base.time, contents)
         return self._catalog
 
     def owner(self, named: str | None) -> str:
-        """Who owns what a command makes: the author, unless it names an owner, or none ("")."""
+        """The owner of what a command creates: ``named`` ("" for none), by default the author."""
         return self.author if named is None else named
 
     @property
@@ -82,10 +82,10 @@ class Planning:
 
     @contextmanager
     def entry(self, verb: str, /, **arguments: Argument) -> Iterator[CatalogTransaction]:
-        """The transaction, for the changes of one entry; arguments that are None are left out.
+        """The transaction, for the changes of one entry. Arguments that are None are left out.
 
-        What an entry makes whose verb creates begins with the default privileges of its kind.
-        Raises `LookupError` for a verb that is not declared.
+        If the verb creates, the created objects begin with the default privileges of their kind.
+        Raises `LookupError` if the verb is not declared.
         """
         named = {name: value for name, value in arguments.items() if value is not None}
         transaction = self.transaction
@@ -99,39 +99,39 @@ class Planning:
 
     @property
     def next_id(self) -> int:
-        """What the next `new_id` will give."""
+        """The id that the next `new_id` will return."""
         allocator = self.transaction.get_named("id_allocator", OBJECT_IDS)
         return allocator.next_id if allocator else 1
 
     def new_id(self) -> int:
-        """An id for a new object; call it inside `entry`."""
+        """Return an id for a new object; call it inside `entry`."""
         return self.transaction.allocate_id()[0]
 
     def schema(self, name: str) -> SchemaDescriptor:
-        """The schema of that name; `ObjectNotFound` if there is none."""
+        """The schema of that name. Raises `ObjectNotFound` if it does not exist."""
         schema = self.catalog.schema(name)
         if schema is None:
             raise ObjectNotFound(f"schema {name!r} does not exist")
         return schema
 
     def relation(self, schema: str, name: str) -> Relation:
-        """The table or view of that name; `ObjectNotFound` if there is none."""
+        """The table or view of that name. Raises `ObjectNotFound` if it does not exist."""
         relation = self.catalog.relation(schema, name)
         if relation is None:
             raise ObjectNotFound(f"{schema}.{name} table not found")
         return relation
 
     def table(self, schema: str, name: str) -> TableDescriptor:
-        """The table of that name; a view is refused."""
+        """The table of that name. Raises `ObjectNotFound`, or `UnsupportedOperation` for a view."""
         relation = self.relation(schema, name)
         if isinstance(relation, ViewDescriptor):
             raise UnsupportedOperation(f"{schema}.{name} is a view, a table was expected")
         return relation
 
     def existing_table(self, schema: str, name: str, *, if_exists: bool) -> TableDescriptor | None:
-        """The table of that name; None where ``if_exists`` covers that table or schema is missing.
+        """The table of that name. Raises what `table` raises, also for a view.
 
-        A view is refused all the same.
+        Returns None if ``if_exists`` is set and the table or its schema does not exist.
         """
         if if_exists and self.catalog.relation(schema, name) is None:
             return None
@@ -140,7 +140,7 @@ class Planning:
     def ensure_free(
         self, schema: SchemaDescriptor, name: str, *, pending: Iterable[str] = ()
     ) -> None:
-        """Raise `AlreadyExists` when ``name`` is taken in ``schema``.
+        """Raise `AlreadyExists` if ``name`` is taken in ``schema``.
 
         Tables, views, system views and alive indexes share one namespace. ``pending`` are names
         that the same command is about to take.
@@ -158,26 +158,26 @@ class Planning:
 
 
 def refuse_reserved(name: str, what: str) -> None:
-    """Raise `IllegalChange` where a schema of the catalog itself was to be ``what``."""
+    """Raise `IllegalChange` if schema ``name`` is the catalog's own and so cannot be ``what``."""
     if is_reserved(name):
         raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
 
 
 def altered(old: T, **values: Any) -> T:  # Any: fields of any type
-    """``old`` with those of ``values`` that are not None."""
+    """Return ``old`` with those of ``values`` that are not None."""
     given = {name: value for name, value in values.items() if value is not None}
     return replace(old, **given)
 
 
 def required(present: T | None, what: str, *, if_exists: bool = False) -> T | None:
-    """``present``; `ObjectNotFound` if ``what`` does not exist, unless ``if_exists``."""
+    """Return ``present``. Raises `ObjectNotFound` if it is None, unless ``if_exists``."""
     if present is None and not if_exists:
         raise ObjectNotFound(f"{what} does not exist")
     return present
 
 
 def refuse_holder(holder: Named | None, what: str, *, own_id: int = 0) -> None:
-    """Raise `AlreadyExists` if an object other than ``own_id`` has the name."""
+    """Raise `AlreadyExists` if an object other than the one with ``own_id`` has the name."""
     if holder is not None and holder.id != own_id:
         raise AlreadyExists(f"{what} {holder.name} already exists")
 
@@ -186,4 +186,4 @@ class Command(Protocol):
     """See the module."""
 
     def plan(self, planning: Planning) -> None:
-        """Write the entries that carry this command out, or refuse."""
+        """Write the entries that carry out this command, or raise an error."""

@@ -1,4 +1,4 @@
-"""What group commit works on: requests of callers, each validated on what those before it leave."""
+"""The requests of callers that group commit validates and appends together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.errors import DeadlineExceeded
 
 
 class Stage(Enum):
-    """How far a caller's commands have come."""
+    """The progress of a caller's commands."""
 
     WAITING = auto()
     SENT = auto()
@@ -27,7 +27,7 @@ class Stage(Enum):
 
 
 class Request:
-    """One caller's commands, and in the end what became of them."""
+    """The commands of one caller, and their outcome once it is known."""
 
     __slots__ = (
         "actions",
@@ -50,35 +50,35 @@ class Request:
     ) -> None:
         self.commands = commands
         self.author = author
-        self.identity = identity  # whose privileges count; None: the program's own work
+        self.identity = identity  # whose privileges are checked; None: the program itself
         self.began = time.monotonic()
         self.end = end  # an instant of time.monotonic()
         self.stage = Stage.WAITING
         self.gone = False  # its caller has left with `UnknownOutcome`
-        self.version: int | None = None  # that its commands have in the log, once they are there
+        self.version: int | None = None  # of its commands, once they are in the log
         self.gate = threading.Lock()
         self.gate.acquire()
         self.applied: tuple[bool, ...] = ()
         self.actions: tuple[tuple[str, Arguments], ...] = ()  # what its version did, for people
-        self.catalog: Catalog | None = None  # that it made, or was validated against
+        self.catalog: Catalog | None = None  # the one it produced, or was validated against
         self.error: BaseException | None = None
 
     def left(self) -> float:
-        """Seconds until the deadline, not below 0 nor above what a lock takes."""
+        """Seconds until the deadline, at least 0 and at most what a lock accepts."""
         return min(max(self.end - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
     def check_waiting(self) -> None:
-        """Raise `DeadlineExceeded` where the caller has left, or has its answer already."""
+        """Raise `DeadlineExceeded` if the caller has left or was already answered."""
         if self.stage is not Stage.WAITING:
             raise DeadlineExceeded("the caller no longer waits for this change")
 
 
 @dataclass(slots=True)
 class Validated:
-    """A request, carried out on the catalog that the requests before it in the group leave.
+    """A request that was validated against the catalog left by the requests before it in the group.
 
-    ``catalog`` is the one that ``transaction`` makes, or, where there is none, the one that the
-    request was validated against. A version that is not in the log has no time yet; its catalog
+    ``catalog`` is the one that ``transaction`` produces or, without a transaction, the one that the
+    request was validated against. A version that is not in the log yet has no time, so its catalog
     carries the time of the group's base.
     """
 
@@ -93,7 +93,7 @@ class Validated:
 class Group:
     """Requests that share one append, validated in this order, the first against ``base``.
 
-    ``size`` is the number of bytes that their changes hold.
+    ``size`` is the number of bytes in their changes.
     """
 
     base: Catalog
@@ -115,25 +115,25 @@ class Group:
         return self.members[-1].catalog if self.members else self.base
 
     def requests(self) -> list[Request]:
-        """The requests that make a version, in the order of the versions."""
+        """The requests that produce a version, in the order of the versions."""
         return [member.request for member in self.members if member.transaction is not None]
 
     def catalogs(self) -> list[Catalog]:
-        """The catalogs of the versions, in their order; without their times."""
+        """The catalogs of the versions, in the order of the versions; their times are not set."""
         return [member.catalog for member in self.members if member.transaction is not None]
 
     def transactions(self) -> list[CatalogTransaction]:
-        """The transactions that make the versions, in their order."""
+        """The transactions that produce the versions, in the order of the versions."""
         return [member.transaction for member in self.members if member.transaction is not None]
 
 
 def validate(
     base: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
 ) -> Validated:
-    """Carry out the commands of ``request`` in ``transaction``, which is on ``base``.
+    """Carry out the commands of ``request`` in ``transaction``, which is based on ``base``.
 
-    A request of which one command is refused makes no version. The work ends where the caller
-    leaves: a batch may be long, and the callers behind it wait.
+    If one command is refused, the request produces no version. The work stops as soon as the caller
+    leaves, because a batch may take long and the callers after it are waiting.
     """
     planning = Planning(base, transaction, now, author=request.author)
     applied = []

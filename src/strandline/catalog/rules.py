@@ -1,10 +1,10 @@
-"""What every catalog keeps to, whoever wrote it.
+"""The rules that every catalog keeps, whatever wrote it.
 
-Commands lead to no other catalog, and rest on these rules: ids are below the next id and each is
-that of one object, what an object refers to is there, the columns of a table have ids of their own,
-parameters have values that they can have, the schema of the catalog's own views has nothing else.
-An edit by hand that would break one is refused (`strandline.catalog.editing`). What an edit of a
-release that did not know a rule has broken, a verification finds.
+Commands never break these rules, and rely on them: ids are below the next id, and no two objects
+share one; referenced objects exist; the columns of a table have distinct ids; parameters have valid
+values; the schema of the catalog's own views contains nothing else. A manual edit that would break
+a rule is refused (`strandline.catalog.editing`). A verification finds rules that were broken by an
+edit in a release that did not know them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Key = int | str
 
 
 class BrokenRule(NamedTuple):
-    """An object of a catalog that is not as every catalog's is, and what is wrong with it."""
+    """An object that breaks a rule, and the reason."""
 
     kind: str
     key: Key
@@ -57,7 +57,7 @@ def key_of(kind: Collection, value: Any) -> Key:
 
 
 def broken_rules(contents: Contents) -> Iterator[BrokenRule]:
-    """Each object of ``contents`` that breaks a rule; the time follows their number."""
+    """Each object of ``contents`` that breaks a rule; takes time in proportion to their number."""
     for kind in COLLECTIONS.values():
         for stored in contents.objects(kind.kind):
             try:
@@ -93,7 +93,7 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
         if (
             name == "schema"
             and is_reserved(referred.name)
-            and referred.value.owner == SYSTEM_NAME  # a catalog of 0.1.0 may have one of a user
+            and referred.value.owner == SYSTEM_NAME  # a catalog of 0.1.0 may have a user's schema
             and not isinstance(value, SystemViewDescriptor)
         ):
             raise InvalidInput(
@@ -103,7 +103,7 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
 
 
 def highest_id(contents: Contents) -> int:
-    """The highest id that an object has; 0 where none has one."""
+    """The highest id of any object, or 0 if there is none."""
     return max(
         (
             stored.id
@@ -120,9 +120,10 @@ def _spoken(kind: Collection) -> str:
 
 
 def _check_id(contents: Contents, kind: Collection, object_id: int) -> None:
-    """All kinds take their ids from one allocator, so an id is that of one object.
+    """Check that the id was allocated, and that no object of another kind has it.
 
-    One that the allocator has yet to give would be given twice.
+    All kinds take their ids from one allocator. An id that it has not allocated yet would be
+    allocated again.
     """
     allocator = contents.get(ID_ALLOCATOR.kind, OBJECT_IDS.encode())
     next_id = 1 if allocator is None else allocator.value.next_id
@@ -158,7 +159,7 @@ def _check_default_zone(contents: Contents, zone_id: str) -> None:
 
 
 def _check_columns(table: TableDescriptor) -> None:
-    """Columns are found by their ids: in data files, in keys, and in the past of the table."""
+    """Check the column ids, by which data files, keys and older versions refer to columns."""
     numbers = [version.number for version in table.schema_versions]
     if not numbers or any(later <= earlier for earlier, later in pairwise(numbers)):
         raise InvalidInput(
@@ -186,7 +187,7 @@ def _check_distinct_columns(table: TableDescriptor, version: SchemaVersion) -> N
 
 
 def _missing_defaults(contents: Contents) -> Iterator[BrokenRule]:
-    """Clients take the default database for granted, and the default schema in it."""
+    """The default database, or the default schema in it, if missing; clients rely on both."""
     databases: Iterator[DatabaseDescriptor] = (d.value for d in contents.objects("database"))
     default = next((each for each in databases if each.name == DEFAULT_DATABASE), None)
     if default is None:

@@ -1,12 +1,13 @@
-"""How many bytes the tables take, as nodes measure it now and then.
+"""The storage usage of tables in bytes, as nodes measure it periodically.
 
-A measurement is in the catalog's log and in no version of the catalog: an event with the tables
-whose sizes are not the ones that the log says last. So a table that nobody writes to is in one
-event, as long as that is kept. Events older than the retention are removed with each measurement; a
-table whose last event is one of them is recorded again first.
+A measurement is stored in the catalog's log as an event, not in any version of the catalog. The
+event contains only the tables whose size differs from the last one in the log. So a table that
+nobody writes to is in a single event for as long as that event is kept. Each measurement removes
+the events older than the retention. If the last event of a table is among them, its size is
+recorded again first.
 
-The timestamp `MEASURED` is that of the last measurement. Of several nodes that measure at a time,
-one moves it, and the others record and remove nothing.
+The timestamp `MEASURED` is the time of the last measurement. If several nodes measure at the same
+time, one of them moves the timestamp, and the others record and remove nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from strandline.wire.registry import decode
 
 MEASURED = "storage_usage"
 TABLES_AT_ONCE = 10_000
-"""In one event, which is one version."""
+"""The largest number of tables in one event, which is one version."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUsage:
-    """How many bytes a table, ``schema.name``, took, as it was recorded at ``time``."""
+    """The size of a table (``schema.name``) in bytes, as recorded at ``time``."""
 
     table: str
     table_id: int
@@ -53,7 +54,7 @@ class StorageUsage:
 class _Record:
     """Record ``sizes``, pairs of table id and bytes, and move the timestamp to ``at``.
 
-    ``before`` is the measurement before.
+    ``before`` is the time of the previous measurement.
     """
 
     sizes: tuple[tuple[int, int], ...]
@@ -61,7 +62,7 @@ class _Record:
     at: Timestamp
 
     def plan(self, planning: Planning) -> None:
-        """Nothing where another node has measured since."""
+        """Record the sizes, unless another node has measured since ``before``."""
         if measured(planning.catalog) != self.before:
             return
         with planning.transaction.entry("configure", {"name": MEASURED}):
@@ -71,15 +72,15 @@ class _Record:
 
 
 def measured(catalog: Catalog) -> Timestamp | None:
-    """When the sizes were measured last; None if never."""
+    """When the sizes were last measured, or None if never."""
     entry: TimestampEntry | None = catalog.get("timestamp", MEASURED)
     return None if entry is None else Timestamp(entry.time)
 
 
 class RecordedSizes:
-    """The last size of each table that a log says. One thread's.
+    """The last size of each table in a log. Not safe to use from several threads.
 
-    ``refuse_when_stopping`` is called for each event that is read, and may raise.
+    ``refuse_when_stopping`` is called for each event read, and may raise.
     """
 
     def __init__(self, refuse_when_stopping: Callable[[], object] = lambda: None) -> None:
@@ -89,7 +90,7 @@ class RecordedSizes:
         self._upper = 1
 
     def read(self, log: UpdateLog) -> None:
-        """Read what is new in ``log``, and forget what was pruned. Raises `CorruptData`."""
+        """Read the new events of ``log``, and drop those that were pruned. Raises `CorruptData`."""
         frontier = log.frontier()
         times, last = list(self._times), dict(self._last)
         for scanned, event in read_events(log, self._upper, frontier.upper):
@@ -103,11 +104,11 @@ class RecordedSizes:
         self._upper = frontier.upper
 
     def sizes_above(self, version: int) -> dict[int, int]:
-        """The last sizes by table, of those tables that an event above ``version`` has."""
+        """The last size of each table that has an event above ``version``, by table id."""
         return {table: size for table, (last, size) in self._last.items() if last > version}
 
     def last_version_before(self, time: Timestamp) -> int:
-        """The version of the last event that was recorded before ``time``; 0 if none was."""
+        """The version of the last event recorded before ``time``, or 0 if there is none."""
         return max((version for version, recorded in self._times if recorded < time), default=0)
 
 
@@ -120,12 +121,12 @@ def record_storage_usage(
     at: Timestamp,
     retention_ms: int,
 ) -> None:
-    """Record those of ``sizes``, by table id, that are not the ones in the log.
+    """Record those of ``sizes`` (bytes by table id) that differ from the last sizes in the log.
 
-    They were measured at ``at``, and ``catalog`` is the one before that: where another measurement
-    was recorded meanwhile, nothing is. Events older than ``retention_ms`` are removed, if that is
-    not 0; a table of ``catalog`` that was not measured keeps its last size, which is recorded
-    again. Raises what `CatalogManager.execute` raises, and `CorruptData`.
+    They were measured at ``at``. ``catalog`` is a catalog from before that: if another measurement
+    was recorded since, nothing is recorded. If ``retention_ms`` is not 0, older events are removed;
+    a table of ``catalog`` that was not measured keeps its last size, which is recorded again if its
+    event is removed. Raises what `CatalogManager.execute` raises, and `CorruptData`.
     """
     recorded.read(manager.state.log)
     oldest = milliseconds_before(at, retention_ms) if retention_ms else MIN_TIMESTAMP
@@ -146,7 +147,7 @@ def record_storage_usage(
 def read_events(
     log: UpdateLog, start: int, end: int
 ) -> Iterator[tuple[Scanned, StorageUsageEvent]]:
-    """The events of versions from ``start`` to ``end`` − 1, in order. Raises `CorruptData`."""
+    """The events of versions ``start`` to ``end`` − 1, in order. Raises `CorruptData`."""
     for scanned in work.spending(log.scan(STORAGE_USAGE_EVENT, start, end)):
         work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have many sizes
         try:
@@ -158,21 +159,21 @@ def read_events(
 
 
 def _recorded(log: UpdateLog) -> Iterator[tuple[int, int, Timestamp]]:
-    """What the log says of storage usage, in order: table id, bytes, time."""
+    """The storage usage in the log, in order: table id, bytes, time."""
     for scanned, event in read_events(log, 1, log.frontier().upper):
         for table_id, size in event.sizes:
             yield table_id, size, scanned.time
 
 
 def latest_storage_usage(log: UpdateLog, catalog: Catalog) -> list[StorageUsage]:
-    """How many bytes each table of ``catalog`` took when that was last recorded; by name."""
+    """The last recorded size of each table of ``catalog``, sorted by name."""
     last = {table_id: (size, time) for table_id, size, time in _recorded(log)}
     rows = [_row(catalog, table_id, *size_and_time) for table_id, size_and_time in last.items()]
     return sorted((row for row in rows if row is not None), key=lambda row: row.table)
 
 
 def storage_usage_of(log: UpdateLog, catalog: Catalog, table_id: int) -> list[StorageUsage]:
-    """Each size of one table that is recorded, the oldest first."""
+    """Each recorded size of one table, oldest first."""
     rows = [_row(catalog, *of_table) for of_table in _recorded(log) if of_table[0] == table_id]
     return [row for row in rows if row is not None]
 

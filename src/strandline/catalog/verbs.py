@@ -1,16 +1,16 @@
-"""The verbs: what can be done to the catalog, each declared once with all its effects.
+"""The verbs: the operations on the catalog, each declared once with all its effects.
 
-An entry of the update log says by a verb what was done. A verb is a text, ``rename_table``, and
-what follows from it stands in its declaration (`Verb`), never in its letters: which kind of object
-it is about, what it does to folders, whether what it makes begins with default privileges, and
-which verb takes it back. The five verbs of a kind (create, alter, rename, drop, restore) come with
-the declaration of the kind (`strandline.catalog.kinds`), all others are declared in
-`strandline.catalog.declarations`.
+Each entry of the update log names its operation with a verb, a text such as ``rename_table``. The
+effects of a verb are in its declaration (`Verb`) and are never derived from the text: the kind of
+object that it is about, its effect on folders, whether the objects that it creates begin with
+default privileges, and the verb that takes it back. The five verbs of a kind (create, alter,
+rename, drop, restore) come with the declaration of the kind (`strandline.catalog.kinds`). All other
+verbs are declared in `strandline.catalog.declarations`.
 
 Each declared verb has two more, for entries that take it back and do it again: ``undo_…`` and
 ``redo_…``, each the inverse of the other.
 
-A log may hold verbs of a newer release. Such a verb has no effects here (`verb_named`).
+A log may contain verbs of a newer release. Such a verb has no effects here (`verb_named`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Action(Enum):
     """What a verb does to the object that it is about."""
 
     CREATE = "create"
-    """What it makes begins with the default privileges of its kind."""
+    """The created objects begin with the default privileges of their kind."""
     ALTER = "alter"
     """Any change that is none of the others."""
     RENAME = "rename"
@@ -42,17 +42,17 @@ class FolderEffect(Enum):
     REMOVE_SCHEMA = auto()
     MAKE_TABLE = auto()
     MOVE_TABLE = auto()
-    """To where the entry says, if it says anything."""
+    """Moves the folder to the location in the entry, if the entry has one."""
     REMOVE_TABLE = auto()
 
     @property
     def only_makes(self) -> bool:
-        """Whether it leaves every folder that is there where it is."""
+        """Whether it leaves every existing folder in place."""
         return self in (FolderEffect.MAKE_SCHEMA, FolderEffect.MAKE_TABLE)
 
     @property
     def is_of_table(self) -> bool:
-        """Whether the place of a table may change."""
+        """Whether it may change the location of a table."""
         return self in _OF_TABLES
 
 
@@ -63,12 +63,12 @@ _OF_TABLES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One verb. ``kind`` is the kind of the object that it is about, None where that differs.
+    """One verb. ``kind`` is the kind of the object that it is about, or None if that varies.
 
     ``subject`` is the argument of an entry that names the object. ``inverse`` is the verb of an
-    entry that takes one of this verb back, and ``undone`` that of one that takes back the rest of
-    it, where the object itself is as before already. ``why_kept`` is the reason why a version with
-    this verb cannot be undone.
+    entry that takes back one of this verb. ``undone`` is the verb of an entry that takes back the
+    rest, if the object itself is already as before. ``why_kept`` is the reason why a version with
+    this verb cannot be undone, or None.
     """
 
     name: str
@@ -94,9 +94,9 @@ _VERBS: dict[str, Verb] = {}
 
 
 def declare_verb(verb: Verb) -> None:
-    """Declare a verb, and with it those that take it back and do it again.
+    """Declare a verb, and with it the verbs that undo and redo it.
 
-    Raises `ValueError` if there is one of that name.
+    Raises `ValueError` if the name is already declared.
     """
     for added in _with_those_that_undo(verb):
         if added.name in _VERBS:
@@ -105,7 +105,7 @@ def declare_verb(verb: Verb) -> None:
 
 
 def withdraw_verb(verb: Verb) -> None:
-    """Take back `declare_verb`, as a test does behind it."""
+    """Revert `declare_verb`, for tests."""
     for added in _with_those_that_undo(verb):
         del _VERBS[added.name]
 
@@ -121,16 +121,16 @@ def _with_those_that_undo(verb: Verb) -> tuple[Verb, Verb, Verb]:
 
 
 def verb_named(name: str) -> Verb:
-    """The verb of that name. One that is not declared has no effects."""
+    """The verb of that name. A verb that is not declared has no effects."""
     return _VERBS.get(name) or Verb(name=name)
 
 
 def declared_verb(name: str) -> Verb:
-    """The verb of that name. `LookupError` if it is not declared."""
+    """The verb of that name. Raises `LookupError` if it is not declared."""
     return _VERBS[name]
 
 
-# -- in words --------------------------------------------------------------------------------------
+# -- descriptions in words -------------------------------------------------------------------------
 
 _NOT_SHOWN = ("id", "location", "location_given", "instead_of")
 _MOST_ACTIONS = 20
@@ -138,7 +138,7 @@ _MOST_CHARACTERS = 300
 
 
 def describe(verb_name: str, arguments: Arguments) -> str:
-    """One action in words: the verb, what it was done to, and the rest of its arguments."""
+    """Describe one action in words: the verb, its subject, and the other arguments."""
     verb = verb_named(verb_name)
     subject = verb.subject
     if subject not in arguments:
@@ -158,7 +158,7 @@ def describe(verb_name: str, arguments: Arguments) -> str:
 
 
 def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
-    """All actions of a version, in a text whose length is bounded."""
+    """Describe all actions of a version, in a text of bounded length."""
     words = []
     for verb, arguments in actions[:_MOST_ACTIONS]:
         description = describe(verb, arguments)

@@ -1,4 +1,4 @@
-"""The commands: one class for each statement of DDL."""
+"""The commands: one class for each DDL statement."""
 
 from strandline.catalog.commands.clusters import (
     AlterCluster,

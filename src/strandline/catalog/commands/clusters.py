@@ -1,11 +1,11 @@
 """Commands on clusters and their replicas: named Spark compute that jobs run on.
 
-A **managed** cluster has a size and a number of replicas, and the commands here keep replicas
-``r1`` … ``rN`` of that size for it. ``address`` says where they are; by default each is a local
-Spark with the cores of its size. The replicas of an **unmanaged** cluster are created one by one.
+A **managed** cluster has a size and a number of replicas. The commands maintain its replicas ``r1``
+… ``rN`` of that size. ``address`` says where they are; by default each is a local Spark with the
+cores of its size. The replicas of an **unmanaged** cluster are created one by one.
 
-An **introspection index** is an address under which a replica can be inspected: its Spark UI or its
-event log. It goes with its replica, and a replica goes with its cluster.
+An **introspection index** is an address at which a replica can be inspected: its Spark UI or its
+event log. It is dropped with its replica, and a replica is dropped with its cluster.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_REPLICATION_FACTOR = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCluster:
-    """CREATE CLUSTER. With a ``size`` it is managed, without one it is empty and unmanaged.
+    """CREATE CLUSTER. With a ``size`` it is managed; without one it is empty and unmanaged.
 
-    ``address`` is that of each replica of a managed one; empty is a local Spark.
+    ``address`` is the address of each replica of a managed cluster; empty means a local Spark.
     """
 
     name: str
@@ -71,10 +71,11 @@ class CreateCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterCluster:
-    """ALTER CLUSTER … SET. What is None stays as it is.
+    """ALTER CLUSTER … SET. None leaves a property unchanged.
 
-    A managed cluster's replicas follow: their owner, their size, their number (the last ones go
-    first), and their address. New ones get ``address``, else that of the first.
+    The replicas of a managed cluster change with it: their owner, their size, their number (the
+    last ones are dropped first), and their address. New replicas get ``address`` or, if it is None,
+    the address of the first replica.
     """
 
     name: str
@@ -146,7 +147,7 @@ class DropCluster:
 
 
 def drop_cluster(planning: Planning, cluster: ClusterDescriptor) -> None:
-    """Remove a cluster, its replicas first, each in an entry of its own."""
+    """Drop a cluster, its replicas first, each in a separate entry."""
     for replica in planning.catalog.replicas(cluster.id):
         drop_replica(planning, replica)
     with planning.entry("drop_cluster", cluster=cluster.name) as transaction:
@@ -156,7 +157,7 @@ def drop_cluster(planning: Planning, cluster: ClusterDescriptor) -> None:
 def find_cluster(
     planning: Planning, name: str, *, if_exists: bool = False
 ) -> ClusterDescriptor | None:
-    """The cluster of that name; `ObjectNotFound` if there is none, unless that is no error."""
+    """The cluster of that name. Raises `ObjectNotFound` if it is missing, unless ``if_exists``."""
     return required(planning.catalog.cluster(name), f"cluster {name!r}", if_exists=if_exists)
 
 
@@ -168,9 +169,9 @@ def _check_factor(factor: int) -> None:
 
 
 def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: str | None) -> None:
-    """Bring the replicas of a managed cluster to what it says, each change an entry of its own.
+    """Make the replicas of a managed cluster match its descriptor, each change in a separate entry.
 
-    ``address`` None leaves each where it is; empty moves each to a local Spark of its size.
+    ``address`` None keeps the address of each; empty moves each to a local Spark of its size.
     """
     if cluster.size is None:
         return
@@ -203,7 +204,7 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
 
 
 def _address_of(planning: Planning, replica: ClusterReplica, local: str) -> str:
-    """Where a replica stays when its size may change: a local Spark grows with it."""
+    """The address to keep when the size changes; a local Spark gets the cores of the new size."""
     was_local = replica.address == local_address(size_of(planning, replica.size))
     return local if was_local else replica.address
 
@@ -226,7 +227,7 @@ _PLACE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
 
 def check_address(address: str) -> None:
-    """Raise `InvalidInput` unless Spark can be reached under ``address``."""
+    """Raise `InvalidInput` unless ``address`` is an address of Spark."""
     if not _ADDRESS.fullmatch(address):
         raise InvalidInput(
             f"a replica cannot be at {address[:200]!r}: an address is local[N], spark://host:port, "
@@ -235,7 +236,7 @@ def check_address(address: str) -> None:
 
 
 def size_of(planning: Planning, name: str) -> ClusterSize:
-    """The configured size of that name. Raises `InvalidInput` that lists those that there are."""
+    """The configured size of that name. Raises `InvalidInput`, which lists the known sizes."""
     sizes = CLUSTER_SIZES.required(planning.catalog)
     if name not in sizes:
         raise InvalidInput(
@@ -246,15 +247,15 @@ def size_of(planning: Planning, name: str) -> ClusterSize:
 
 
 def local_address(size: ClusterSize) -> str:
-    """A Spark in one process, with the cores of a size."""
+    """The address of a Spark in one process, with the cores of a size."""
     return f"local[{size.cores}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateClusterReplica:
-    """CREATE CLUSTER REPLICA, of an unmanaged cluster.
+    """CREATE CLUSTER REPLICA, in an unmanaged cluster.
 
-    ``spark_ui`` and ``event_log`` are the addresses under which one can look into it.
+    ``spark_ui`` and ``event_log`` are the addresses at which the replica can be inspected.
     """
 
     cluster: str
@@ -291,9 +292,9 @@ class CreateClusterReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterClusterReplica:
-    """ALTER CLUSTER REPLICA … SET. What is None stays, an empty introspection address goes.
+    """ALTER CLUSTER REPLICA … SET. None changes nothing; "" removes an introspection address.
 
-    Of a managed cluster's replica only the introspection addresses can be set.
+    In a managed cluster only the introspection addresses of a replica can be set.
     """
 
     cluster: str
@@ -380,9 +381,10 @@ def put_replica(
     action: Action,
     introspection: Mapping[str, str | None] = _UNCHANGED,
 ) -> None:
-    """Create or alter a replica, with its introspection addresses, in an entry of its own.
+    """Create or alter a replica, with its introspection addresses, in a separate entry.
 
-    A new one has id 0 and gets one. An address None stays as it is, an empty one is taken away.
+    A new replica has id 0 and gets an id. An address None is left unchanged, an empty one is
+    removed.
     """
     for name, address in introspection.items():
         if address and not _PLACE.fullmatch(address):
@@ -409,7 +411,7 @@ def put_replica(
 
 
 def drop_replica(planning: Planning, replica: ClusterReplica) -> None:
-    """Remove a replica and its introspection indexes, in an entry of its own."""
+    """Drop a replica and its introspection indexes, in a separate entry."""
     name = object_name(planning.catalog, replica)
     with planning.entry("drop_cluster_replica", replica=name) as transaction:
         for index in planning.catalog.introspection_indexes(replica.id):

@@ -37,7 +37,7 @@ from strandline.model.types import DataType
 def check_redefinition(
     old: TableDescriptor, columns: Iterable[ColumnDescriptor], indexes: Iterable[IndexDescriptor]
 ) -> None:
-    """Refuse new columns of ``old`` that would lose data or break a promise made to readers."""
+    """Refuse new columns of ``old`` that would lose data or break guarantees to readers."""
     kept = {column.id: column for column in columns}
     known = {column.id: column for column in old.columns}
     for column in old.columns:
@@ -64,10 +64,10 @@ def check_redefinition(
 def check_column_change(
     table: TableDescriptor, old: ColumnDescriptor, new: ColumnDescriptor
 ) -> None:
-    """Refuse a change of one column that existing rows may not satisfy.
+    """Refuse a change of a column that existing rows may not satisfy.
 
-    The values of a plain table's partition columns are texts beside its files, so any type reads
-    them.
+    In a plain table, the values of partition columns are texts outside of the files, so any type
+    can read them.
     """
     is_text = old.id in table.partition_columns and not table.transactional
     if new.type != old.type and not is_text:
@@ -86,18 +86,18 @@ def check_column_change(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddColumns:
-    """ALTER TABLE … ADD COLUMNS: behind the last column that does not partition the table.
+    """ALTER TABLE … ADD COLUMNS, after the last column that is not a partition column.
 
-    Rows that are there have NULL in them. A plain table in a format whose rows Spark completes
-    (`_COMPLETED_BY_SPARK`) has the default instead, if that is a constant; there, and only there,
-    a new column may be NOT NULL.
+    Existing rows have NULL in the new columns. In a plain table with one of the formats that Spark
+    completes (`_COMPLETED_BY_SPARK`), they have the default instead if it is a constant. Only there
+    may a new column be NOT NULL.
     """
 
     schema: str
     table: str
     columns: tuple[ColumnDefinition, ...]
     if_not_exists: bool = False
-    """Columns that are there are left alone, as they are."""
+    """Existing columns are left unchanged."""
     if_table_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
@@ -133,11 +133,11 @@ class AddColumns:
 
 
 _COMPLETED_BY_SPARK = frozenset({"csv", "json", "orc", "parquet"})
-"""Providers of plain tables for which Spark puts a default into rows that were there before."""
+"""Providers of plain tables for which Spark fills the default into existing rows."""
 
 
 def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
-    """``column`` as it is added: with what rows that are there have in it, where they have it."""
+    """Return ``column`` as it is added; its metadata holds the value for existing rows, if any."""
     constant = is_constant(column.default) and not is_null(column.default)
     completes = not table.transactional and table.provider in _COMPLETED_BY_SPARK
     metadata = json.loads(column.metadata) if column.metadata else {}
@@ -157,13 +157,13 @@ def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefini
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropColumns:
-    """ALTER TABLE … DROP COLUMNS. The files keep the data, no version from here on shows it."""
+    """ALTER TABLE … DROP COLUMNS. The files keep the data; later versions do not show it."""
 
     schema: str
     table: str
     names: tuple[str, ...]
     if_exists: bool = False
-    """Columns that are not there are passed over."""
+    """Missing columns are ignored."""
     if_table_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
@@ -236,9 +236,9 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterColumn:
-    """ALTER TABLE … ALTER COLUMN. What is None stays as it is; all changes are one version.
+    """ALTER TABLE … ALTER COLUMN. None leaves a property unchanged; all changes are one version.
 
-    A default, new or old, must fit the column as it is after the change.
+    The default, new or old, must fit the column after the change.
     """
 
     schema: str

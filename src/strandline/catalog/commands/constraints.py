@@ -1,8 +1,8 @@
-"""Commands on the constraints of a table, which clients declare and nobody checks.
+"""Commands on the constraints of a table, which clients declare and which are not enforced.
 
-A constraint names columns by their ids, so it follows renames. What it names may be dropped, and
-then it is not shown, as long as that is gone (`valid_constraints`): a foreign key without the key
-that it refers to, too. So an undone drop brings back what was declared.
+A constraint refers to columns by id, so it follows renames. A column of a constraint, or the key
+that a foreign key refers to, may be dropped. The constraint is then hidden until the object comes
+back (`valid_constraints`). So undoing the drop restores the declared constraint.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from strandline.model.descriptors import Constraint, ConstraintKind, TableDescri
 from strandline.model.identifiers import QualifiedName, check_name
 
 MAX_CONSTRAINTS = 1_000
-"""Constraints of one table, those that are not shown included."""
+"""The largest number of constraints of a table, including hidden ones."""
 MAX_COLUMNS = 100
-"""Columns of one constraint."""
+"""The largest number of columns of a constraint."""
 MAX_TEXT = 4_000
-"""Characters of a default or a check."""
+"""The largest number of characters of a default or a check."""
 MAX_RULE = 4
-"""JDBC's largest number of a rule of a foreign key."""
+"""The largest number that JDBC defines for a rule of a foreign key."""
 
 _COLUMNS_OF_A_THING = 20
 _KEYS = (ConstraintKind.PRIMARY_KEY, ConstraintKind.UNIQUE)
@@ -35,9 +35,9 @@ _ON_ONE_COLUMN = (ConstraintKind.NOT_NULL, ConstraintKind.DEFAULT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintDefinition:
-    """A constraint as its maker writes it; see `Constraint`. Without a ``name`` it is given one.
+    """A constraint as a client defines it; see `Constraint`. Without a ``name``, one is generated.
 
-    ``parent`` is the name ``schema.table`` of what a foreign key refers to.
+    ``parent`` is the ``schema.table`` that a foreign key refers to.
     """
 
     kind: ConstraintKind
@@ -84,7 +84,7 @@ class AddConstraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropConstraint:
-    """ALTER TABLE … DROP CONSTRAINT. Names of constraints are compared without case."""
+    """ALTER TABLE … DROP CONSTRAINT. Names of constraints are not case-sensitive."""
 
     schema: str
     table: str
@@ -108,9 +108,9 @@ class DropConstraint:
 
 
 class ParentKeys:
-    """The keys that foreign keys may refer to: of a catalog, or of ``newer`` in place of a table.
+    """The keys that foreign keys may refer to, in ``catalog``.
 
-    Those of a table are gathered once.
+    ``newer`` replaces the table of its id. The keys of a table are collected once.
     """
 
     def __init__(self, catalog: Catalog, *, newer: TableDescriptor | None = None) -> None:
@@ -118,7 +118,7 @@ class ParentKeys:
         self._by_table = {} if newer is None else {newer.id: _keys_of(newer)}
 
     def name_of(self, table_id: int, columns: Iterable[int]) -> str | None:
-        """The name of the key of these columns, "" for one without; None where there is none."""
+        """The name of the key on these columns, "" for a key without a name, or None."""
         keys = self._by_table.get(table_id)
         if keys is None:
             table = self._catalog.table_by_id(table_id)
@@ -142,7 +142,7 @@ def _with_columns(table: TableDescriptor) -> Iterator[Constraint]:
 
 
 def valid_constraints(table: TableDescriptor, parents: ParentKeys) -> Iterator[Constraint]:
-    """The constraints of a table whose columns, and for foreign keys the parent's key, exist."""
+    """The constraints of a table whose columns and, for foreign keys, the parent's key exist."""
     work.spend(len(table.constraints))
     for constraint in _with_columns(table):
         is_foreign = constraint.kind is ConstraintKind.FOREIGN_KEY
@@ -154,7 +154,7 @@ def valid_constraints(table: TableDescriptor, parents: ParentKeys) -> Iterator[C
 def _with_constraints(
     catalog: Catalog, table: TableDescriptor, definitions: Sequence[ConstraintDefinition]
 ) -> TableDescriptor:
-    """The table with these constraints too; a foreign key may refer to one of the other keys."""
+    """Return the table with these constraints added. A foreign key may refer to an added key."""
     foreign = [d for d in definitions if d.kind is ConstraintKind.FOREIGN_KEY]
     others = [d for d in definitions if d.kind is not ConstraintKind.FOREIGN_KEY]
     taken = {constraint.name.lower() for constraint in table.constraints}
@@ -174,7 +174,7 @@ def _with_constraints(
 
 
 class _ColumnsByName:
-    """The ids of the columns of tables by their names; those of a table are gathered once."""
+    """The ids of the columns of tables by name; those of a table are collected once."""
 
     def __init__(self) -> None:
         self._by_table: dict[int, dict[str, int]] = {}
@@ -196,7 +196,7 @@ def _constraint(
     taken: set[str],
     columns: _ColumnsByName,
 ) -> Constraint:
-    """The constraint of a definition, whose name is taken from then on."""
+    """Return the constraint of a definition, and add its name to ``taken``."""
     name, kind = definition.name or _made_up_name(table, definition.kind, taken), definition.kind
     check_name(name, "constraint")
     _check(table, definition, name=name)
@@ -223,7 +223,7 @@ def _referring(
     parents: ParentKeys,
     columns: _ColumnsByName,
 ) -> Constraint:
-    """A foreign key with what it refers to."""
+    """Return a foreign key with its parent table and columns."""
     qualified = QualifiedName.parse(definition.parent)
     parent = catalog.table(qualified.schema, qualified.name)
     if parent is None:
@@ -268,6 +268,6 @@ def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: st
 
 
 def _made_up_name(table: TableDescriptor, kind: ConstraintKind, taken: Collection[str]) -> str:
-    """``orders_check_2``: a free number behind the name of the table."""
+    """For example ``orders_check_2``: the name of the table and kind, and a free number."""
     start = f"{table.name[:200].lower()}_{kind.name.lower()}_"
     return next(name for number in count(1) if (name := f"{start}{number}") not in taken)

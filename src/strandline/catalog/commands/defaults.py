@@ -1,16 +1,16 @@
-"""Defaults of columns: which SQL expressions may be one, and whether one fits its column.
+"""Defaults of columns: which SQL expressions are allowed, and whether one fits its column.
 
-A default is kept as the text that was written, and the writer of the rows evaluates it. So it must
-mean the same to every writer: a literal of Spark's SQL, or one of a few functions. It is judged
-once, against the type that the column will have when the command is done, and by a strict rule: the
-literal's value must be a value of that type, as it is, without rounding, cutting or a time zone.
+The catalog stores a default as it was written, and the writer of the rows evaluates it. So it must
+mean the same to every writer: a literal of Spark's SQL, or one of a few functions. It is validated
+once, against the type that the column has after the command, by a strict rule: the value of the
+literal must be a value of that type without rounding, truncation or a time zone conversion.
 
 | type of the column | its literals | its functions |
 | --- | --- | --- |
 | boolean | ``TRUE``, ``FALSE`` | |
 | tinyint, smallint, int, bigint | whole numbers in range, also with ``Y``, ``S``, ``L`` | |
 | float, double | numbers in range, also with ``F``, ``D``, ``BD`` | |
-| decimal | numbers without more digits than it has before or behind the point | |
+| decimal | numbers without more digits than it has before or after the point | |
 | string | ``'text'``, ``"text"`` | ``current_user()``, ``uuid()`` |
 | char(n), varchar(n) | the same, of up to n characters | |
 | binary | ``X'1F'`` | |
@@ -19,9 +19,9 @@ literal's value must be a value of that type, as it is, without rounding, cuttin
 | timestamp_ntz | ``TIMESTAMP_NTZ '2026-11-20 10:00:00'`` | ``localtimestamp()`` |
 | every type | ``NULL``, unless the column is NOT NULL | |
 
-Rejected: any expression that Spark can fold. It would need Spark to judge it, and a change of the
-catalog must not wait for a session. A default that Spark itself has judged is left alone: Spark
-says so by writing the folded value beside it (`JUDGED_BY_SPARK`).
+Rejected: any expression that Spark can fold. Only Spark could validate it, and a change of the
+catalog must not wait for a Spark session. A default that Spark itself has validated is accepted
+unchanged: Spark then writes the folded value into the metadata of the column (`JUDGED_BY_SPARK`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from strandline.model.types import (
 NULL = "NULL"
 
 JUDGED_BY_SPARK = "EXISTS_DEFAULT"
-"""In the metadata of a column: what Spark folded its default to when the column was made."""
+"""The key in a column's metadata with the value that Spark folded its default to at creation."""
 
 FUNCTIONS: dict[str, DataType] = {
     "current_date": DATE,
@@ -67,10 +67,10 @@ FUNCTIONS: dict[str, DataType] = {
     "current_user": StringType(),
     "uuid": StringType(),
 }
-"""The functions that may be defaults, and what they give."""
+"""The functions that may be defaults, and their result types."""
 
 _BARE = frozenset({"current_date", "current_timestamp", "localtimestamp", "current_user"})
-"""Those that SQL lets stand without parentheses."""
+"""The functions that SQL allows without parentheses."""
 
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*(\(\s*\))?", re.A)
 _NUMBER = re.compile(
@@ -89,12 +89,12 @@ _MAX_FLOAT = 3.4028234663852886e38
 
 
 def is_null(default: str | None) -> bool:
-    """Whether a row that does not name the column gets NULL: no default is the default NULL."""
+    """Whether a row that omits the column gets NULL. No default means the default NULL."""
     return default is None or default.strip().upper() == NULL
 
 
 def is_constant(default: str | None) -> bool:
-    """Whether the default is the same for every row; it fits its column."""
+    """Whether the default, which must be valid, is the same for every row."""
     return default is not None and _function(default.strip()) is None
 
 
@@ -106,11 +106,10 @@ def same_default(first: str | None, second: str | None) -> bool:
 def checked_default(
     default: str | None, data_type: DataType, *, column: str, nullable: bool, metadata: str = ""
 ) -> str | None:
-    """``default`` as it is kept: without blanks around it, functions and NULL in one spelling.
+    """Return ``default`` in stored form: trimmed, with functions and NULL in one spelling.
 
-    Raises `InvalidInput` where its value is none of ``data_type`` (and where it is NULL for a
-    column that is NOT NULL), `UnsupportedOperation` for an expression that is no literal and no
-    function out of `FUNCTIONS`.
+    Raises `InvalidInput` if its value is not of ``data_type``, or is NULL for a NOT NULL column,
+    and `UnsupportedOperation` if it is neither a literal nor a function of `FUNCTIONS`.
     """
     if default is None:
         return None
@@ -174,7 +173,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _text(text: str) -> str | None:
-    """The value of a text literal."""
+    """The value of a text literal, or None."""
     match = _QUOTED.fullmatch(text)
     if match is None:
         return None
@@ -183,7 +182,7 @@ def _text(text: str) -> str | None:
 
 
 def _typed_text(text: str, *keywords: str) -> str | None:
-    """The value between the quotes of ``KEYWORD '…'``."""
+    """The value between the quotes of ``KEYWORD '…'``, or None."""
     match = _TYPED.fullmatch(text)
     return _text(match[2]) if match and match[1].upper() in keywords else None
 
@@ -215,7 +214,7 @@ def _reads_decimal(text: str, data_type: DataType) -> bool:
     value = _number(text)
     if value is None or not isinstance(data_type, DecimalType):
         return False
-    # Not normalize(): it rounds to the context's 28 digits.
+    # Not normalize(): it rounds to the 28 digits of the context.
     _, digits, exponent = value.as_tuple()
     shown = "".join(map(str, digits)).rstrip("0")
     behind = -(int(exponent) + len(digits) - len(shown)) if shown else 0

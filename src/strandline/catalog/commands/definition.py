@@ -1,4 +1,4 @@
-"""What a table is asked to be, and how that becomes a descriptor with stable column ids."""
+"""Table definitions by clients, and how they become descriptors with stable column ids."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
 _NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
 _ATOMS_NOT_IN_PARQUET = (CALENDAR_INTERVAL.name, VOID.name)
 FIRST_COLUMN_ID = 1
-"""Column ids are Parquet field ids; readers differ on whether 0 is one, so 0 is not used."""
+"""Column ids are Parquet field ids. Readers differ on whether 0 is a valid one, so it is unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class ColumnDefinition:
     metadata: str = ""
 
     def __hash__(self) -> int:
-        return hash(self.name)  # columns are looked up by the thousand, and names tell them apart
+        return hash(self.name)  # thousands are looked up, and names differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
     """A table as a client defines it.
 
-    A plain table is partitioned by columns, the last of ``columns``. A transactional one is
-    ``partitioned_by`` texts like ``day(ts)`` (`strandline.model.partitioning`).
+    A plain table is partitioned by the last of its ``columns``. A transactional table is
+    partitioned by ``partitioned_by``, texts such as ``day(ts)`` (`strandline.model.partitioning`).
     """
 
     name: str
@@ -85,20 +85,20 @@ class TableDefinition:
     properties: Properties = ()
     comment: str | None = None
     primary_key_name: str | None = None
-    """Of the index that comes with the key; None is `generated_key_name`."""
+    """The name of the index of the primary key; None means `generated_key_name`."""
     primary_key_collations: tuple[Collation, ...] = ()
-    """One for each key column makes that index a sorted one; none, a hash index."""
+    """If there is one for each key column, that index is sorted; if empty, it is a hash index."""
     zone: str | None = None
-    """None is the default zone of the catalog."""
+    """None means the default zone of the catalog."""
     storage_profile: str = ""
-    """One of the zone's; empty is the zone's first."""
+    """A storage profile of the zone; empty means the zone's first."""
     stale_rows_fraction: float = 0.2
     min_stale_rows: int = 500
     partitioned_by: tuple[str, ...] = ()
 
 
 class FirstColumns(NamedTuple):
-    """The columns of a new table, the next id after theirs, and how its event names them."""
+    """The columns of a new table, the next free column id, and their texts for the event."""
 
     columns: tuple[ColumnDescriptor, ...]
     next_id: int
@@ -106,20 +106,20 @@ class FirstColumns(NamedTuple):
 
 
 _FIRST_COLUMNS: dict[tuple[tuple[ColumnDefinition, ...], bool], FirstColumns] = {}
-"""Those of definitions that passed `checked` lately, in a table that is transactional or not.
+"""The first columns of definitions that recently passed `checked`, by columns and transactional.
 
-Tables of the same columns are made again and again; they share their descriptors.
+Clients often create tables with the same columns; such tables share their column descriptors.
 """
 _MOST_DEFINITIONS, _MOST_SHARED_COLUMNS = 256, 100
 
 
 def generated_key_name(table: str) -> str:
-    """The name of the index of a primary key, where the client gives none."""
+    """The name of the index of a primary key if the client gives none."""
     return table[: MAX_NAME_LENGTH - len(_KEY_SUFFIX)] + _KEY_SUFFIX
 
 
 def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
-    """Refuse bad and duplicate names, invalid metadata, and too many columns."""
+    """Refuse invalid and duplicate names, invalid metadata, and too many columns."""
     if len(columns) > MAX_COLUMNS:
         raise InvalidInput(f"{table} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
     for column in columns:
@@ -146,7 +146,7 @@ def _check_metadata(column: ColumnDefinition) -> None:
 def checked_columns(
     columns: Sequence[ColumnDefinition], *, transactional: bool
 ) -> tuple[ColumnDefinition, ...]:
-    """New columns that `check_columns` let pass, with their defaults as these are kept.
+    """Return new columns that passed `check_columns`, with their defaults in stored form.
 
     Raises `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
     """
@@ -165,7 +165,10 @@ def checked_columns(
 def with_checked_default(
     column: ColumnDefinition, *, any_expression: bool = False
 ) -> ColumnDefinition:
-    """``column`` with its default as it is kept. Raises as `checked_default`."""
+    """Return ``column`` with its default in stored form. Raises what `checked_default` raises.
+
+    With ``any_expression``, an unsupported expression is kept as it is.
+    """
     try:
         default = checked_default(
             column.default,
@@ -192,19 +195,19 @@ def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
 
 
 def _is_plainly_storable(data_type: DataType) -> bool:
-    """Whether it is a scalar that Spark can write, as nearly all are."""
+    """Whether the type is a scalar that Spark can write, as nearly all types are."""
     return not depth_of(data_type) and _is_storable(data_type)
 
 
 def _is_storable(data_type: DataType) -> bool:
-    """Whether Spark can write it to Parquet files, apart from what is inside."""
+    """Whether Spark can write the type to Parquet files, without regard to nested types."""
     if type(data_type) is AtomicType:
         return data_type.name not in _ATOMS_NOT_IN_PARQUET
     return not isinstance(data_type, _NOT_IN_PARQUET)
 
 
 def check_keyable(column: ColumnDefinition | ColumnDescriptor, *, what: str) -> None:
-    """Refuse a column whose values cannot be told equal as part of ``what``."""
+    """Refuse a column whose values cannot be compared as part of ``what``."""
     for inner in walk(column.type):
         if inner in _NOT_COMPARED or isinstance(inner, MapType | GeometryType | GeographyType):
             raise InvalidInput(
@@ -214,7 +217,7 @@ def check_keyable(column: ColumnDefinition | ColumnDescriptor, *, what: str) -> 
 
 
 def check_distinct(names: Sequence[str], *, what: str) -> None:
-    """Refuse a list of columns that names one twice."""
+    """Refuse a list that names a column twice."""
     seen: set[str] = set()
     for name in names:
         if normalize(name) in seen:
@@ -223,7 +226,7 @@ def check_distinct(names: Sequence[str], *, what: str) -> None:
 
 
 def check_stale_rows(fraction: float, minimum: int) -> None:
-    """Refuse limits of staleness that are none: a fraction outside 0 to 1, rows below 0."""
+    """Refuse invalid limits of staleness: a fraction outside 0 to 1, rows below 0 or too many."""
     if not 0.0 <= fraction <= 1.0:  # false for NaN too
         raise InvalidInput(f"the fraction of stale rows must be between 0 and 1, found {fraction}")
     if minimum < 0:
@@ -235,7 +238,7 @@ def check_stale_rows(fraction: float, minimum: int) -> None:
 def new_columns(
     definitions: Iterable[ColumnDefinition], next_id: int
 ) -> tuple[tuple[ColumnDescriptor, ...], int]:
-    """Columns with ids from ``next_id`` on, their nested fields too, and the next id after."""
+    """Return columns with ids from ``next_id`` on, also for nested fields, and the next free id."""
     columns = []
     for definition in definitions:
         column_id, next_id, data_type = next_id, next_id + 1, definition.type
@@ -258,11 +261,11 @@ def new_columns(
 def redefine_columns(
     table: TableDescriptor, definitions: Iterable[ColumnDefinition]
 ) -> tuple[tuple[ColumnDescriptor, ...], int]:
-    """The columns of ``definitions``: one whose name was there keeps its id, others get new ids.
+    """Return the columns of ``definitions``: existing names keep their ids, others get new ids.
 
-    A default is judged where it, or the column that it must fit, is another than before. In a plain
-    table it may be any expression, because Spark judges and evaluates it there. Raises
-    `InvalidInput`, `UnsupportedOperation`.
+    A default is validated if it, or the column that it must fit, has changed. In a plain table it
+    may be any expression, because Spark validates and evaluates it. Raises `InvalidInput`,
+    `UnsupportedOperation`.
     """
     next_id = table.next_column_id
     by_name = {normalize(column.name): column for column in table.columns}
@@ -296,7 +299,7 @@ def redefine_columns(
 
 
 def column_ids(columns: Iterable[ColumnDescriptor], names: Collection[str]) -> tuple[int, ...]:
-    """The ids of the columns with these names; `ObjectNotFound` names the one that is missing."""
+    """The ids of the columns with these names. Raises `ObjectNotFound` for a missing column."""
     if not names:
         return ()
     by_name = {normalize(column.name): column.id for column in columns}
@@ -307,11 +310,10 @@ def column_ids(columns: Iterable[ColumnDescriptor], names: Collection[str]) -> t
 
 
 def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns | None]:
-    """``definition`` with its defaults as these are kept, when it can be a table of some catalog.
+    """Check a definition. Return it with its defaults in stored form, and its first columns.
 
-    And its first columns, if such a definition was checked lately.
-
-    Raises `InvalidInput`, `InvalidName`, `ObjectNotFound` for a column that is named and missing,
+    The first columns are None unless an equal definition was checked recently. Raises
+    `InvalidInput`, `InvalidName`, `ObjectNotFound` if the definition names a missing column,
     `UnsupportedOperation`.
     """
     name = definition.name
@@ -386,7 +388,7 @@ def _check_key(definition: TableDefinition) -> None:
 
 
 def first_columns(definition: TableDefinition) -> FirstColumns:
-    """Those of a `checked` definition; the next one like it gets them too."""
+    """Return the first columns of a `checked` definition, and cache them for the next like it."""
     columns, next_id = new_columns(definition.columns, FIRST_COLUMN_ID)
     texts = tuple(f"{column.name} {simple_string(column.type)}" for column in columns)
     first = FirstColumns(columns, next_id, texts)
@@ -409,7 +411,7 @@ def describe(
     created: int,
     primary_key_index: int = 0,
 ) -> TableDescriptor:
-    """The first descriptor of a new table out of a `checked` definition and its columns."""
+    """Return the first descriptor of a new table from a `checked` definition and its columns."""
     columns = first.columns
     partition_columns = column_ids(columns, definition.partition_columns)
     if partition_columns and tuple(c.id for c in columns)[-len(partition_columns) :] != (
@@ -446,7 +448,7 @@ def describe(
 
 
 def _known_columns(definition: TableDefinition) -> FirstColumns | None:
-    """The first columns of a table like this one, if such a definition was checked lately."""
+    """The first columns of an equal definition that was checked recently, or None."""
     if len(definition.columns) > _MOST_SHARED_COLUMNS:
         return None
     return _FIRST_COLUMNS.get((definition.columns, definition.transactional))
@@ -455,7 +457,7 @@ def _known_columns(definition: TableDefinition) -> FirstColumns | None:
 def partitioning_of(
     definition: TableDefinition, columns: Iterable[ColumnDescriptor]
 ) -> tuple[PartitionField, ...]:
-    """The partition fields that a definition asks for. Raises as `partition_fields`."""
+    """The partition fields of a definition. Raises what `partition_fields` raises."""
     if not definition.partitioned_by:
         return ()
     known = {normalize(column.name): (column.id, column.type) for column in columns}
@@ -465,7 +467,7 @@ def partitioning_of(
 def with_columns(
     table: TableDescriptor, columns: tuple[ColumnDescriptor, ...], next_column_id: int
 ) -> TableDescriptor:
-    """``table`` with one more schema version; the same table if nothing differs."""
+    """Return ``table`` with one more schema version, or the same table if nothing differs."""
     if columns == table.columns:
         return table
     version = SchemaVersion(table.schema_version + 1, columns)
@@ -477,9 +479,9 @@ def with_columns(
 
 
 def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what: str) -> None:
-    """Refuse to do ``what`` to a column that partitions, keys or colocates its table.
+    """Refuse to do ``what`` to a partition, primary key or colocation column of a table.
 
-    A column that partition fields are made of is one of `refuse_partitioning_column`.
+    For the source columns of partition fields, see `refuse_partitioning_column`.
     """
     for role, ids in (
         ("partition column", table.partition_columns),
@@ -493,7 +495,7 @@ def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what
 def refuse_partitioning_column(
     table: TableDescriptor, column: ColumnDescriptor, *, what: str
 ) -> None:
-    """Refuse to do ``what`` to a column that partition fields of its table are made of."""
+    """Refuse to do ``what`` to a source column of a partition field of the table."""
     for field in table.partitioning:
         if field.source_id == column.id:
             raise IllegalChange(
@@ -504,7 +506,7 @@ def refuse_partitioning_column(
 def refuse_indexed_column(
     table: TableDescriptor, column: ColumnDescriptor, indexes: Iterable[IndexDescriptor]
 ) -> None:
-    """Refuse to drop a column that an alive index of its table is made of."""
+    """Refuse to drop a column of an alive index of the table."""
     using = [
         index.name
         for index in indexes

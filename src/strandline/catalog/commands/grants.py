@@ -1,8 +1,8 @@
 """Commands that grant and revoke privileges.
 
-Granting what the grantee already has changes nothing, and neither does revoking what was not
-granted. Revoking takes a privilege from the grantee, whichever role granted it. What a user has as
-an owner, or through a role, stays.
+Granting a privilege that the grantee already has by a grant changes nothing, and neither does
+revoking one that was not granted. Revoking removes a privilege from the grantee, whichever role
+granted it. Privileges that a user has as an owner, or through a role, remain.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SYSTEM_PRIVILEGES = (
     | Privilege.CREATE_CLUSTER
     | Privilege.CONFIGURE
 )
-"""What can be granted on the whole system."""
+"""The privileges that can be granted on the system."""
 
 
 def grantable() -> dict[ObjectKind, Privilege]:
-    """Which privileges can be granted on which kind of object; a kind that is missing has none."""
+    """The privileges that can be granted on each kind of object; other kinds have none."""
     kinds = {ObjectKind.SYSTEM: SYSTEM_PRIVILEGES}
     for kind in all_kinds():
         if kind.object_kind is not None and kind.grantable:
@@ -53,7 +53,7 @@ def grantable() -> dict[ObjectKind, Privilege]:
 
 
 def find_object(catalog: Catalog, kind: ObjectKind, name: str) -> Any:  # Any: a descriptor
-    """The object of that kind and name (``schema.name`` in a schema). `ObjectNotFound`."""
+    """The object of that kind and name (``schema.name`` in a schema). Raises `ObjectNotFound`."""
     declared = kind_of_object(kind)
     present = None if declared is None else find(catalog, declared, name)
     if present is None:
@@ -89,7 +89,7 @@ def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
 class GrantPrivileges:
     """GRANT privileges ON kind name TO grantee, a role or ``public``.
 
-    ``name`` is ``schema.name`` for what stands in a schema; empty for the system.
+    ``name`` is ``schema.name`` for objects in a schema, and empty for the system.
     """
 
     kind: ObjectKind
@@ -145,7 +145,7 @@ def _said(
 
 
 def _grants_on(catalog: Catalog, kind: ObjectKind, name: str) -> tuple[Grant, ...]:
-    """The grants that stand in the object, or on the system."""
+    """The grants on the object, or on the system."""
     if kind is not ObjectKind.SYSTEM:
         present: tuple[Grant, ...] = find_object(catalog, kind, name).privileges
         return present
@@ -165,7 +165,7 @@ def _write(
     wanted: Iterable[Grant],
     said: dict[str, Argument],
 ) -> None:
-    """Put the grants in their place, without those of roles that are gone."""
+    """Store the grants, without those of roles that no longer exist."""
     catalog = planning.catalog
     alive = grants(
         grant for grant in wanted if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
@@ -187,11 +187,11 @@ def _write(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterDefaultPrivileges:
-    """ALTER DEFAULT PRIVILEGES: what ``grantee`` may do on things of a kind that are made later.
+    """ALTER DEFAULT PRIVILEGES: what ``grantee`` may do on future objects of a kind.
 
-    ``role`` is the role that makes them, None any. ``schema`` or ``database`` bounds where; name
-    one of them or neither. With ``revoke`` the privileges are no longer given; what was made in
-    between keeps them.
+    ``role`` is the role that creates them; None means any. ``schema`` or ``database`` limits where
+    they are created; give at most one. With ``revoke``, later objects no longer get the privileges;
+    objects created in between keep them.
     """
 
     kind: ObjectKind

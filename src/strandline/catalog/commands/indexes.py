@@ -1,12 +1,12 @@
-"""Commands on indexes, one for each step of the life that `strandline.model.descriptors` draws.
+"""Commands on indexes, one for each step of the life cycle in `strandline.model.descriptors`.
 
-People create, rename and drop indexes by name. The steps between (`StartBuildingIndex`,
-`MakeIndexAvailable`, `RemoveIndex`) are taken by the job that builds or removes an index, and name
-it by id: a name may have gone to another index by then. Each asks for the status that it starts
-from, so a job that was overtaken learns it from `IndexStatusConflict`.
+Users create, rename and drop indexes by name. The job that builds or removes an index takes the
+steps in between (`StartBuildingIndex`, `MakeIndexAvailable`, `RemoveIndex`). It identifies the
+index by id, because the name may belong to another index by then. Each step requires the status
+that it starts from. So if another job was faster, the job gets `IndexStatusConflict`.
 
-An index that is created in the same batch as its table has no rows to be built from, and is
-available at once.
+An index that is created in the same batch as its table has no rows to index, so it is available at
+once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from strandline.model.identifiers import check_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateIndex:
-    """CREATE INDEX. ``collations``, one for each column, for a sorted index; none for a hash one.
+    """CREATE INDEX. A sorted index has one of ``collations`` for each column, a hash index none.
 
-    ``owner`` empty is the owner of the table.
+    ``owner`` empty means the owner of the table.
     """
 
     schema: str
@@ -49,7 +49,7 @@ class CreateIndex:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `IllegalChange`.
 
-        IF NOT EXISTS covers an index of that name, whatever its table and columns are.
+        IF NOT EXISTS applies to an index of that name, whatever its table and columns.
         """
         self._check()
         refuse_reserved(self.schema, "given indexes")
@@ -107,7 +107,10 @@ class CreateIndex:
             )
 
     def _check_unique(self, table: TableDescriptor, columns: list[ColumnDescriptor]) -> None:
-        """Equal rows must lie in one zone partition: only there are they compared."""
+        """Refuse a unique index without all colocation columns.
+
+        Rows are compared only within a zone partition, so equal rows must be in the same one.
+        """
         indexed = {column.id for column in columns}
         missing = [
             c.name for c in table.columns if c.id in table.colocation and c.id not in indexed
@@ -128,7 +131,7 @@ def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameIndex:
-    """ALTER INDEX … RENAME TO, of the primary key's index too. To its own name: nothing to do."""
+    """ALTER INDEX … RENAME TO, also for a primary key's index. The same name changes nothing."""
 
     schema: str
     index: str
@@ -156,7 +159,7 @@ class RenameIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropIndex:
-    """DROP INDEX: an available one stops first, any other is gone at once."""
+    """DROP INDEX. An available index stops first; any other is removed at once."""
 
     schema: str
     index: str
@@ -170,7 +173,7 @@ class DropIndex:
 
 
 def drop_index(planning: Planning, index: IndexDescriptor) -> None:
-    """Let an available index stop, and remove any other. `IllegalChange`, see `DropIndex`."""
+    """Stop an available index, and remove any other. Raises `IllegalChange`, see `DropIndex`."""
     table = planning.catalog.table_by_id(index.table_id)
     if table is not None and table.primary_key_index == index.id:
         raise IllegalChange(
@@ -209,7 +212,7 @@ class MakeIndexAvailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveIndex:
-    """STOPPING → gone, when no transaction can use it any more."""
+    """STOPPING → removed, after no transaction can use the index any more."""
 
     index_id: int
 
@@ -247,7 +250,7 @@ def _move(planning: Planning, index: IndexDescriptor, status: IndexStatus, *, ve
 
 
 def remove_index(planning: Planning, index: IndexDescriptor) -> None:
-    """Remove an index and the comment on it, whatever its status, in an entry of its own."""
+    """Remove an index and its comment, whatever its status, in a separate entry."""
     arguments = _arguments(planning, index)
     with planning.entry("index_removed", **arguments, status=index.status.name) as transaction:
         delete_with_comment(transaction, "index", index.id)

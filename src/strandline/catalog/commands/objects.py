@@ -1,9 +1,9 @@
 """Commands on objects of any kind (COMMENT ON, ALTER … OWNER TO), and on the configuration.
 
-Schemas, tables, views and the columns of the latter carry their comments in their own record,
-where Hive's and Spark's own statements put them too: one truth. All other kinds have none of their
-own, so a comment on one of these is an object beside it, and goes with it
-(`strandline.catalog.kinds.delete_with_comment`).
+Schemas, tables and views, and the columns of tables and views, have their comments in their own
+record, where the statements of Hive and Spark also put them. So there is only one comment. Other
+kinds have no comment field: a comment on one of these is a separate object, which is deleted with
+it (`strandline.catalog.kinds.delete_with_comment`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from strandline.model.identifiers import check_name, normalize
 from strandline.model.privileges import ObjectKind, require_kind
 
 MAX_COMMENT_LENGTH = 65_536
-"""Characters."""
+"""In characters."""
 
 _WITH_COLUMNS = frozenset({ObjectKind.TABLE, ObjectKind.VIEW})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommentOn:
-    """COMMENT ON kind name IS text, or on a column of a table or view; None takes it away.
+    """COMMENT ON kind name IS text, or on a column of a table or view. None removes the comment.
 
-    ``name`` is as SQL writes it: ``schema.name`` for what stands in a schema, ``cluster.replica``
-    for a replica, one name for all else.
+    ``name`` is as in SQL: ``schema.name`` for objects in a schema, ``cluster.replica`` for a
+    replica, one name for all others.
     """
 
     kind: ObjectKind
@@ -109,7 +109,7 @@ def _with_column_comment(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetOwner:
-    """ALTER … OWNER TO. ``schema`` is for kinds that lie in one; an ``owner_type``, for schemas."""
+    """ALTER … OWNER TO. Kinds in a schema need ``schema``; only schemas have an ``owner_type``."""
 
     kind: ObjectKind
     name: str
@@ -157,7 +157,7 @@ class SetOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetConfiguration:
-    """Set the parameter ``name`` to what ``value`` spells; None goes back to the default."""
+    """Set the parameter ``name`` to the text ``value``; None goes back to the default."""
 
     name: str
     value: str | None

@@ -1,11 +1,11 @@
 """Commands on roles.
 
-A role is dropped alone: memberships, default privileges and system privileges that name it go with
-it. Grants that stand in objects name its id, which no other role ever gets; they have no effect and
-go when the grants of their object next change. What the role *owns* it owns by name, and the next
-role of that name would have it. So a role that owns something is not dropped unless its things are
-given to another owner in the same version. For the same reason a renamed role takes its things with
-it.
+Dropping a role also drops the memberships, default privileges and system privileges that name it.
+Grants stored in objects name its id, which no other role ever gets. They have no effect, and are
+removed when the grants of their object next change. What the role *owns* it owns by name, and the
+next role of that name would own it. So a role that owns objects is not dropped unless they are
+given to another owner in the same version. For the same reason a renamed role keeps its objects:
+their owner is renamed with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN = 3
 
 
 def role_named(catalog: Catalog, name: str) -> RoleDescriptor:
-    """The role of that name; `ObjectNotFound` if there is none."""
+    """The role of that name. Raises `ObjectNotFound` if it does not exist."""
     role = catalog.role(name)
     if role is None:
         known = ", ".join(known_role.name for known_role in catalog.roles()[:20]) or "none"
@@ -42,7 +42,7 @@ def role_named(catalog: Catalog, name: str) -> RoleDescriptor:
 
 
 def grantee_id(catalog: Catalog, name: str) -> int:
-    """The id of the role of that name, or `PUBLIC`; `ObjectNotFound`."""
+    """The id of the role of that name, or `PUBLIC`. Raises `ObjectNotFound`."""
     return PUBLIC if normalize(name) == PUBLIC_NAME else role_named(catalog, name).id
 
 
@@ -63,7 +63,7 @@ def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRole:
-    """CREATE ROLE. Without an ``owner`` it belongs to the user who makes it."""
+    """CREATE ROLE. Without an ``owner`` it belongs to the user who creates it."""
 
     name: str
     superuser: bool = False
@@ -95,7 +95,7 @@ class CreateRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterRole:
-    """ALTER ROLE. What is None stays as it is."""
+    """ALTER ROLE. None leaves a property unchanged."""
 
     name: str
     superuser: bool | None = None
@@ -103,7 +103,7 @@ class AlterRole:
     owner: str | None = None
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, and `IllegalChange` for the last superuser that is needed."""
+        """Raises `ObjectNotFound`, `IllegalChange` for the last superuser while one is needed."""
         old = role_named(planning.catalog, self.name)
         new = altered(old, superuser=self.superuser, inherit=self.inherit, owner=self.owner)
         with planning.entry(
@@ -135,7 +135,7 @@ class RenameRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropRole:
-    """DROP ROLE. ``reassign_to``: the user or role that gets what the role owns."""
+    """DROP ROLE. ``reassign_to`` is the user or role that gets what the role owns."""
 
     name: str
     reassign_to: str | None = None
@@ -149,7 +149,7 @@ class DropRole:
 
 
 def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | None = None) -> None:
-    """Remove a role, its memberships and privileges, and the comment on it. `IllegalChange`."""
+    """Drop a role, its memberships, privileges and comment. Raises `IllegalChange`."""
     catalog = planning.catalog
     if reassign_to is None:
         _refuse_owner(catalog, role)
@@ -180,7 +180,7 @@ def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
 
 
 def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target: str) -> None:
-    """Make ``target`` the owner of all that ``owner`` owns."""
+    """Make ``target`` the owner of everything that ``owner`` owns."""
     for kind, stored in owned_by(catalog.contents, owner):
         present: Any = transaction.get(kind, stored.id)
         changed = replace(present, owner=target)
@@ -212,7 +212,7 @@ class GrantRole:
     member: str
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `IllegalChange` where the role is in the member already."""
+        """Raises `ObjectNotFound`, `IllegalChange` if memberships would form a circle."""
         catalog = planning.catalog
         role, member = role_named(catalog, self.role), role_named(catalog, self.member)
         if any(group == role.id for group, _ in member.member_of):
@@ -238,7 +238,7 @@ class RevokeRole:
         """Raises `ObjectNotFound`."""
         role = role_named(planning.catalog, self.role)
         member = role_named(planning.catalog, self.member)
-        # The other name for it is `from`, which is no name in Python.
+        # The argument is called `from`, which is no identifier in Python.
         arguments = {"role": role.name, "from": member.name}
         with planning.entry("revoke_role", **arguments) as transaction:
             _without_membership(transaction, member.id, role.id)

@@ -1,11 +1,11 @@
 """Commands on schemas, and on databases, the namespaces above them (catalogs in Hive 3 and later).
 
-Users cannot have schemas with the names in `strandline.catalog.catalog.RESERVED_SCHEMAS`. A
-schema's location does not move when it is renamed: the tables that are there stay where they are,
-and new ones go beside them.
+Users cannot create schemas with the names in `strandline.catalog.catalog.RESERVED_SCHEMAS`.
+Renaming a schema does not move its location: existing tables stay where they are, and new tables
+are created beside them.
 
-Hive's clients see the default database, under a name that they take for granted; it stays, and
-keeps its name.
+Hive's clients see the default database and rely on its name. So it can be neither dropped nor
+renamed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AlterDatabase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameDatabase:
-    """ALTER DATABASE … RENAME TO; its schemas stay in it."""
+    """ALTER DATABASE … RENAME TO. Its schemas stay in it."""
 
     name: str
     new_name: str
@@ -98,7 +98,7 @@ class RenameDatabase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropDatabase:
-    """DROP DATABASE. It must be empty."""
+    """DROP DATABASE. The database must be empty."""
 
     name: str
     if_exists: bool = False
@@ -111,7 +111,7 @@ class DropDatabase:
 
 
 def drop_database(planning: Planning, database: DatabaseDescriptor) -> None:
-    """Remove an empty database, the comment on it and its default privileges. `IllegalChange`."""
+    """Drop an empty database, its comment and its default privileges. Raises `IllegalChange`."""
     _refuse_default(database, "dropped")
     schemas = planning.catalog.schemas(database=database.name)
     if schemas:
@@ -136,12 +136,12 @@ def _refuse_default(database: DatabaseDescriptor, what: str) -> None:
 _PLACE_PARTS = 1 + next(places_of_schema("any")).text.count("/")
 
 DEFAULT_SCHEMA = "default"
-"""The schema that every catalog has, and that cannot be dropped."""
+"""The schema that every catalog has. It cannot be dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSchema:
-    """CREATE SCHEMA. Without a ``location`` it gets a place of its own below the warehouse."""
+    """CREATE SCHEMA. Without a ``location`` it gets a new place in the warehouse."""
 
     name: str
     owner: str | None = None
@@ -190,7 +190,7 @@ class CreateSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterSchema:
-    """ALTER SCHEMA. What is None stays as it is."""
+    """ALTER SCHEMA. None leaves a property unchanged."""
 
     name: str
     owner: str | None = None
@@ -252,7 +252,7 @@ class RenameSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSchema:
-    """DROP SCHEMA. With ``cascade`` all that is in it goes with it, in the same version."""
+    """DROP SCHEMA. With ``cascade`` its contents are dropped too, in the same version."""
 
     name: str
     cascade: bool = False
@@ -268,7 +268,7 @@ class DropSchema:
 
 
 def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool = False) -> None:
-    """Remove a schema, with ``cascade`` all that is in it first. `IllegalChange`."""
+    """Drop a schema, with ``cascade`` after its contents. Raises `IllegalChange`."""
     database = planning.catalog.get("database", schema.database_id).name
     if _is_default(database) and normalize(schema.name) == DEFAULT_SCHEMA:
         raise IllegalChange("Can not drop default database")
@@ -279,7 +279,7 @@ def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool =
                 f"Database {schema.name} is not empty. One or more {what} exist. "
                 "Drop them first, or drop the database with CASCADE"
             )
-        assert kind.drop is not None  # nothing else is made in a schema that people can drop
+        assert kind.drop is not None  # users cannot drop the schemas that hold other kinds
         kind.drop(planning, stored.value)
     with planning.entry(
         "drop_schema", schema=schema.name, location=schema.location, database=_shown(database)
@@ -291,7 +291,7 @@ def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool =
 def _inside(
     planning: Planning, schema: SchemaDescriptor
 ) -> Iterator[tuple[DeclaredKind, AnyStored]]:
-    """What is in a schema and goes by itself, by namespace and name."""
+    """The objects in a schema that are no part of another object, by namespace and name."""
     contents = planning.catalog.contents
     kinds = {kind.name: kind for kind in declared_kinds() if kind.in_schema and not kind.part_of}
     for scope in dict.fromkeys(kind.collection.scope or "" for kind in kinds.values()):
@@ -303,21 +303,21 @@ def _inside(
 
 
 class _Places:
-    """The places of the schemas in some contents, kept for the contents that follow.
+    """The places of all schemas in the latest contents, cached for the contents that follow.
 
-    Without it each new schema would cost the number of schemas that there are.
+    Without the cache, creating a schema would cost time in proportion to the number of schemas.
     """
 
     def __init__(self) -> None:
         self._latest: tuple[Objects | None, Map[str, bool]] = None, Map()
 
     def free(self, contents: Contents, name: str) -> Place:
-        """The place of a new schema: one that no other has. A renamed schema keeps its place."""
+        """Return a free place for a new schema. A renamed schema still holds its old place."""
         taken = self._of(contents)
         return next(place for place in places_of_schema(name) if place.text not in taken)
 
     def keep(self, before: Contents, after: Contents, location: str) -> None:
-        """Note that ``after`` differs from ``before`` by one schema, which is at ``location``."""
+        """Record that ``after`` differs from ``before`` only by a new schema at ``location``."""
         self._latest = after.all_of("schema"), self._of(before).set(_ending(location), True)
 
     def _of(self, contents: Contents) -> Map[str, bool]:
@@ -332,12 +332,12 @@ _PLACES = _Places()
 
 
 def _ending(location: str) -> str:
-    """What a location has in common with a place: older releases wrote URIs."""
+    """The end of a location, in the form of a place; older releases stored full URIs."""
     return "/".join(location.rstrip("/").split("/")[-_PLACE_PARTS:])
 
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
-    """The database of that name; `ObjectNotFound` if there is none."""
+    """The database of that name. Raises `ObjectNotFound` if it does not exist."""
     database = planning.catalog.database(name)
     if database is None:
         raise ObjectNotFound(f"database {name!r} does not exist")
@@ -353,10 +353,10 @@ def _find(
 
 
 def _is_default(database: str) -> bool:
-    """Whether that is the name of the database whose schemas have something in them."""
+    """Whether it is the default database, the only one whose schemas can contain objects."""
     return normalize(database) == DEFAULT_DATABASE
 
 
 def _shown(database: str) -> str | None:
-    """The database as an argument of an entry: nothing for the default one."""
+    """The database as an argument of an entry, or None for the default database."""
     return None if _is_default(database) else database

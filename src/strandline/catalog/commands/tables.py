@@ -1,7 +1,8 @@
 """Commands on tables as a whole.
 
-A primary key brings an index that is there from the table's first version to its last. It is named
-after the table unless its maker names it, and then keeps that name when the table is renamed.
+A primary key has an index that exists from the table's first version to its last. Unless the client
+names the index, its name is derived from the table's name and follows it when the table is renamed.
+A name that the client gave stays.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ DEFAULT_ZONE = DEFAULT_ZONE_NAME
 class CreateTable:
     """CREATE TABLE, with the index of its primary key.
 
-    A managed table gets its place when the version is projected; an external one names it.
+    A managed table gets its location when the version is projected. An external one names it.
     """
 
     schema: str
     definition: TableDefinition
     if_not_exists: bool = False
     instead_of: int | None = None
-    """The dropped table whose place a managed one takes over: its client has written there."""
+    """The dropped table whose location a managed table takes over: its client has written there."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`.
 
-        IF NOT EXISTS covers a table of that name, and nothing else.
+        IF NOT EXISTS applies only to a table of that name.
         """
         definition, known = checked(self.definition)
         refuse_reserved(self.schema, "given tables")
@@ -164,7 +165,7 @@ def _create_key_index(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropTable:
-    """DROP TABLE, and DROP VIEW for clients that know one call for both."""
+    """DROP TABLE, and DROP VIEW for clients that have one call for both."""
 
     schema: str
     table: str
@@ -172,7 +173,7 @@ class DropTable:
     """The files of a managed table stay where they are."""
     if_exists: bool = False
     purge: bool = False
-    """The files of a managed table are deleted: neither `undrop` nor the past finds them."""
+    """The files of a managed table are deleted: `undrop` and older versions cannot find them."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`."""
@@ -187,9 +188,9 @@ class DropTable:
 def drop_relation(
     planning: Planning, relation: Relation, *, keep_data: bool = False, purge: bool = False
 ) -> None:
-    """Remove a table or view, in an entry of its own.
+    """Drop a table or view, in a separate entry.
 
-    Each index of a table goes first, whatever its status, in an entry of its own too.
+    The indexes of a table are removed first, whatever their status, each in a separate entry.
     """
     for index in planning.catalog.indexes(relation.id):
         remove_index(planning, index)
@@ -204,10 +205,10 @@ def drop_relation(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameTable:
-    """ALTER TABLE … RENAME TO, also into another schema. Tables and views.
+    """ALTER TABLE … RENAME TO, also into another schema. For tables and views.
 
-    Indexes of a table stay in its schema. To its own name: nothing to do. The folder of a managed
-    table follows its name when the version is projected.
+    The indexes of a table move with it into the other schema. Renaming to the same name changes
+    nothing. The folder of a managed table is renamed when the version is projected.
     """
 
     schema: str
@@ -252,7 +253,7 @@ def _moved_indexes(
     new: TableDescriptor | object,
     target: SchemaDescriptor,
 ) -> list[tuple[IndexDescriptor, IndexDescriptor]]:
-    """The indexes of a renamed table that change with it, before and after."""
+    """The indexes that change when their table is renamed, before and after."""
     if not isinstance(old, TableDescriptor) or not isinstance(new, TableDescriptor):
         return []
     moved = []
@@ -275,7 +276,7 @@ def _moved_indexes(
 class SetTableProperties:
     """ALTER TABLE … SET and UNSET TBLPROPERTIES, its comment and when its statistics are stale.
 
-    What is None stays as it is. None of these makes a new schema version.
+    None leaves a property unchanged. No change here creates a new schema version.
     """
 
     schema: str
@@ -313,10 +314,11 @@ class SetTableProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterTable:
-    """ALTER TABLE of a client that sends the whole new definition, as Hive's do.
+    """ALTER TABLE of a client that sends the whole new definition, as Hive's clients do.
 
-    What differs decides the verbs: columns added, dropped or altered, and the rest. A column keeps
-    its id by its name. Partition columns cannot change. Without an owner it keeps the one it has.
+    The differences determine the verbs: columns added, dropped or altered, and the rest. Columns
+    are matched by name and keep their ids. Partition columns cannot change. Without an owner in the
+    definition, the owner stays.
     """
 
     schema: str

@@ -1,7 +1,7 @@
 """Commands on views, and on functions: classes that Hive's clients load under a name.
 
-The catalog keeps the name of a function, its class and where its files are; it runs nothing. Spark
-loads the class when a query names the function. Functions have a namespace of their own in a
+The catalog stores the name of a function, its class and the URIs of its files; it runs nothing.
+Spark loads the class when a query names the function. Functions have a separate namespace in each
 schema.
 """
 
@@ -45,7 +45,7 @@ class ViewDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateView:
-    """CREATE VIEW; with ``or_replace`` a view of that name is redefined and keeps its id."""
+    """CREATE VIEW. With ``or_replace`` an existing view is redefined and keeps its id."""
 
     schema: str
     definition: ViewDefinition
@@ -55,7 +55,7 @@ class CreateView:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`.
 
-        IF NOT EXISTS covers a view of that name, and nothing else.
+        IF NOT EXISTS applies only to a view of that name.
         """
         _check(self.definition)
         if self.if_not_exists and self.or_replace:
@@ -88,7 +88,8 @@ class CreateView:
 class AlterView:
     """ALTER VIEW: text, columns, owner and properties become those of ``definition``.
 
-    Its name stays, and so do its id and what was granted on it; and its owner, if none is named.
+    The view keeps its name, its id and the privileges granted on it. It also keeps its owner if
+    ``definition`` names none.
     """
 
     schema: str
@@ -116,7 +117,7 @@ class AlterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameView:
-    """ALTER VIEW … RENAME TO, also into another schema. To its own name: nothing to do."""
+    """ALTER VIEW … RENAME TO, also into another schema. The same name changes nothing."""
 
     schema: str
     view: str
@@ -194,7 +195,7 @@ MAX_RESOURCES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateFunction:
-    """CREATE FUNCTION; with ``or_replace`` one of that name is redefined and keeps its id.
+    """CREATE FUNCTION. With ``or_replace`` an existing function is redefined and keeps its id.
 
     ``resources`` are pairs of ``JAR``, ``FILE`` or ``ARCHIVE`` and a URI.
     """
@@ -250,7 +251,7 @@ class CreateFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterFunction:
-    """Another class, owner or other files for a function. What is None stays as it is."""
+    """Change the class, owner or files of a function. None leaves a property unchanged."""
 
     schema: str
     function: str
@@ -309,7 +310,7 @@ class RenameFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFunction:
-    """DROP FUNCTION. Its files are not the catalog's and stay."""
+    """DROP FUNCTION. Its files do not belong to the catalog and stay."""
 
     schema: str
     function: str
@@ -323,7 +324,7 @@ class DropFunction:
 
 
 def drop_function(planning: Planning, function: FunctionDescriptor) -> None:
-    """Remove a function and the comment on it, in an entry of its own."""
+    """Drop a function and its comment, in a separate entry."""
     name = object_name(planning.catalog, function)
     with planning.entry("drop_function", function=name) as transaction:
         delete_with_comment(transaction, "function", function.id)

@@ -1,13 +1,14 @@
-"""Commands on zones: where table data lies and how it is spread over nodes.
+"""Commands on zones: where table data is stored and how it is spread over nodes.
 
-A zone's partitions are fixed for life, because every file belongs to one of them by a hash modulo
-their number; so is its consistency mode. The rest can change. What a zone is told is checked
-against the zone that would come out: a quorum that is named must fit the replicas, one that
-is not follows them into the new range.
+The number of partitions of a zone can never change, because every file belongs to a partition by a
+hash modulo that number. Its consistency mode cannot change either. The other settings can. New
+settings are validated against the resulting zone: an explicit quorum must fit the replicas, while
+an implicit one is moved into the range that the new replicas allow.
 
-There always is a default zone, from the initial catalog on. Tables that name no zone are in it; it
-is known by its id, so it may be renamed, and cannot be dropped. No partition count is ever computed
-from the nodes that happen to be there: a command must give the same result when it is judged again.
+A default zone always exists, from the initial catalog on. It contains the tables that name no zone.
+It is identified by its id, so it can be renamed, and it cannot be dropped. No partition count is
+ever computed from the present nodes, because a command must give the same result when it is
+validated again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MAX_PARTITIONS = 65_000
 EVERY_NODE = 2**31 - 1
 """As a number of replicas: one on every node."""
 NEVER = 2**31 - 1
-"""As an auto-adjust time in seconds: assignments never follow."""
+"""As an auto-adjust time in seconds: assignments never adjust."""
 MAX_STORAGE_PROFILES = 100
 
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
@@ -47,8 +48,8 @@ class CreateZone:
     """CREATE ZONE. By default one partition, with a replica on every node.
 
     Auto-adjust times are in seconds: 0 is at once, `NEVER` never. ``node_filter`` is a condition on
-    the attributes of nodes (`strandline.catalog.node_filter`), empty for all of them.
-    ``storage_location`` None or empty is the store's own warehouse.
+    the attributes of nodes (`strandline.catalog.node_filter`); empty means all nodes.
+    ``storage_location`` None or empty means the store's own warehouse.
     """
 
     name: str
@@ -97,10 +98,10 @@ class CreateZone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterZone:
-    """ALTER ZONE … SET. What is None stays as it is.
+    """ALTER ZONE … SET. None leaves a setting unchanged.
 
-    ``storage_location`` empty goes back to the store's own warehouse; it decides where new files
-    are written. ``partitions`` is there to be refused with the reason.
+    ``storage_location`` decides where new files are written; empty means the store's own warehouse.
+    ``partitions`` exists only so that it can be refused with the reason.
     """
 
     name: str
@@ -153,7 +154,7 @@ class AlterZone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameZone:
-    """ALTER ZONE … RENAME TO. The default zone stays the default one."""
+    """ALTER ZONE … RENAME TO. A default zone remains the default zone."""
 
     name: str
     new_name: str
@@ -171,13 +172,13 @@ class RenameZone:
         with planning.entry("rename_zone", zone=zone.name, to=self.new_name) as transaction:
             transaction.put(replace(zone, name=self.new_name))
             if is_default and zone.name != self.new_name:
-                # A catalog of 0.1.0 knows its default zone by the name alone.
+                # A catalog of 0.1.0 knows its default zone only by name.
                 transaction.put(ConfigEntry(DEFAULT_ZONE_CONFIG, str(zone.id)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetDefaultZone:
-    """ALTER ZONE … SET DEFAULT: where tables go from now on that name no zone."""
+    """ALTER ZONE … SET DEFAULT: the zone for future tables that name no zone."""
 
     name: str
     if_exists: bool = False
@@ -193,7 +194,7 @@ class SetDefaultZone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropZone:
-    """DROP ZONE. Neither the default one nor one with tables in it."""
+    """DROP ZONE. It must be neither the default zone nor contain tables."""
 
     name: str
     if_exists: bool = False
@@ -206,7 +207,7 @@ class DropZone:
 
 
 def drop_zone(planning: Planning, zone: ZoneDescriptor) -> None:
-    """Remove a zone and the comment on it. `IllegalChange`, see `DropZone`."""
+    """Drop a zone and its comment. Raises `IllegalChange`, see `DropZone`."""
     if zone == planning.catalog.default_zone():
         raise IllegalChange(
             f"zone {zone.name} is the default zone and cannot be dropped; make another zone "
@@ -223,7 +224,7 @@ def drop_zone(planning: Planning, zone: ZoneDescriptor) -> None:
 
 
 def quorum_range(replicas: int | None) -> tuple[int, int]:
-    """The least and the greatest quorum that so many replicas can have; None is on every node."""
+    """The least and the greatest quorum for that many replicas; None means on every node."""
     count = EVERY_NODE if replicas is None else replicas
     least = min(count, 2)
     return least, max(least, (count + 1) // 2)
@@ -232,7 +233,10 @@ def quorum_range(replicas: int | None) -> tuple[int, int]:
 def _quorum(
     zone: str, asked: int | None, replicas: int | None, *, before: int | None = None
 ) -> int:
-    """The quorum that was asked for, if it fits; else the one before, moved into the range."""
+    """Return ``asked`` if it fits the replicas; by default the previous quorum, put in range.
+
+    Without a previous quorum, the default is `default_quorum`. Raises `InvalidInput`.
+    """
     least, greatest = quorum_range(replicas)
     if asked is None:
         return default_quorum(replicas) if before is None else min(max(before, least), greatest)
@@ -254,7 +258,7 @@ def _time(seconds: int) -> int | None:
 
 
 def _check_settings(command: CreateZone | AlterZone) -> None:
-    """Refuse what is wrong whatever the zone is; what is None is not looked at."""
+    """Refuse settings that are invalid for any zone; None is not checked."""
     for what, number, least in (
         ("number of replicas", command.replicas, 1),
         ("quorum size", command.quorum_size, 1),
@@ -303,11 +307,12 @@ def _find(planning: Planning, name: str, *, if_exists: bool) -> ZoneDescriptor |
 
 
 def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescriptor]:
-    """The tables of a zone. Looks at every table: only for what is done once in a zone's life.
+    """The tables of a zone.
 
-    Decodes those alone whose record holds the bytes of the zone's id anywhere; what does not cannot
-    be in the zone. (Where in the record the id stands is known only when the columns before it are
-    decoded.) An id below 128 is a single byte, which many records hold by chance.
+    This reads every table, so use it only for rare operations on a zone. It decodes only the tables
+    whose record contains the bytes of the zone's id anywhere; no other table can be in the zone.
+    (The position of the id in the record is known only after the columns before it are decoded.) An
+    id below 128 is a single byte, which many records contain by chance.
     """
     id_bytes = bytearray()
     write_uint(id_bytes, zone.id)

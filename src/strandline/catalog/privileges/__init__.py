@@ -1,1 +1,1 @@
-"""Privileges: what a user may do, the rules of each kind, and the judgement of a batch by them."""
+"""Privileges: what a user may do, the rules of each kind, and the check of a batch by them."""

@@ -1,31 +1,31 @@
-"""Who may do what: the privileges that a user has by one catalog.
+"""Access control: the privileges that a user has in one catalog.
 
-The problem: a privilege can come from ownership, from a grant to the user, to a role that the user
-is a member of through others, or to everybody. The question "may bob read sales.orders?" must have
-the same answer at every protocol and for every command, and a reason where the answer is no.
+The problem: a user can have a privilege by ownership, by a grant to the user, to a role of which
+the user is a direct or indirect member, or to everybody. The question "may bob read sales.orders?"
+must have the same answer in every protocol and for every command, and a reason if the answer is no.
 
-The model. A user is a name. The role of that name, if there is one, is the user's; with it the user
-has every role that it is a member of, directly or through others, except beyond a role that does
-not *inherit*. `PUBLIC` is in everybody's set. An object is **owned** by the user whose name stands
-in it, and by the members of the role of that name. An owner and a superuser need no grant. Being a
-superuser is a role's own: it does not come with a membership.
+The model. A user is a name. If a role of that name exists, it is the user's role. The user then
+also has every role of which that role is a member, directly or through others, except those beyond
+a role that does not *inherit*. Everybody has the role `PUBLIC`. An object is **owned** by the user
+whose name is in its owner field, and by the members of the role of that name. An owner and a
+superuser need no grant. The superuser attribute is not inherited through membership.
 
-To reach a table, view or function one needs USAGE on its schema beside the privilege on the thing
-itself, regardless of its owner; so taking USAGE away closes a schema at once.
+Access to a table, view or function requires USAGE on its schema in addition to the privilege on the
+object itself, even for its owner. So revoking USAGE closes a schema at once.
 
-Every user has all privileges that can be granted on what `public` owns (the schema ``default`` of a
-new catalog); only a superuser may alter it. Every user may use, read and execute what the program
-owns, and create nothing in it.
+Every user has all grantable privileges on what `public` owns (the schema ``default`` of a new
+catalog); only a superuser may alter it. Every user may use, read and execute what the program owns,
+and create nothing in it.
 
-Access to an object in an older version is decided by the present: by the owner, grants and schema
-that the object has now or, if it was dropped, had last. Roles are always those of the present. So
-a privilege that was revoked is gone for older versions too, also after the object is dropped.
+Access to an object in an older version is decided by the present: by the object's present owner,
+grants and schema or, if it was dropped, by the last ones. Roles are always those of the present. So
+a revoked privilege is gone for older versions too, also after the object is dropped.
 
 What must stay true: an `Access` reads one immutable catalog, so the decision and the change that it
 allows see the same state. Nothing here depends on protocols.
 
-Rejected: keeping each user's privileges ready (they change with every grant and every object, and
-adding them up touches a handful of values); groups as clients claim them (without a proof).
+Rejected: storing the privileges of each user (they change with every grant and every object, and
+computing them reads only a few values); groups that clients claim (there is no proof).
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ _STANDING = {
     PUBLIC_NAME: _ALL,
     SYSTEM_NAME: Privilege.USAGE | Privilege.SELECT | Privilege.EXECUTE,
 }
-"""What everybody may do with the things of these owners."""
+"""The privileges of every user on the objects of these owners."""
 
 
 _DECIDE_ROLES = ("role", "system_configuration")
 
 
 def enforced(catalog: Catalog) -> bool:
-    """Whether identities are judged at all by this catalog."""
+    """Whether this catalog enforces privileges."""
     return ENFORCE_PRIVILEGES.required(catalog)
 
 
@@ -96,7 +96,7 @@ def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
 
 
 def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
-    """The ids of all that ``role`` is a member of, directly or through others, inherited or not."""
+    """The ids of all roles of which ``role`` is a direct or indirect member, inherited or not."""
     role_ids: set[int] = set()
     to_follow = [role]
     while to_follow:
@@ -109,12 +109,12 @@ def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
 
 
 class Access:
-    """What ``user`` may do by ``catalog``. A value; asking it costs a few look-ups.
+    """The privileges of ``user`` in ``catalog``. Each question costs a few lookups.
 
-    ``user`` None is the program itself, or one that embeds it: it may do everything. ``then`` is
-    where a thing of the past, which is no longer in ``catalog``, has its schema; ``history`` gives
-    the versions between, in which it is looked for as it was last. Without it, it is as it was
-    then.
+    ``user`` None is the program itself, or a program that embeds it: it may do everything. ``then``
+    is the older catalog of an object that may no longer be in ``catalog``. ``history`` returns the
+    versions between, in which the last state of a dropped object is found; without it, the object
+    is judged by its state in ``then``.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class Access:
         self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
 
     def at(self, then: Catalog) -> Access:
-        """The same, for things of ``then``."""
+        """The same access, for objects of the older catalog ``then``."""
         if then is self.catalog:
             return self
         return Access(self.catalog, self.user, then=then, history=self._history)
 
     def by(self, newer: Catalog) -> Access:
-        """The same user by a newer catalog; what roles alone decide is not worked out again."""
+        """The same user in a newer catalog. Reuses what only roles decide, if they are the same."""
         access = Access(newer, self.user)
         if newer.contents.shares(_DECIDE_ROLES, self.catalog.contents):
             access.__dict__.update(free=self.free, roles=self.roles, names=self.names)
@@ -146,7 +146,7 @@ class Access:
 
     @cached_property
     def free(self) -> bool:
-        """Whether everything is allowed: no identity, nothing enforced, or a superuser."""
+        """Whether everything is allowed: no identity, no enforcement, or a superuser."""
         return self.user is None or not enforced(self.catalog) or self._is_superuser(self.user)
 
     def _is_superuser(self, user: str) -> bool:
@@ -159,7 +159,7 @@ class Access:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names, normalized, by which the user owns objects: its own and those of its roles."""
+        """The normalized names by which the user owns objects: its own and those of its roles."""
         roles = (self.catalog.role_by_id(role) for role in self.roles)
         names = {normalize(self.user or ""), *(normalize(role.name) for role in roles if role)}
         return frozenset(names - RESERVED_NAMES - {""})
@@ -171,7 +171,7 @@ class Access:
         return self.free or normalize(self._present(subject).owner) in self.names
 
     def privileges(self, subject: Subject | None) -> Privilege:
-        """All that the user may do with ``subject``, its schema aside; None is the system."""
+        """All privileges on ``subject`` (None: the system), without regard to its schema."""
         if self.free:
             return _ALL
         if subject is None:
@@ -207,7 +207,7 @@ class Access:
             return False
         return True
 
-    # -- demands -------------------------------------------------------------------------------
+    # -- requirements --------------------------------------------------------------------------
 
     def require(self, privilege: Privilege, subject: Subject | None) -> None:
         """Raise `PermissionDenied` unless the user has all of ``privilege`` on ``subject``."""
@@ -221,7 +221,7 @@ class Access:
     def require_any(self, privileges: Privilege, subject: Subject) -> None:
         """Raise `PermissionDenied` unless the user has one of ``privileges`` on ``subject``.
 
-        Where none of them can be granted on such a thing, its owner alone has them.
+        If none of them can be granted on such an object, only its owner has them.
         """
         if self.free:
             return
@@ -245,7 +245,7 @@ class Access:
             )
 
     def require_superuser(self, what: str) -> None:
-        """Raise `PermissionDenied` unless the user is a superuser; ``what`` is what it wants."""
+        """Raise `PermissionDenied`, naming the action ``what``, unless the user is a superuser."""
         if not self.free:
             raise PermissionDenied(
                 f"user {self.user} is no superuser, and only superusers may {what}"
@@ -259,14 +259,14 @@ class Access:
                 f"{self.user} or a role that {self.user} is a member of; ask a superuser"
             )
 
-    # -- within --------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------
 
     def _present(self, subject: Subject) -> Any:  # Any: of the same class as the subject
         kind = kind_of(subject).name
         return self.catalog.get(kind, subject.id) or self._last(kind, subject)
 
     def _last(self, kind: str, subject: Subject) -> Any:  # Any: of the same class as the subject
-        """A dropped thing as it was last. Looks at each version since: it may have come back."""
+        """The last state of a dropped object. Searches every version: it may have come back."""
         if self._then is None or self._history is None:
             return subject
         key = kind, subject.id
@@ -277,7 +277,7 @@ class Access:
         return self._dropped[key]
 
     def schema_of(self, subject: Subject) -> SchemaDescriptor | None:
-        """The schema in which the thing stands."""
+        """The schema that contains the object, or None."""
         schema_id = self._present(subject).schema_id
         schema = self.catalog.schema_by_id(schema_id)
         if schema is None and self._then is not None:
@@ -294,7 +294,7 @@ class Access:
             raise self._lacks("USAGE", schema, purpose=f" to reach {self.describe(subject)}")
 
     def describe(self, subject: Subject | None) -> str:
-        """``table sales.orders``, as messages name it."""
+        """The kind and name of the object for messages: ``table sales.orders``."""
         if subject is None:
             return "the system"
         kind = kind_of(subject)
@@ -304,7 +304,7 @@ class Access:
         return f"{kind.spoken} {subject.name}"
 
     def _keeper(self, subject: Subject | None) -> str:
-        """Who can help, as the subject of a sentence."""
+        """Who can grant access, as the subject of a sentence."""
         owner = "" if subject is None else self._present(subject).owner
         if not owner or normalize(owner) in RESERVED_NAMES:
             return "a superuser"
@@ -319,7 +319,7 @@ class Access:
         )
 
 
-# -- what a user owns ------------------------------------------------------------------------------
+# -- ownership -------------------------------------------------------------------------------------
 
 
 def owned_kinds() -> Iterator[Kind]:
@@ -330,11 +330,12 @@ def owned_kinds() -> Iterator[Kind]:
 
 
 def owned_by(contents: Contents, name: str) -> Iterator[tuple[str, AnyStored]]:
-    """The kind and the object of everything that the user or role ``name`` owns.
+    """The kind and record of every object that the user or role ``name`` owns.
 
-    Objects name their owners, so a user needs no role to own objects. There is no index by owner:
-    only dropping, renaming and creating a role need it, which is rare. They read the owner of every
-    object, and decode none: it stands in the record right behind id, parent and name.
+    Objects store the name of their owner, so a user needs no role to own objects. There is no index
+    by owner, because only dropping, renaming and creating a role need it, which is rare. The search
+    reads the owner of every object without decoding the object: in the record, the owner comes
+    directly after id, parent, name and group.
     """
     wanted = normalize(name)
     for kind in owned_kinds():
@@ -354,15 +355,15 @@ def owner_of(kind: Collection, stored: AnyStored) -> str:
     return TEXT.read(reader)
 
 
-# -- what a new object begins with -----------------------------------------------------------------
+# -- default privileges ----------------------------------------------------------------------------
 
 
 def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind
-    """``value``, about to be made in ``catalog``, with the grants that apply to it.
+    """Return ``value``, which is about to be created in ``catalog``, with its default privileges.
 
-    A default privilege says that a grantee may do something on all objects of a kind that a role
-    (or any role) makes from then on, in one schema, in one database or anywhere. The owner of an
-    object makes it. Several apply together; what was made before is not touched.
+    A default privilege gives a grantee a privilege on all objects of a kind that a role (or any
+    role) creates from then on, in one schema, in one database or anywhere. The creator of an object
+    is its owner. Several default privileges can apply together. Existing objects are not changed.
     """
     kind = kind_of(value)
     if not kind.grantable or not catalog.contents.count("default_privilege"):
@@ -384,7 +385,7 @@ def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a desc
 
 
 def _place(catalog: Catalog, value: Any) -> tuple[int, int]:  # Any: a descriptor of some kind
-    """The ids of the schema and of the database that ``value`` stands in; 0 where there is none."""
+    """The ids of the schema and the database that contain ``value``; 0 for none."""
     schema_id = getattr(value, "schema_id", 0)
     schema = catalog.schema_by_id(schema_id) if schema_id else None
     database_id = schema.database_id if schema else getattr(value, "database_id", 0)
@@ -394,7 +395,7 @@ def _place(catalog: Catalog, value: Any) -> tuple[int, int]:  # Any: a descripto
 def drop_default_privileges(
     transaction: CatalogTransaction, *, role: int = 0, schema: int = 0, database: int = 0
 ) -> None:
-    """Remove all that name what is being dropped, by its id; inside an entry."""
+    """Remove all default privileges that name an object being dropped; call it inside an entry."""
     for stored in list(transaction.contents.objects("default_privilege")):
         default: DefaultPrivilege = stored.value
         if (

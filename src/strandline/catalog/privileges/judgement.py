@@ -1,39 +1,40 @@
-"""Whether a user may make a change of the catalog.
+"""The check of whether a user may make a change of the catalog.
 
-The problem: there are dozens of commands and there will be more, and one that forgot to check would
-be a hole. So commands do not check. Privileges are checked against what a batch *changed*, after it
-is planned and before it is appended: each change (kind, old, new) decides by itself what it needs.
+The problem: there are dozens of commands and there will be more, and a command that forgot to check
+would be a security hole. So commands do not check. Privileges are checked against what a batch
+*changed*, after it is planned and before it is appended. The needed privileges follow from the
+change alone (kind, old, new).
 
 ===========================  =======================================================================
 change                       needs
 ===========================  =======================================================================
-made in a schema             CREATE and USAGE on the schema; an owner that the user may name; a
-                             table that names a zone of its own, USAGE on the zone
+created in a schema          CREATE and USAGE on the schema; an owner that the user may name; for
+                             a table in another than the default zone, USAGE on the zone
 altered, granted on          ownership
-dropped                      ownership, or that of the schema (the cluster) that it stands in
-moved                        ownership, and CREATE where it goes
+dropped                      ownership of it, or of the schema (the cluster) that contains it
+moved                        ownership, and CREATE and USAGE on the target schema
 index                        as for its table
 database, zone, cluster      CREATE_DATABASE, CREATE_ZONE, CREATE_CLUSTER; then ownership
 schema, cluster replica      CREATE on the database, on the cluster; then ownership
 role                         CREATE_ROLE; then ownership. A membership: ownership of the role that
-                             is joined. A superuser: all that makes or changes one, or joins its
-                             role; a name under which things are owned already, and a role that
-                             comes back, because privileges come with these
+                             is joined. Only a superuser may create or change a superuser, or
+                             decide who joins its role; may use a name that already owns objects;
+                             or restore a dropped role: the last two bring privileges with them
 default privileges           membership in the role whose objects they are for
 configuration                CONFIGURE; `enforce_privileges` itself: a superuser
-comment                      ownership of what it is on
+comment                      ownership of the commented object
 anything else                a superuser
 ===========================  =======================================================================
 
-An entry is checked against the catalog as it was before that entry. So a table may be made in a
+An entry is checked against the catalog as it was before that entry. So a table may be created in a
 schema of the same batch, and a batch can do nothing that its commands could not do one by one.
 
 What must stay true: the check and the append see the same catalog; after a lost append the commands
 are planned and checked again. A change of a kind without a rule needs a superuser. While privileges
 are enforced there is a superuser: removing the last one is refused for every user.
 
-Rejected: a check in each command (see above); a check of the result alone (it does not say who
-owned what was dropped).
+Rejected: a check in each command (see above); a check of the result alone (it does not show who
+owned a dropped object).
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ def permit(
 ) -> None:
     """Refuse the entries of ``transaction`` on ``base`` unless ``user`` may make them.
 
-    ``user`` None is the program's own work. ``before_each`` is called before each entry is checked,
-    and may raise. Raises `PermissionDenied`, and `IllegalChange` for what would leave privileges
-    enforced without a superuser.
+    ``user`` None is the program itself. ``before_each`` is called before each entry is checked, and
+    may raise. Raises `PermissionDenied`, and `IllegalChange` for a change that would leave
+    privileges enforced without a superuser.
     """
     entries = transaction.entries
     _keep_a_superuser(base, entries, transaction.contents)

@@ -1,8 +1,8 @@
-"""What a user needs to make a change: a rule for each kind of object.
+"""The privilege rules: what a user needs to change an object of each kind.
 
-A rule is given one `Case` and raises `PermissionDenied` where the user may not. The declarations of
-the kinds name the rules; `strandline.catalog.privileges.judgement` asks them, and has the table of
-what each change needs.
+A rule gets one `Case` and raises `PermissionDenied` if the user may not make the change. The
+declarations of the kinds name the rules. `strandline.catalog.privileges.judgement` calls them, and
+has the table of what each change needs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from strandline.model.privileges import ObjectKind, Privilege, RoleDescriptor
 
 CONTENT_PROPERTIES = ("metadata_location", "previous_metadata_location", "snapshot-count")
 CONTENT_PREFIX = "current-snapshot-"
-"""Properties that say which content an Iceberg table has: writing the table moves them."""
+"""Properties that identify the present content of an Iceberg table; each write changes them."""
 
 WRITING = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One object before and after an entry, and the catalogs that it stood in; None: not there."""
+    """One object before and after an entry (None: it does not exist), with both catalogs."""
 
     access: Access
     before: Catalog
@@ -38,7 +38,7 @@ class Case:
     new: Any
 
     def find(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
-        """An object that the entry may have made, or removed, itself."""
+        """The object with that id, even if the entry itself created or removed it."""
         return self.before.get(kind, object_id) or self.after.get(kind, object_id)
 
 
@@ -46,7 +46,10 @@ Rule = Callable[[Case], None]
 
 
 def _owned(case: Case, *, within: Any = None) -> None:
-    """What an existing object needs: ownership; to be dropped, also that of ``within``."""
+    """Require what a change of an existing object needs.
+
+    That is ownership of the object or, to drop it, of the object or ``within``.
+    """
     access, old, new = case.access, case.old, case.new
     if new is None and within is not None and access.owns(within):
         return
@@ -56,7 +59,7 @@ def _owned(case: Case, *, within: Any = None) -> None:
 
 
 def _made(case: Case, privilege: Privilege, place: Any) -> None:
-    """What a new object needs: ``privilege`` on its ``place``, and an owner that may be named."""
+    """Require ``privilege`` on the ``place`` of a new object, and an owner the user may name."""
     case.access.require(privilege, place)
     case.access.require_owner(case.new.owner, case.access.describe(case.new))
 
@@ -79,7 +82,7 @@ def in_database(case: Case) -> None:
 
 
 def in_schema(case: Case) -> None:
-    """Tables, views, functions."""
+    """The rule of tables, views and functions."""
     old, new = case.old, case.new
     if old is None:
         place = case.find("schema", new.schema_id)
@@ -100,7 +103,7 @@ def in_schema(case: Case) -> None:
 
 
 def _only_content(old: TableDescriptor, new: TableDescriptor) -> bool:
-    """Whether the change only says that the table has other content."""
+    """Whether the change only sets the properties that identify the table's content."""
     changed = {key for key, _ in set(old.properties) ^ set(new.properties)}
     names = all(key in CONTENT_PROPERTIES or key.startswith(CONTENT_PREFIX) for key in changed)
     rest = (getattr(old, name) == getattr(new, name) for name in _DEFINITION)
@@ -116,7 +119,7 @@ def of_its_table(case: Case) -> None:
     index = case.old or case.new
     table = case.before.table_by_id(index.table_id)
     if table is None:
-        return  # made with its table, which is judged itself
+        return  # created with its table, which is checked itself
     dropped = None if case.new is not None else case.find("schema", index.schema_id)
     if dropped is None or not case.access.owns(dropped):
         case.access.require_ownership(table)
@@ -147,12 +150,12 @@ def role(case: Case) -> None:
 
 
 def _take_no_name(case: Case) -> None:
-    """Refuse to get what others own, or were granted, by making a role that stands for it."""
+    """Refuse a role that would get what others own, or were granted, by its name or id."""
     access, old, new = case.access, case.old, case.new
     if new is None or access.free:
         return
     if old is None and new.id < _next_id(case.before):
-        # Grants name a role by its id, so those that it had are valid again.
+        # Grants name a role by its id, so its old grants would be valid again.
         access.require_superuser(f"bring the dropped role {new.name} back")
     if old is not None and normalize(old.name) == normalize(new.name):
         return
@@ -178,7 +181,7 @@ def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
 
 
 def _gone(case: Case, *named: tuple[str, int]) -> bool:
-    """Whether an object with one of these ids went in the same entry, and what names it with it."""
+    """Whether the entry removed an object with one of these ids, and with it this object."""
     return case.new is None and any(
         case.before.get(kind, object_id) and not case.after.get(kind, object_id)
         for kind, object_id in named
@@ -221,7 +224,7 @@ def comment(case: Case) -> None:
     kind = note.object_kind.name.lower()
     subject = case.before.get(kind, note.object_id)
     if subject is None and case.after.get(kind, note.object_id) is not None:
-        return  # made in the same entry
+        return  # created in the same entry
     if subject is not None and case.new is None and case.after.get(kind, note.object_id) is None:
         return  # dropped in the same entry
     if note.object_kind is ObjectKind.INDEX and subject is not None:
@@ -248,4 +251,4 @@ def config_entry(case: Case) -> None:
 
 
 def with_the_object(case: Case) -> None:
-    """Ids are given to what is made, which is judged itself."""
+    """Allow it: ids are allocated for created objects, which are checked themselves."""

@@ -1,1 +1,1 @@
-"""The views in which the catalog shows itself; `synchronization` brings `rows` into a catalog."""
+"""The system views of the catalog; `synchronization` brings `rows` into a catalog."""

@@ -1,12 +1,12 @@
-"""The system views: each a function from a catalog to rows, with the columns of these.
+"""The system views: each is a function from a catalog to rows, and the columns of the rows.
 
-`system_view` makes a `SystemView` of a function; the kind of object whose view it is names it in
-its declaration (`strandline.catalog.declarations`). Rows are values of Python (text, whole number,
-truth, None) in the order of the columns. They come in no promised order, and one at a time: a view
-over every column of every table must not be held whole.
+`system_view` makes a `SystemView` of a function. The kind of object that the view lists names the
+view in its declaration (`strandline.catalog.declarations`). Rows are Python values (str, int, bool,
+None) in the order of the columns. Their order is not defined, and they are produced one at a time,
+because a view over every column of every table must not be held in memory as a whole.
 
-A row never fails for what a catalog can hold: a column that a stopping index still names and the
-table has dropped is NULL.
+Producing a row never fails, whatever a catalog holds. For example, a column that a stopping index
+still names and that the table has dropped is NULL.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TYPES: dict[str, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class SystemView:
-    """A view that the program provides. ``doc`` is a sentence for people, no part of it."""
+    """A view that the program provides. ``doc`` is a sentence for people, not part of the view."""
 
     name: str
     columns: tuple[tuple[str, DataType], ...]
@@ -62,9 +62,9 @@ class SystemView:
 
 
 def system_view(columns: str, *, doc: str) -> Callable[[Rows], SystemView]:
-    """Make a function the rows of the view of its name.
+    """Return a decorator that makes a function the rows of the view with the function's name.
 
-    ``columns`` are ``name kind`` pairs, kinds being those of `_TYPES`; all may be NULL.
+    ``columns`` are ``name kind`` pairs; the kinds are those of `_TYPES`. All columns may be NULL.
     """
     pairs = (column.split() for column in columns.split(","))
     typed = tuple((name, _TYPES[kind]) for name, kind in pairs)
@@ -457,7 +457,7 @@ def _ordinal(ids: tuple[int, ...], column_id: int) -> int | None:
 
 
 def _parameters(data_type: DataType) -> tuple[int | None, int | None, int | None]:
-    """Precision, scale and length of a type that has them."""
+    """The precision, scale and length of a type; None for those it does not have."""
     if isinstance(data_type, DecimalType):
         return data_type.precision, data_type.scale, None
     if isinstance(data_type, TimeType):

@@ -1,26 +1,27 @@
-"""How a catalog gets the system views of its program.
+"""Synchronization: how a catalog gets the system views of its program.
 
-The views are the program's: each release brings its own (`declared_views`), and a catalog that an
-older release wrote must show the newer ones. They are objects of the catalog all the same, with
-ids, columns and grants, in the schema ``system``, so that a name can be found and a privilege
-granted as for any other.
+Each release of the program has its own system views (`declared_views`), and a catalog that an older
+release wrote must show the newer ones. Even so, the views are objects of the catalog, with ids,
+columns and grants, in the schema ``system``. So names are resolved and privileges granted as for
+any other object.
 
-The model. Beside each view the catalog keeps a **fingerprint**: a hash of the definition that it
-holds. A node that starts and may write compares them with its own. What is new is created, what
-differs is replaced under a new id (a reader of the old id sees the old columns), what the program
-no longer has is dropped: all in one version. Where nothing differs there is none, so a restart is
-no version, and of several nodes that start together one makes it. A new catalog has the views from
-its first version on.
+The model. With each view the catalog stores a **fingerprint**: a hash of the stored definition. A
+node that starts and may write compares the fingerprints with its own. It creates new views,
+replaces views that differ under a new id (a reader of the old id sees the old columns), and drops
+views that the program no longer has, all in one version. If nothing differs, it creates no version.
+So a restart creates none, and if several nodes start together, one of them creates it. A new
+catalog has the views from its first version on.
 
-The same version notes the content version of the program (`strandline.durable.migrations`), and a
-program with a lower one refuses the catalog. So two releases that start in turns never drop and
-make each other's views.
+The same version records the content version of the program (`strandline.durable.migrations`), and a
+program with a lower content version refuses the catalog. So two releases that start alternately
+never drop and create each other's views.
 
-What must stay true: a start never fails over a view. Release 0.1.0 let people have a schema named
-``system``; it stays theirs, and a view whose name a table of it holds is left out.
+What must stay true: a start never fails because of a view. Release 0.1.0 allowed users to create a
+schema named ``system``. It remains theirs, and a view whose name is held by a table in it is left
+out.
 
-Rejected: views that exist in code alone (nothing to grant on, and an old version of the catalog
-would show columns that it never had).
+Rejected: views that exist in code alone (there would be nothing to grant on, and an old version of
+the catalog would show columns that it never had).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ FINGERPRINT_KIND = "system_object_fingerprint"
 
 
 def fingerprint(view: SystemView) -> str:
-    """A hash of all that the catalog holds about a view: 64 hexadecimal digits."""
+    """A hash of everything that the catalog stores about a view: 64 hexadecimal digits."""
     columns = [[name, simple_string(data_type)] for name, data_type in view.columns]
     definition = json.dumps([view.name, view.kind.name, columns], separators=(",", ":"))
     return hashlib.sha256(definition.encode()).hexdigest()
@@ -65,12 +66,12 @@ def fingerprint(view: SystemView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSystemView:
-    """Make the catalog hold this view as it is defined. Clients cannot send it."""
+    """Create this view in the catalog, or replace its older definition. Clients cannot send it."""
 
     view: SystemView
 
     def plan(self, planning: Planning) -> None:
-        """Raises `AlreadyExists` where the name stands for something else, `InvalidInput`."""
+        """Raises `AlreadyExists` if another object has the name, and `InvalidInput`."""
         view = self.view
         _check(view)
         schema = planning.catalog.schema(SYSTEM_SCHEMA)
@@ -97,7 +98,7 @@ class CreateSystemView:
 
 @dataclass(frozen=True, slots=True)
 class _Synchronize:
-    """Bring the system views of the catalog to these, in one version."""
+    """Make the system views of the catalog equal to ``views``, in one version."""
 
     views: Mapping[str, SystemView]
 
@@ -119,26 +120,27 @@ class _Synchronize:
 
 
 class Executor(Protocol):
-    """What carries out commands: a catalog manager."""
+    """The part of the catalog manager that carries out commands."""
 
     def present(self) -> Catalog:
-        """The catalog of now."""
+        """The present catalog."""
 
     def execute(self, commands: Command, *, author: str) -> object:
         """Carry out a command as one version."""
 
 
 def declared_views() -> dict[str, SystemView]:
-    """Every system view of this program, by its name."""
+    """Every system view of this program, by name."""
     return {view.name: view for kind in declared_kinds() for view in kind.views}
 
 
 def synchronize_system_views(
     manager: Executor, *, views: Mapping[str, SystemView] | None = None
 ) -> bool:
-    """Give the catalog the views of this program, in at most one version; whether it was needed.
+    """Give the catalog the views of this program, in at most one version.
 
-    For nodes that may write; see the module. Raises what `CatalogManager.execute` raises.
+    Return whether a version was needed. For nodes that may write; see the module. Raises what
+    `CatalogManager.execute` raises.
     """
     wanted = declared_views() if views is None else views
     catalog = manager.present()
@@ -150,7 +152,7 @@ def synchronize_system_views(
 
 
 def initialize_system_views(transaction: CatalogTransaction, *, database_id: int) -> None:
-    """Put the views into a new catalog, inside the entry that fills it."""
+    """Create the views in a new catalog, inside the entry that fills it."""
     known = tuple(declared_views().values())
     schema_id, *view_ids = transaction.allocate_id(amount=1 + len(known))
     transaction.put(_schema(schema_id, database_id))
@@ -161,9 +163,9 @@ def initialize_system_views(transaction: CatalogTransaction, *, database_id: int
 
 
 def differing_views(catalog: Catalog, views: Mapping[str, SystemView]) -> set[str]:
-    """The names of those that `synchronize_system_views` would make, replace or drop.
+    """The names of the views that `synchronize_system_views` would create, replace or drop.
 
-    A view that must be left out is none of them.
+    A view that must be left out is not among them.
     """
     gone = {view.name for view in catalog.system_views()} - set(views)
     return gone | {
@@ -182,7 +184,7 @@ def _taken(catalog: Catalog, view: SystemView) -> bool:
 
 
 def _stored_fingerprint(catalog: Catalog, view: SystemView) -> str | None:
-    """The fingerprint of the definition that the catalog holds under the view's name."""
+    """The fingerprint of the definition stored under the view's name, or None."""
     entry: SystemObjectFingerprint | None = catalog.get(
         FINGERPRINT_KIND, _fingerprint_name(view.name)
     )

@@ -1,4 +1,4 @@
-"""Taking versions back: `command` does it, `reading` finds what it needs in the log.
+"""Undoing versions: `command` does it, `reading` reads what it needs from the log.
 
-`net` says what a version did as a whole, and `rules` what that means for some kinds of objects.
+`net` computes the net effect of a version, and `rules` has the special cases of some kinds.
 """

@@ -1,34 +1,34 @@
 """Undo: a new version that takes back what an older one did.
 
-The problem: people drop, rename and alter what they did not mean to, and see it when others have
-gone on working. The old version can still be read, but it is not the present. Undoing makes it the
-present again, for the objects that the version touched and for nothing else, where that is still
-possible; where it is not, the refusal says what stands in the way.
+The problem: users drop, rename and alter objects by mistake, and notice it after others have gone
+on working. The old version can still be read, but it is not the present. Undo makes it the present
+again, only for the objects that the version touched, and only if that is still possible. If it is
+not, the refusal says what prevents it.
 
-The model. An update says of each object what its bytes were before and after. To undo it is to go
-through its entries backwards and put back what was before: one new version, all or nothing, that is
-in the history like any other and can be undone itself (that is the redo). What it made is dropped
-by the ordinary drop command, with its rules. What it dropped comes back *under its id*, and so with
-everything that is kept under that id elsewhere: rows, files, partitions, grants. All of it is
-judged by what the update did as a whole (`strandline.catalog.undo.net`), never by its steps.
+The model. An update holds the bytes of each object before and after it. Undo goes through the
+entries of the update backwards and puts back the bytes from before. The result is one new version,
+all or nothing, which is in the history like any other and can itself be undone (that is the redo).
+An object that the update created is dropped by the ordinary drop command, with its rules. An object
+that it dropped comes back *under its id*, and so with everything stored elsewhere under that id:
+rows, files, partitions, grants. All checks look at the net effect of the update
+(`strandline.catalog.undo.net`), never at its single steps.
 
 What must stay true:
 
-* No later change is lost: an object that is not as the version left it is refused,
-  naming the versions that changed it. Undo those first, or change it by hand.
-* Ids are given once. A table goes on where it stands: its columns come back under their ids in one
-  more schema version, and `next_column_id` never goes back. So two tables are as before that count
-  their schema versions differently, and undoing one after the other works.
-* What the object refers to is there (its schema, its zone, the roles of a privilege), its name is
-  free, and what it must agree with (columns of indexes, types, sizes of clusters) still agrees.
-* An index that was not kept up to date for a while begins its life anew: REGISTERED.
-* What is part of something goes where that goes: an index that was created since to the schema of
-  its table.
+* No later change is lost. If an object is not as the version left it, the undo is refused, and the
+  refusal names the versions that changed it. Undo those first, or change it by hand.
+* Ids are given once. The schema versions of a table only advance: its columns come back under their
+  ids in one more schema version, and `next_column_id` never goes back. Two tables are therefore
+  equal even if their schema version numbers differ, so undoing one version after another works.
+* Everything that the object refers to exists (its schema, its zone, the roles of a privilege), its
+  name is free, and what it must agree with (columns of indexes, types, sizes of clusters) agrees.
+* An index that was not maintained for a while starts again: REGISTERED.
+* A part follows its whole: an index that was created since moves to the schema of its table.
 
-`Undo` is a command: a pure function of the catalog, of the update and of what came after it, which
-are read from the log before (`strandline.catalog.undo.reading`). Versions that came in between that
-reading and the planning show in the catalog itself: an object is then not as it was left, and for a
-table that was restored and dropped again, the count of restored tables has moved (`HistoryMoved`).
+`Undo` is a command: a pure function of the catalog, of the update and of the later updates, which
+are read from the log before (`strandline.catalog.undo.reading`). A version between that reading and
+the planning shows in the catalog itself: the object is then not as the update left it. If a table
+was restored and dropped again meanwhile, the count of restored tables has moved (`HistoryMoved`).
 
 Rejected: going back to the older version as a whole (it would take back what others did to other
 objects), inverse commands for each command (every new one would need one), and a restored object
@@ -80,22 +80,22 @@ from strandline.errors import (
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
 
 RESTORED_TABLES = "restored_table"
-"""The allocator that counts the versions in which tables came back."""
+"""The allocator that counts the versions in which tables were restored."""
 
 _NOT_KEPT = frozenset({"location", "location_given", "instead_of", "data", "undoes"})
-"""Arguments of an entry that do not hold for the step that takes it back."""
+"""Arguments of an entry that are not valid for the entry that takes it back."""
 
 
 class HistoryMoved(Conflict):
-    """A table came back while the history was being read; read it again."""
+    """A table was restored while the history was being read; read it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Undo:
-    """Take back what ``update`` did, or what it did to the objects in ``only``.
+    """Take back what ``update`` did, or only what it did to the objects in ``only``.
 
-    Several versions are undone as the one update that `as_one` makes of them, from ``first`` on.
-    ``later`` are the updates since that touched the same objects, or dropped what they refer to;
+    Several versions, from ``first`` on, are undone as the one update that `as_one` makes of them.
+    ``later`` are the later updates that touched the same objects, or dropped what they refer to.
     ``restored`` is the next number of `RESTORED_TABLES` when these were read.
     """
 
@@ -138,7 +138,7 @@ class Undo:
 
     @property
     def _undoes(self) -> Argument:
-        """What the history says is undone: a version, or ``3..5``."""
+        """What is undone, for the history: a version, or ``3..5``."""
         last = self.update.version
         return last if self.first in (None, last) else f"{self.first}..{last}"
 
@@ -152,12 +152,12 @@ class Undo:
 
     @cached_property
     def net(self) -> dict[Target, Net]:
-        """What the update did to each object that is to be as before."""
+        """The net effect of the update on each object to restore."""
         return net_effect(self.update.changes(), self.only)
 
     @cached_property
     def exchanged(self) -> frozenset[Target]:
-        """The objects that get their names back one after the other, as they came by them."""
+        """The objects that go back name by name (`strandline.catalog.undo.net.exchanged`)."""
         judged = {
             target: net
             for target, net in self.net.items()
@@ -166,24 +166,24 @@ class Undo:
         return exchanged(self.update.changes(), judged)
 
     def with_later(self, later: Sequence[Update], *, restored: int) -> Undo:
-        """This undo, with what is known of what came after. What it read is not read again."""
+        """This undo, with the later updates. Reuses the net effect that was already computed."""
         completed = replace(self, later=tuple(later), restored=restored)
         completed.__dict__["net"] = self.net
         return completed
 
     def restored_tables(self) -> Iterator[TableDescriptor]:
-        """The tables that come back, as they were."""
+        """The dropped tables that are restored, as they were."""
         for target, net in self.net.items():
             if target.kind == "table" and net.old is not None and net.new is None:
                 yield net.was
 
     def schema(self, catalog: Catalog, schema_id: int) -> SchemaDescriptor | None:
-        """The schema with that id, in ``catalog`` or as it comes back with this undo."""
+        """The schema with that id, as this undo restores it or else as it is in ``catalog``."""
         net = self.net.get(Target("schema", id_key(schema_id)))
         back: SchemaDescriptor | None = net.was if net else None
         return back or catalog.schema_by_id(schema_id)
 
-    # -- what stands in the way ----------------------------------------------------------------
+    # -- reasons for a refusal -----------------------------------------------------------------
 
     def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""
@@ -203,14 +203,14 @@ class Undo:
         else:
             what = "came back" if left is None else "was altered again"
         if now is None or left is None:
-            since = since[-1:]  # the others were undone by it, or do not matter any more
+            since = since[-1:]  # that one undid the others, or made them irrelevant
         raise Conflict(
             f"{named} {what} in {listed(since, target)}; undo that first, or change it by hand"
         )
 
     @cached_property
     def _later_by_target(self) -> dict[Target, list[Update]]:
-        """The later updates of each object that they changed, in order."""
+        """The later updates of each object, in order."""
         updates: dict[Target, list[Update]] = {}
         for update in self.later:
             for target in dict.fromkeys(map(target_of, update.changes())):
@@ -218,7 +218,7 @@ class Undo:
         return updates
 
     def _check_result(self, planning: Planning, before: Catalog) -> None:
-        """Refuse a result in which something is referred to that is gone, or does not agree."""
+        """Refuse a result that refers to a missing object, or does not agree with other objects."""
         for target, net in self.net.items():
             stored = planning.catalog.contents.get(*target)
             if stored is None or net.old is None:
@@ -250,7 +250,7 @@ class Undo:
 
 @dataclass(frozen=True)
 class _Step:
-    """One entry of the update, taken back."""
+    """The undo of one entry of the update."""
 
     undo: Undo
     planning: Planning
@@ -261,7 +261,7 @@ class _Step:
         return self.undo.update.entries[self.number]
 
     def let_go(self) -> None:
-        """Drop what the entry made, of the kinds that nothing which is put back can need."""
+        """Drop what the entry created, of the kinds that no restored object can need."""
         for change in reversed(self.entry.changes):
             kind = declared_kind(change.kind)
             if kind.undo.goes_first and kind.drop is not None and self._made(change):
@@ -292,7 +292,7 @@ class _Step:
         return None if stored is None else stored.value
 
     def _made(self, change: Change) -> bool:
-        """Whether the change made what is there now, and not as a part of what is made too."""
+        """Whether the change created the present object, and not as part of a created object."""
         net, now = self.undo.net.get(target_of(change)), self._now(change)
         if net is None or net.old is not None or change.old is not None or now is None:
             return False
@@ -300,7 +300,10 @@ class _Step:
         return whole is None or whole.old is not None
 
     def _goes_anyway(self, change: Change) -> bool:
-        """Whether what the version made needs no step here: it is gone, or goes in another."""
+        """Whether an object that the version created needs no step here.
+
+        It is already gone, or another step removes it.
+        """
         if declared_kind(change.kind).undo.goes_first or self._now(change) is None:
             return True
         if change.old is None:
@@ -308,12 +311,12 @@ class _Step:
         return not collection(change.kind).has_id
 
     def _whole(self, kind: str, value: Any) -> Net | None:  # Any: a descriptor of that kind
-        """What the update did to what ``value`` is part of."""
+        """The net effect on the object that ``value`` is part of, or None."""
         whole = kind_named(kind).whole_of(value)
         return None if whole is None else self.undo.net.get(Target(whole[0], id_key(whole[1])))
 
     def _write(self, changes: list[Change]) -> None:
-        """Put back what the changes replaced, in one entry; none where it is so already."""
+        """Put back what the changes replaced, in one entry; no entry if nothing differs."""
         back = [(change, self._back(change)) for change in changes]
         back = [(change, value) for change, value in back if value != self._now(change)]
         if not back:
@@ -327,7 +330,7 @@ class _Step:
                     self._put_back(transaction, change, value)
 
     def _back(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
-        """What is put in the place of what is there now; None for nothing."""
+        """The value to put in place of the present one, or None to delete it."""
         if change.old is None:
             return None
         target, now = target_of(change), self._now(change)
@@ -373,7 +376,7 @@ class _Step:
         raise AlreadyExists(f"{said}; rename or drop that first")
 
     def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
-        """The verb of the step, and what it says of the object that the entry is about."""
+        """The verb of the entry that takes this one back, and its arguments."""
         entry, catalog = self.entry, self.planning.catalog
         undone = verb_named(entry.verb)
         about, value = next((pair for pair in back if pair[0].kind == undone.kind), back[-1])
@@ -383,7 +386,7 @@ class _Step:
         # Such a verb names another object than the one that it changes.
         names_another = undone.kind is None and undone.subject is not None
         kept = {k: v for k, v in entry.arguments.items() if k not in _NOT_KEPT}
-        if undone.kind not in (None, about.kind):  # what it was about is as before already
+        if undone.kind not in (None, about.kind):  # the object it was about is already as before
             renamed = now is not None and value is not None and renames(about)
             verb = verb_named(kind.verb(Action.RENAME) if renamed else undone.undone)
         if verb.action not in (Action.RESTORE, Action.RENAME):
@@ -401,7 +404,7 @@ class _Step:
 
 
 def check_undoable(update: Update) -> None:
-    """Refuse a version that has no change which can be undone."""
+    """Refuse a silent version, and a version with a change that cannot be undone."""
     if update.silent:
         raise IllegalChange("it holds the catalog's own bookkeeping alone, and no change by a user")
     reasons = [verb_named(entry.verb).why_kept for entry in update.entries]

@@ -1,18 +1,19 @@
-"""What a version did as a whole: its net, object by object.
+"""The net effect of a version, object by object.
 
 The problem: a version may hold several commands, and an object may go through several states in it.
-It is renamed twice, altered and then dropped, made and dropped again. If these states were judged
-one after the other, harmless versions would be refused (an index that went forward and was dropped
-in one version was never seen on its way), and what was never there would be restored.
+It may be renamed twice, altered and then dropped, or created and dropped again. If undo judged each
+of these states in turn, it would refuse harmless versions (for example an index that advanced and
+was dropped within one version), and it would restore objects that no reader ever saw.
 
-The model: no reader ever saw the states between, because catalogs are versions. What a version did
-to an object is what it was before the version and what it is after it. Whether it can be undone,
-and to what, is judged by these two. The entries of the version only say in which order things are
-put back, and what the history calls that.
+The model: no reader ever sees the states in between, because catalogs are versions. The net effect
+of a version on an object is the object before the version and the object after it. These two decide
+whether the version can be undone, and what is restored. The entries of the version only determine
+the order in which objects are put back, and the words of the history.
 
-Names are where the order matters: two objects that exchange their names need a third name on the
-way. Such objects go back as they came, name by name. Every other goes back to its name of before at
-once: a name that it had only within the version may belong to another object by now.
+The order matters for names: two objects that exchange their names need a temporary third name. Undo
+takes such objects back through the same names, one by one. Every other object goes straight back to
+the name it had before the version, because a name that it had only within the version may belong to
+another object by now.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Net:
-    """What a version did to one object of ``kind``: its records before and after it, or None."""
+    """The net effect of a version on one object: its records before and after it, or None."""
 
     kind: str
     old: bytes | None
@@ -48,27 +49,27 @@ class Net:
 
     @cached_property
     def was(self) -> Any:  # Any: a descriptor of the kind, or None
-        """The object before the version."""
+        """The object before the version, or None."""
         return value_of(self.kind, self.old)
 
     @cached_property
     def left(self) -> Any:  # Any: a descriptor of the kind, or None
-        """The object as the version left it."""
+        """The object as the version left it, or None."""
         return value_of(self.kind, self.new)
 
 
 def value_of(kind: str, record: bytes | None) -> Any:  # Any: a descriptor of that kind
-    """The object in a record; None for None."""
+    """The object in a record, or None for None."""
     return None if record is None else collection(kind).stored(record).value
 
 
 def target_of(change: Change) -> Target:
-    """The object that is changed."""
+    """The object that the change is about."""
     return Target(change.kind, change.key)
 
 
 def as_one(updates: Sequence[Update]) -> Update:
-    """What several versions, one after the other, did, as if it were the last of them."""
+    """The non-silent entries of consecutive versions, as one update at the last version."""
     if len(updates) == 1:
         return updates[0]
     entries = (entry for update in updates for entry in update.entries if not entry.silent)
@@ -76,9 +77,9 @@ def as_one(updates: Sequence[Update]) -> Update:
 
 
 def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dict[Target, Net]:
-    """What ``changes``, in their order, did to each object, the books of the program aside.
+    """The net effect of ``changes``, in order, on each object except the program's own records.
 
-    Objects that are as before are left out, and with ``only`` all others than these.
+    Objects that ended as they began are left out and, with ``only``, all objects not in it.
     """
     effects: dict[Target, Net] = {}
     for change in changes:
@@ -96,7 +97,7 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
 
 
 def renames(change: Change) -> bool:
-    """Whether a change gives an object its name, another one, or takes it away."""
+    """Whether a change creates, drops, renames or moves the object."""
     before, after = _stored(change.kind, change.old), _stored(change.kind, change.new)
     if before is None or after is None:
         return True
@@ -104,7 +105,7 @@ def renames(change: Change) -> bool:
 
 
 def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
-    """``value`` under the name of ``other``, and in the same place."""
+    """``value`` with the name and the parent of ``other``."""
     parent = kind_of(value).parent
     if value.name == other.name and (
         parent is None or getattr(value, parent) == getattr(other, parent)
@@ -115,7 +116,7 @@ def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
 
 
 def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset[Target]:
-    """The objects in ``net`` whose name of before another of them had, at any time."""
+    """The objects in ``net`` whose previous name another object in ``net`` held at any time."""
     holders: dict[object, set[Target]] = {}
     for change in changes:
         target = target_of(change)
@@ -129,7 +130,7 @@ def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset
 
 
 def _name(kind: str, record: bytes | None) -> object:
-    """The name in a record, as it is unique in its namespace; None where there is none."""
+    """The name in a record, with its namespace; None if there is no record."""
     stored, scope = _stored(kind, record), collection(kind).scope
     return None if stored is None else (scope or kind, stored.parent, normalize(stored.name))
 
@@ -138,13 +139,13 @@ def _stored(kind: str, record: bytes | None) -> AnyStored | None:
     return None if record is None else collection(kind).stored(record)
 
 
-# -- what a refusal says ---------------------------------------------------------------------------
+# -- texts of refusals -----------------------------------------------------------------------------
 
 _SHOWN = 3
 
 
 def named_then(catalog: Catalog, value: Any, updates: Iterable[Update]) -> str:
-    """``table shop.orders``; by the name that its schema had where one of ``updates`` dropped that.
+    """``table shop.orders``. If the schema is gone, uses the name that it had in ``updates``.
 
     ``value`` is a descriptor of any kind.
     """
@@ -159,7 +160,7 @@ def named_then(catalog: Catalog, value: Any, updates: Iterable[Update]) -> str:
 
 
 def listed(updates: Sequence[Update], target: Target) -> str:
-    """``version 19 by bob (add columns) and version 17 by ann (…)``, the newest first."""
+    """``version 19 by bob (add columns) and version 17 by ann (…)``, newest first."""
     said = []
     for update in updates[: -_SHOWN - 1 : -1]:
         entries = (entry for entry in update.entries if target in map(target_of, entry.changes))

@@ -1,13 +1,13 @@
-"""What is read from the log before something is undone: the version, and what came after it.
+"""Reading what an undo needs from the log: the version, and the versions after it.
 
-Only versions above the earliest one that can be read have their updates; at the earliest stands a
-snapshot, which says what there was and not what was done. Reading costs the length of the history
-since the version that is undone; so the caller does it, and not the thread that plans commands.
+Only versions above the earliest readable one have updates. At the earliest version the log has a
+snapshot, which has the objects but not the changes. Reading costs the length of the history since
+the version that is undone. So the caller does it, not the thread that plans commands.
 
-A refusal of `undo` or `undrop` names objects, people and versions. So before anything of it is
-said, everything that would be taken back must be in a schema that the user reaches, by the
-privileges of the present (`visible_undo`, `visible_undrop`). A version of which that does not hold
-is answered like one that does not exist.
+A refusal of `undo` or `undrop` names objects, people and versions. So before such a refusal is
+given, everything that would be taken back must be in a schema that the user reaches, by the present
+privileges (`visible_undo`, `visible_undrop`). If it is not, the answer is the same as for a version
+that does not exist.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from strandline.model.identifiers import QualifiedName, normalize
 from strandline.wire.stored import AnyStored
 
 BATCH = 500
-"""Versions that are read at once."""
+"""The number of versions read at once."""
 MAX_VERSIONS = 10_000
-"""Versions that are undone as one; all of them are in memory at once."""
+"""The largest number of versions undone as one; all of them are in memory at once."""
 
 
 def restorable() -> tuple[str, ...]:
-    """The kinds of which `read_undrop` finds what was dropped by its name."""
+    """The kinds whose dropped objects `read_undrop` finds by name."""
     return tuple(kind.name for kind in declared_kinds() if kind.undo.by_name)
 
 
 def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = None) -> Undo:
-    """What undoes ``version``, or with ``through`` all from it to that one, as one change.
+    """Return the command that undoes ``version``.
 
-    `VersionNotFound` where it does not exist or was trimmed; `InvalidInput` for a range that goes
-    backwards, or has more than `MAX_VERSIONS`.
+    With ``through``, it undoes all versions up to that one as one change. Raises `VersionNotFound`
+    if a version does not exist or was trimmed, and `InvalidInput` if the range goes backwards or
+    has more than `MAX_VERSIONS`.
     """
     last = version if through is None else through
     if last < version:
@@ -67,13 +68,14 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
 
 
 def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
-    """What brings the ``kind`` of that name back, as it was before the version that dropped it.
+    """Return the command that restores a dropped object of that ``kind`` and ``name``.
 
-    ``name`` is as people write it, ``schema.name`` for what stands in a schema, by the schema's
-    name of then or of now: the name of before that version, or where it had another one within it,
-    that. What was restored already is passed over, and what was made and dropped in one version.
-    What went with it comes back too. Raises `AlreadyExists` where there is one of that name,
-    `ObjectNotFound`, `InvalidInput`.
+    The object comes back as it was before the version that dropped it, with the objects that were
+    dropped with it. ``name`` is the name before that version, or a name that the object had within
+    it. It is written as users write it: ``schema.name`` for objects in a schema, with the schema's
+    name of then or of now. Skips objects that exist again, and objects that were created and
+    dropped in one version. Raises `AlreadyExists` if the name is taken, `ObjectNotFound`,
+    `InvalidInput`.
     """
     if kind not in restorable():
         known = ", ".join(restorable())
@@ -94,7 +96,7 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is looked for: its kind, its name, and the name of what it stands in."""
+    """The dropped object to find: its kind, its name, and the name of its parent."""
 
     kind: Kind
     text: str
@@ -109,7 +111,7 @@ class _Wanted:
         return cls(kind, text, qualified.schema, qualified.name)
 
     def parent_id(self, catalog: Catalog) -> int:
-        """The id of what it stands in; 0 where that is nothing, or is not there."""
+        """The id of its parent, or 0 if the kind has no parent or the parent does not exist."""
         if self.kind.parent_kind is None:
             return 0
         parent = find(catalog, kind_named(self.kind.parent_kind), self.parent)
@@ -130,7 +132,7 @@ def _refuse_taken(latest: Catalog, wanted: _Wanted) -> None:
 def _stood_in(
     catalogs: CatalogFollower, update: Update, wanted: _Wanted, parent_id: int, latest: Catalog
 ) -> bool:
-    """Whether that was the place that is wanted, by its name of now or of before ``update``."""
+    """Whether ``parent_id`` is the wanted parent, by its name now or before ``update``."""
     if parent_id == wanted.parent_id(latest):
         return True
     before = catalogs.catalog(update.version - 1)
@@ -139,9 +141,9 @@ def _stood_in(
 
 
 def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
-    """The versions right before ``update`` in which its author only dropped from the schema.
+    """The versions directly before ``update`` in which its author only dropped from the schema.
 
-    Spark's DROP SCHEMA CASCADE drops one table after the other, then the schema.
+    Spark's DROP SCHEMA CASCADE drops one table after another, then the schema.
     """
     emptying: list[Update] = []
     for earlier in older:
@@ -164,7 +166,7 @@ def _is_dropped_by_name(change: Change) -> bool:
 def _with_its_parts(
     catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog
 ) -> Undo:
-    """What undoes the drop of one object, and of all that could not be without it."""
+    """Return the command that restores an object and all dropped objects that refer to it."""
     gone = {other: net for other, net in Undo(update=update).net.items() if net.new is None}
     needs = {
         other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
@@ -178,13 +180,16 @@ def _with_its_parts(
 
 
 def _latest(catalogs: CatalogFollower) -> Catalog:
-    """What a command is judged by: the newest version, active yet or not."""
+    """The catalog that commands are validated against: the newest version, active yet or not."""
     catalogs.present()
     return catalogs.latest_catalog()
 
 
 def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStored]]:
-    """What ``update`` dropped of a kind and name: those called so before it, then those within."""
+    """The objects of a kind that ``update`` dropped and that had ``name`` before or within it.
+
+    Objects that had the name before it come first.
+    """
     if not any(change.kind == kind and change.new is None for change in update.changes()):
         return []
     net = Undo(update=update).net
@@ -200,7 +205,7 @@ def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStor
 
 
 def _stored(change: Change) -> AnyStored:
-    """The object that a change replaced."""
+    """The object before the change."""
     return collection(change.kind).stored(change.old or b"")
 
 
@@ -239,7 +244,7 @@ def _never_dropped(catalogs: CatalogFollower, wanted: _Wanted) -> NotFound:
 
 
 def never_dropped(catalogs: CatalogFollower, kind: str, name: str) -> ObjectNotFound:
-    """The answer for a name under which nothing was dropped."""
+    """The error for a name under which nothing was dropped."""
     earliest = catalogs.earliest_catalog().version
     return ObjectNotFound(
         f"{kind} {name} cannot be restored: no version from {earliest + 1} on dropped a {kind} of "
@@ -275,7 +280,7 @@ def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Upd
         yield from reversed(catalogs.updates(max(first, end - BATCH + 1), end + 1))
 
 
-# -- what a user may know of it --------------------------------------------------------------------
+# -- visibility for a user -------------------------------------------------------------------------
 
 
 def visible_undo(
@@ -323,7 +328,7 @@ def _access(catalogs: CatalogFollower, identity: str | None) -> Access:
 
 
 def _reaches_place(access: Access, wanted: _Wanted) -> bool:
-    """Whether the user may know what there is under the name that is wanted."""
+    """Whether the user may know which object holds the wanted name."""
     if wanted.kind.name != "schema" and not wanted.kind.in_schema:
         return True
     schema = access.catalog.schema(wanted.parent if wanted.kind.in_schema else wanted.name)
@@ -331,7 +336,7 @@ def _reaches_place(access: Access, wanted: _Wanted) -> bool:
 
 
 def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
-    """Whether everything that is taken back lies in schemas that the user reaches."""
+    """Whether everything that is taken back is in schemas that the user reaches."""
     last = undo.update.version
     states = (access.catalog, catalogs.catalog(last), catalogs.catalog(last - 1))
     for net in undo.net.values():
@@ -341,7 +346,7 @@ def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
         elif kind_of(value).in_schema:
             schema = _schema(states, undo, value.schema_id)
         else:
-            continue  # its name is no secret, and the privileges on it are judged
+            continue  # its name is no secret, and the privileges on it are checked
         if schema is None or not access.at(states[-1]).reaches(schema):
             return False
     return True

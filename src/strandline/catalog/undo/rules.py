@@ -1,4 +1,4 @@
-"""How objects of some kinds are undone, where that is more than to put their old bytes back.
+"""The rules for undoing kinds of objects that need more than to put their old bytes back.
 
 The declarations of the kinds name these functions (`strandline.catalog.declared_kinds.Undoing`).
 """
@@ -35,20 +35,20 @@ from strandline.model.descriptors import (
 )
 from strandline.model.privileges import RoleDescriptor
 
-# -- what is undone by a command -------------------------------------------------------------------
+# -- undone by a command ---------------------------------------------------------------------------
 
 
 def set_parameter_back(planning: Planning, now: Any, then: SystemConfiguration | None) -> None:
-    """Set a parameter to what it was ``then``, by the rules of its command."""
+    """Set a parameter to its previous value, by the rules of its command."""
     name = then.name if then is not None else now.name
     SetConfiguration(name=name, value=None if then is None else then.value).plan(planning)
 
 
-# -- what is the same, and what comes back ---------------------------------------------------------
+# -- equality, and the restored value --------------------------------------------------------------
 
 
 def same_table(left: TableDescriptor, now: TableDescriptor) -> bool:
-    """Whether two values of a table say the same to people, however often they were altered."""
+    """Whether two values of a table look the same to users, ignoring how often each was altered."""
     return _uncounted(left) == _uncounted(now)
 
 
@@ -59,10 +59,10 @@ def _uncounted(table: TableDescriptor) -> TableDescriptor:
 def table_comes_back(
     then: TableDescriptor, now: TableDescriptor | None, net: Net, _: Net | None
 ) -> TableDescriptor:
-    """``then``, one schema version further than ``now``. A column that was away is nullable.
+    """Return ``then``, one schema version after ``now``. A column that was absent becomes nullable.
 
-    Rows that were written while it was away have no value for it, unless Spark completes them.
-    While the whole table was away, none were written.
+    Rows written while the column was absent have no value for it, unless Spark fills it in. While
+    the whole table was absent, no rows were written.
     """
     if now is None:
         return then
@@ -88,7 +88,10 @@ def _completed_by_spark(column: ColumnDescriptor) -> bool:
 def index_comes_back(
     then: IndexDescriptor, _: IndexDescriptor | None, net: Net, of_table: Net | None
 ) -> IndexDescriptor:
-    """``then``, in the status that it comes back in. One that stops meanwhile has no name yet."""
+    """Return ``then`` with the status that it is restored to.
+
+    A stopping index, which has no name, is returned unchanged.
+    """
     together = of_table is not None and of_table.new is None
     status = _status(net.was, net.left, together=together)
     return replace(then, status=status) if then.alive else then
@@ -112,11 +115,11 @@ def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: boo
     return IndexStatus.REGISTERED
 
 
-# -- what goes with what is put back ---------------------------------------------------------------
+# -- parts that follow a restored object -----------------------------------------------------------
 
 
 def indexes_follow(catalog: Catalog, table: TableDescriptor) -> Iterator[IndexDescriptor]:
-    """The indexes of a table that are in another schema, in that of the table."""
+    """The indexes of a table that are in another schema, moved to the schema of the table."""
     for index in catalog.indexes(table.id):
         if index.schema_id != table.schema_id:
             yield replace(index, schema_id=table.schema_id)
@@ -125,13 +128,13 @@ def indexes_follow(catalog: Catalog, table: TableDescriptor) -> Iterator[IndexDe
 def introspection_follows(
     catalog: Catalog, replica: ClusterReplica
 ) -> Iterator[IntrospectionIndex]:
-    """The introspection indexes of a replica that have another owner, with that of the replica."""
+    """The introspection indexes of a replica with another owner, given the replica's owner."""
     for index in catalog.introspection_indexes(replica.id):
         if index.owner != replica.owner:
             yield replace(index, owner=replica.owner)
 
 
-# -- what must agree with the rest of the catalog --------------------------------------------------
+# -- agreement with the rest of the catalog --------------------------------------------------------
 
 
 def check_table(planning: Planning, before: TableDescriptor | None, after: Any) -> None:
@@ -187,7 +190,7 @@ def check_size(planning: Planning, _: Any, after: ClusterDescriptor | ClusterRep
 
 
 def check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
-    """A membership that comes back must find its role, and must not close a circle."""
+    """Check that the groups of a restored membership exist and that it closes no circle."""
     catalog = planning.catalog
     for group, _granted_by in after.member_of:
         if catalog.role_by_id(group) is None:
