@@ -20,7 +20,7 @@ stop, as for a newer deploy generation, and must be started again.
 etcd cannot take part in a SQL transaction. If the catalog leaves etcd, or if nodes commit faster
 than the copy is proved, the order is: seal, rest of the copy and proof, row. A crash in between
 leaves a sealed log, which nodes refuse. To go on, run the same command again; to cancel the move,
-run it with the old log as the new one, which undoes the seal.
+run it with the old log as the new one, which unseals the log.
 
 A log that the catalog has left is a prefix of the history, including the seal. So the catalog may
 move back: the log then gets the versions that it lacks.
@@ -192,9 +192,9 @@ class _Move:
         )
 
     def _copy_and_prove(self, proved: Frontier) -> Frontier:
-        """Bring the copies level and prove them. The versions below ``proved`` are proved already.
+        """Bring the copies level, prove them, and return the frontier that is proved now.
 
-        Return the frontier that is proved now.
+        ``proved`` is the frontier that an earlier round proved.
         """
         while True:
             before = self._log.frontier()
