@@ -266,7 +266,7 @@ class _HttpConnection(HttpToolsProtocol):
         self._pending_bytes = 0
         super().on_headers_complete()
         self._answering = _AnswerTransport(self.transport)
-        self.cycle.transport = self._answering  # type: ignore[assignment]  # all that an answer uses
+        self.cycle.transport = self._answering  # type: ignore[assignment]  # all an answer uses
 
     def on_body(self, body: bytes) -> None:
         self._pending_bytes = 0
