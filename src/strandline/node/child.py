@@ -22,7 +22,7 @@ from strandline.work.children import Announce, Fields, Service
 
 @contextmanager
 def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Service]:
-    """Open the ``store`` and return the service that answers tasks. Raises as `Node.open` does."""
+    """Open the ``store``; yield the service that answers tasks. Raises as `Node.open` does."""
     own_settings = replace(settings, cache_bytes=0)
     with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
