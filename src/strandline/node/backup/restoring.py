@@ -44,7 +44,7 @@ def restore(
 
     ``copy`` means that the original store stays in use; see `relocate`. ``warehouse`` is the
     warehouse of a store on servers, by default its old one. If the restore fails, everything that
-    it created is removed.
+    it created is removed, except after `UnknownOutcome`.
 
     Raises `NotFound`, `AlreadyExists`, `CorruptData`, `IncompatibleFormat`, `Conflict`, and
     `InvalidInput` if ``address`` is of another kind than the store had.
