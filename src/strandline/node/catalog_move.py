@@ -122,7 +122,7 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
 
 def _interrupted(target: LogPlace, to: str) -> Kept | None:
     """Return the row of an earlier call to the same target that ended after the switch, or None."""
-    with suppress(InvalidInput):  # the catalog lies elsewhere
+    with suppress(InvalidInput):  # the catalog is elsewhere
         kept = remembered(target)
         if kept is not None and kept.former and to in ("", kept.name):
             return kept

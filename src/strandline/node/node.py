@@ -114,7 +114,7 @@ NOTING_MARK = "noting in etcd how far the database is"
 
 
 class Counted(Protocol):
-    """A part of a node that counts what it does. Any thread may call `statistics`."""
+    """A part of a node that has statistics. Any thread may call `statistics`."""
 
     def statistics(self) -> object: ...
 
@@ -419,7 +419,7 @@ class Node:
 
     @property
     def parts(self) -> Mapping[str, Counted]:
-        """The parts of this node that count what they do."""
+        """The parts of this node that have statistics, by name."""
         return {
             "catalog": self.catalogs,
             "transactions": self.transactions,

@@ -39,7 +39,7 @@ class Check:
 
 @dataclass(slots=True)
 class Ledger:
-    """All checks, in the order in which they were made."""
+    """All checks, in the order in which they ran."""
 
     checks: list[Check] = field(default_factory=list)
 

@@ -34,7 +34,7 @@ _DIGEST = "STRANDLINE.sha256"
 _LATEST = float(1 << 40)
 """The upper bound of a file's time, in seconds; every file system accepts times below it."""
 _UNREADABLE = (tarfile.TarError, ValueError, OverflowError, RecursionError)
-"""What tarfile raises on a header that it cannot read."""
+"""The errors that tarfile raises for a header that it cannot read."""
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 

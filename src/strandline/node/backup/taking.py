@@ -159,7 +159,7 @@ def _locks(file: BinaryIO) -> bool:
 
 @contextmanager
 def _temporary_folder(*, mode: int) -> Iterator[Path]:
-    """Make a folder for the copy of the database. Beside the archive may be a network folder."""
+    """Make a local folder for the copied database. The archive may be on a network file system."""
     with TemporaryDirectory(prefix="strandline-backup-") as work:
         os.chmod(work, mode)
         yield Path(work)
