@@ -1,6 +1,6 @@
 """The commands that change the history: ``undo``, ``undrop`` and ``trim``.
 
-A command changes a store as a node beside those that run (`joining`).
+To change a store, a command joins it as one more node (`joining`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS = (*restorable(), PARTITIONS)
 
 @contextmanager
 def joining(store: Store) -> Iterator[Node]:
-    """A node of this process on a store that is there, beside those that run. `NotFound`."""
+    """Open a node in this process on an existing store; others may run. Raises `NotFound`."""
     with database_of(store) as database, log_of(store, database):
         pass
     with Node.open(address_of(store), settings=load(store).settings) as node:
@@ -42,9 +42,9 @@ def report(
     output: str,
     nothing: str = "nothing to undo: everything is as it was before",
 ) -> None:
-    """Print the version that was made, as ``log`` does or in words; else ``nothing``.
+    """Print the version that was made, or the text ``nothing`` if none was.
 
-    In JSON there is one line, or none where nothing was to be done.
+    As JSON, print one line as ``log`` does, or no line if nothing was done.
     """
     infos = session.history(start=done.version, end=done.version + 1) if any(done.applied) else []
     if output == "json":
@@ -59,14 +59,14 @@ def report(
 
 
 def execute(store: Store, command: Command, *, user: str, output: str, nothing: str) -> None:
-    """Execute ``command`` on a store that is there, and `report` what it made."""
+    """Execute ``command`` on an existing store, and `report` the new version."""
     with joining(store) as node:
         session = node.session(user=user)
         report(session, session.execute(command), output=output, nothing=nothing)
 
 
 class _Versions(click.ParamType[tuple[int, int | None]]):
-    """A version of the catalog, or several: ``3..5``."""
+    """A version of the catalog, or a range of versions such as ``3..5``."""
 
     name = "version"
 

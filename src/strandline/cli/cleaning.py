@@ -1,4 +1,4 @@
-"""``strandline clean``: remove what nobody can see any more."""
+"""``strandline clean``: remove rows, files and tables that nobody can see any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strandline debug``: to look at the stored catalog, and to repair it object by object."""
+"""``strandline debug``: show the stored catalog, and repair it object by object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from strandline.node.membership import new_member_id, raises_fence_of
 _KIND = click.argument("kind")
 _KEY = click.argument("key")
 _KEY_SHOWN = 200
-"""Characters of a key that is refused."""
+"""The number of characters of a refused key that the error shows."""
 
 
 @click.group()
@@ -57,7 +57,10 @@ def dump(store: Store, *, target: Path | None, ignore: tuple[str, ...], stats_on
 
 @contextmanager
 def _written(target: Path | None) -> Iterator[TextIO]:
-    """A file that takes its name when it is whole; what is no file is written to as it is."""
+    """Open ``target`` for writing, or standard output if it is None.
+
+    A regular file gets its name when it is complete. Anything else (a pipe) is written directly.
+    """
     if target is None:
         yield sys.stdout
         return
@@ -74,7 +77,7 @@ def _written(target: Path | None) -> Iterator[TextIO]:
 
 @contextmanager
 def _replaced(target: Path) -> Iterator[TextIO]:
-    """A new file in the place of ``target``, with the permissions of that."""
+    """Write a new file that replaces ``target`` at the end, with the permissions of ``target``."""
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with part.open("x", encoding="utf-8") as file:
@@ -94,14 +97,14 @@ def epoch(store: Store) -> None:
     """Show the epoch and the deploy generation of the catalog of STORE."""
     with database_of(store) as database, log_of(store, database) as log:
         token = log.token()
-        assert token is not None  # a store without one has no catalog, which `log_of` refuses
+        assert token is not None  # without one there is no catalog, and `log_of` has raised
         opening = opening_with(log, token)
         shown = f"epoch {token.epoch}, deploy generation {token.deploy_generation}"
         click.echo(shown if opening is None else f"{shown}, which {opening}")
 
 
 _TAKES_NUMBERS = {"ignore_unknown_options": True}
-"""A key like -5 is one that is refused, and no option."""
+"""So that a key like -5 is refused as a key and not parsed as an option."""
 
 
 @debug.command(short_help="Put VALUE at KEY.", context_settings=_TAKES_NUMBERS)

@@ -1,4 +1,4 @@
-"""``strandline durable``: what a catalog is kept in."""
+"""``strandline durable``: the log that keeps a catalog."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
 
 
 def _parsed(text: str) -> tuple[Store, str]:
-    """The store and the log in ``STORE#LOG``; the log is empty if it is not named."""
+    """Return the store and the log in ``STORE#LOG``; the log is empty if it is not named."""
     store, mark, log = text.rpartition("#")
     if not mark:
         store, log = text, ""
@@ -97,7 +97,7 @@ def _scheme(store: Store) -> str:
 
 
 def _address(store: Store, objects: str) -> StoreAddress:
-    """The address of ``store``; ``objects`` is the SQL database beside a catalog in etcd."""
+    """Return the address of ``store``; with etcd, ``objects`` overrides that setting."""
     settings = load(store).settings
     if _scheme(store) == "etcd":
         settings = replace(settings, objects=objects or settings.objects)

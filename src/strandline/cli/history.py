@@ -46,7 +46,7 @@ from strandline.model.identifiers import QualifiedName
 
 
 def version_as_json(info: VersionInfo) -> dict[str, object]:
-    """One version as ``--output json`` prints it."""
+    """Return one version as ``--output json`` prints it."""
     return {
         "version": info.version,
         "time": format_timestamp(info.time),
@@ -58,7 +58,7 @@ def version_as_json(info: VersionInfo) -> dict[str, object]:
 
 
 def commit_as_json(commit: DataCommit, names: _TableNames) -> dict[str, object]:
-    """One commit as ``--output json`` prints it."""
+    """Return one commit as ``--output json`` prints it."""
     return {
         "transaction": commit.txn_id,
         "time": format_timestamp(commit.time),
@@ -71,7 +71,10 @@ def commit_as_json(commit: DataCommit, names: _TableNames) -> dict[str, object]:
 
 
 class _TableNames:
-    """What tables were called when a commit changed them, as far as versions are kept."""
+    """The names of tables at the time when a commit changed them.
+
+    If that version is trimmed, the earliest retained version gives the name.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -100,7 +103,7 @@ _COUNTED = {
 
 
 def describe_change(change: TableChange, name: str) -> str:
-    """What a commit did to a table, in words."""
+    """Describe in words what a commit did to a table."""
     counted = (f"{getattr(change, key):,} {words}" for key, words in _COUNTED.items())
     shown = [words for words in counted if not words.startswith("0 ")]
     return in_one_line(f"{name}: {', '.join(shown)}")
@@ -109,7 +112,7 @@ def describe_change(change: TableChange, name: str) -> str:
 def history_table(
     entries: Iterable[VersionInfo | DataCommit], names: _TableNames | None = None
 ) -> Table:
-    """The history as a table for people."""
+    """Return the history as a table for people."""
     table = new_table("version", "when (UTC)", "who", "what")
     for entry in entries:
         if isinstance(entry, VersionInfo):
@@ -129,13 +132,13 @@ def history_table(
 
 
 def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
-    """The time that a version or a time stands for, as the beginning or end of a range.
+    """Return the time of a version, or the time in ``text``, as the beginning or end of a range.
 
     Raises `InvalidInput`, `VersionNotFound`.
     """
     if not text.isascii() or not text.isdecimal():
         at = moment_named(text)
-        # A time without a counter is the end of its millisecond; a range begins at its beginning.
+        # A time without a counter means the end of its millisecond. A range begins at the start.
         if end or "Z+" in text.upper():
             return at
         return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
@@ -151,7 +154,7 @@ def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
 
 
 def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
-    """The versions that did something to the table of that name, or of an older name of it.
+    """Return the versions that changed the table ``name``, under this or an earlier name.
 
     Raises `InvalidName`, and `ObjectNotFound` if there are none.
     """
@@ -177,7 +180,7 @@ def _mentions(arguments: Arguments, name: str) -> bool:
 
 
 def _before(verb: str, arguments: Arguments, name: str) -> str:
-    """What the table was called before a renaming of it or of its schema."""
+    """Return the name of the table before the action ``verb`` renamed it or its schema."""
     new = str(arguments.get("to", "")).lower()
     if verb == "rename_table" and new == name:
         return str(arguments.get("table", name)).lower()
@@ -246,7 +249,7 @@ _NOTHING = "—"
 
 
 def difference_as_json(difference: Difference) -> dict[str, object]:
-    """One difference as ``--output json`` prints it."""
+    """Return one difference as ``--output json`` prints it."""
     return {
         "change": difference.change.value,
         "kind": difference.kind,
@@ -258,7 +261,7 @@ def difference_as_json(difference: Difference) -> dict[str, object]:
 
 
 def difference_table(between: Sequence[Difference]) -> Table:
-    """The differences as a table for people: a line for each field that differs."""
+    """Return the differences as a table for people, with a line for each differing field."""
     table = new_table("change", "what", "field", "before", "after")
     for difference in between:
         what, was = f"{spoken(difference.kind)} {difference.name}", difference.old_name

@@ -1,4 +1,4 @@
-"""``strandline holders``: who keeps something back from others."""
+"""``strandline holders``: show which transactions, holds and locks hold back others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def holders_on(connection: Connection, store: Store, catalog: Catalog) -> tuple[Holders, Timestamp]:
-    """The holders of a store that is read on ``connection``, and the time there."""
+    """Return the holders of the store, read on ``connection``, and the store's present time."""
     now = present_time(connection, HybridClock())
     tables = inspect(connection)
     if not tables.has_table(TXN.name):  # no node has finished opening it yet
@@ -35,7 +35,7 @@ def holders_on(connection: Connection, store: Store, catalog: Catalog) -> tuple[
 
 
 def age(since: Timestamp | None, now: Timestamp) -> str:
-    """The time from ``since`` to ``now`` in its two largest units; "" for None."""
+    """Return the time from ``since`` to ``now`` in its two largest units, or "" for None."""
     if since is None:
         return ""
     seconds = max(0, milliseconds(now) - milliseconds(since)) // 1000

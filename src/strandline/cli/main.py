@@ -1,7 +1,7 @@
 """The commands, and how an error becomes one line and an exit status.
 
-Each command is a function with its name (``-`` is ``_``) and has a line in `COMMANDS`. Its module
-is imported when it is called: ``strandline --help`` imports none of them.
+Each command is a function of the same name (with ``_`` for ``-``) and has an entry in `COMMANDS`.
+Its module is imported when the command is called, so ``strandline --help`` imports none of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from strandline.logs import in_one_line
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command: the module of `strandline.cli` that has it, and its line in the list."""
+    """A command: its module in `strandline.cli`, and its line in the list of commands."""
 
     module: str
     summary: str
 
 
 IO_ERROR = 74
-"""The exit status where the system refuses to read or write, as sysexits.h has it."""
+"""The exit status if the system fails to read or write, as in sysexits.h."""
 
 COMMANDS = {
     "serve": Entry("settings", "Run a node on the store in a folder."),
@@ -59,11 +59,11 @@ COMMANDS = {
     "debug": Entry("debug", "Look at the stored catalog, and repair it."),
     "demo": Entry("demo", "Run the main job, and check every number of it."),
 }
-"""Every command, in the order in which they are listed."""
+"""Every command, in the order of the list."""
 
 
 class _Commands(click.Group):
-    """Loads a command when it is needed."""
+    """Loads the module of a command when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -97,9 +97,9 @@ class _Commands(click.Group):
             finally:
                 sys.stdout.flush()
         except OSError as error:
-            with suppress(OSError):  # what is left of the output goes nowhere
+            with suppress(OSError):  # discard the rest of the output
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if isinstance(error, BrokenPipeError):  # the reader has what it wanted
+            if isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
                 sys.exit(1)
             click.echo(f"strandline: {in_one_line(str(error))}", err=True)
             sys.exit(IO_ERROR)

@@ -1,9 +1,9 @@
 """The commands for an operator of a store.
 
-``backup`` and ``restore`` copy a store while nodes run on it. ``verify`` compares a store with its
-records, checksums and files. ``relocate``, ``accept-loss`` and ``repair-clock`` confirm what a node
-refuses to assume: that a folder was moved or copied, that commits are lost, and that a time far
-ahead of the clock is to be kept.
+``backup`` copies a store while nodes run on it, and ``restore`` makes a store from the copy.
+``verify`` checks the records of a store, their checksums and its files. With ``relocate``,
+``accept-loss`` and ``repair-clock``, the operator confirms what a node refuses to assume: that a
+folder was moved or copied, that commits are lost, and that a time far ahead of the clock is kept.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from strandline.sql import (
 
 _DAY_MS = 24 * 60 * 60 * 1000
 MOST_NAMED = 10
-"""So many missing files are named; all stand in the manifest."""
+"""The number of missing files that are printed; the manifest lists all."""
 
 
 @click.command()
@@ -134,7 +134,7 @@ _OLDER = (
 
 @contextmanager
 def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
-    """The store as it is, however damaged it may be."""
+    """Open a store for verification, even if it is damaged."""
     address = address_of(store)
     clock = HybridClock()
     with ExitStack() as opened, closing(_database(address)) as database:
@@ -153,7 +153,10 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
 def _comparing(
     address: StoreAddress, database: Database, clock: HybridClock, opened: ExitStack
 ) -> Callable[[], None] | None:
-    """What compares the database with what stands outside of it, if anything does."""
+    """Return the function that compares the database with its marks outside, or None without any.
+
+    The marks are in the head file of a folder, or in etcd.
+    """
     if isinstance(database, SqliteDatabase) and address.folder is not None:
         return partial(compare_head, address.folder, database)
     if address.is_one_database:
@@ -185,7 +188,7 @@ def _folders(address: StoreAddress, database: Database) -> StoreFolders:
 
 
 def finding_as_json(finding: Finding) -> dict[str, str | None]:
-    """One finding as ``--output json`` prints it."""
+    """Return one finding as ``--output json`` prints it."""
     return {
         "finding": finding.kind.value,
         "place": finding.place,

@@ -1,4 +1,4 @@
-"""Arguments, options and forms of output that several commands have."""
+"""Arguments, options and output formats that several commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Store = Path | str
 
 
 class _Store(click.Path):
-    """A store. An empty text would mean the current folder: it is refused."""
+    """A store. An empty text is refused, because it would mean the current folder."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -33,7 +33,7 @@ class _Store(click.Path):
 
 
 class _Folder(_Store):
-    """The folder of a store, for commands that servers have tools of their own for."""
+    """The folder of a store, for commands for which servers have their own tools."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -50,10 +50,10 @@ class _Folder(_Store):
 
 
 def operating_user() -> str:
-    """The name of the user who runs this command."""
+    """Return the name of the system user who runs this command."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user id that the system has no name for
+    except (KeyError, OSError):  # the system has no name for the user id
         return "unknown"
 
 
@@ -70,7 +70,7 @@ FOLDER = click.argument("folder", type=FOLDER_TYPE)
 
 
 class _File(click.Path):
-    """A file. An empty text is refused, as it would be a hidden one in the current folder."""
+    """A file. An empty text is refused, because it would mean a file in the current folder."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -98,25 +98,25 @@ USER = click.option(
 
 
 PIPE_WIDTH = 400
-"""Columns where there is no terminal: a line of a pipe or a file is not broken for a screen."""
+"""Columns if there is no terminal, so that lines in a pipe or file are not wrapped."""
 
 
 def new_console() -> Console:
-    """Standard output: as wide as the terminal, or wide if there is none."""
+    """Return a console on standard output, as wide as the terminal or `PIPE_WIDTH`."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def print_json(record: object) -> None:
-    """One line of ``--output json``."""
+    """Print one line of ``--output json``."""
     click.echo(json.dumps(record, ensure_ascii=False))
 
 
 def new_table(*columns: str) -> Table:
-    """A table without borders. Without columns, it has no header."""
+    """Return a table without borders. Without columns, it has no header."""
     return Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
 
 
 def cells(*texts: str) -> Iterator[Text]:
-    """The cells of a row of a table: each is one line, and nothing in it is markup."""
+    """Return the cells of a table row: each is one line, and no text in it is markup."""
     return (Text(in_one_line(text)) for text in texts)

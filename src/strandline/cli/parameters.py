@@ -1,4 +1,4 @@
-"""The command ``parameter``: the configuration parameters of a whole catalog."""
+"""The command ``parameter``: the configuration parameters of a catalog, for all its nodes."""
 
 from __future__ import annotations
 

@@ -132,7 +132,10 @@ ALL = "all"
 
 
 def privileges_of(text: str, kind: ObjectKind) -> Privilege:
-    """The privileges that a list such as ``select,insert`` names, or ``all``. `InvalidInput`."""
+    """Return the privileges that ``text`` names: a list such as ``select,insert``, or ``all``.
+
+    Raises `InvalidInput` if a name is not a privilege.
+    """
     applicable = grantable()[kind]
     if text.strip().lower() == ALL:
         return applicable

@@ -1,8 +1,8 @@
-"""Every setting of a node, by option, environment variable and file: one registry for all of them.
+"""One registry of all settings of a node, with their options, environment variables and file keys.
 
-`REGISTRY` is derived from the fields of `strandline.config.Settings`: a field that is added there
-has its option (``--thrift-port``), its variable (``STRANDLINE_THRIFT_PORT``), its key in a file
-(``thrift_port``), its help and its line in ``strandline config`` at once.
+`REGISTRY` is derived from the fields of `strandline.config.Settings`. A new field there gets its
+option (``--thrift-port``), its variable (``STRANDLINE_THRIFT_PORT``), its key in a file
+(``thrift_port``), its help and its line in ``strandline config`` automatically.
 
 A value is taken from the first place that has one:
 
@@ -12,12 +12,12 @@ A value is taken from the first place that has one:
 4. the file ``strandline.toml`` in the folder of the store;
 5. the default.
 
-What must stay true: a file with a key that no setting has, or with a value that is none, is refused
-with the file, the key and what is allowed. Variables that no setting has are let be: a program that
-starts this one may set variables of its own with the same beginning (Kubernetes does, for a service
-called ``strandline``). ``strandline config`` shows them.
+What must stay true: a file with an unknown key or an invalid value is refused, with an error that
+names the file, the key and what is allowed. Unknown variables are accepted, because the program
+that starts this one may set variables with the same prefix (Kubernetes does, for a service called
+``strandline``). ``strandline config`` shows them.
 
-The commands ``serve`` and ``config`` run a node with these settings and show them.
+The command ``serve`` runs a node with these settings, and ``config`` shows them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _PARAGRAPH = re.compile(r"``(\w+)``:\s*(.*?)(?=\n\s*``\w+``:|\n\s*\n|\Z)", re.DO
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a node, as people meet it. ``kind`` is the type of its values."""
+    """One setting of a node, as users see it. ``kind`` is the type of its values."""
 
     name: str
     kind: Any  # Any: a type or a construct of typing
@@ -91,7 +91,7 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off."""
+        """Whether its values are on and off."""
         return self.kind is bool
 
     @property
@@ -101,12 +101,12 @@ class Setting:
 
     @property
     def units(self) -> Mapping[str, int]:
-        """The units that its number can have, the smallest first; its value is in that one."""
+        """The units that its number can have, the smallest first. Its value is in the smallest."""
         return next((u for ending, u in _UNITS.items() if self.name.endswith(ending)), {})
 
     @cached_property
     def allowed(self) -> str:
-        """What its value can be, in words."""
+        """The values that it accepts, in words."""
         if get_origin(self.kind) is Literal:
             return "one of " + ", ".join(map(str, get_args(self.kind)))
         if self.is_switch:
@@ -122,7 +122,7 @@ class Setting:
         return {int: "a whole number", float: "a number"}.get(self.kind, "a text")
 
     def read(self, given: object) -> object:
-        """The value that a text, or a value of a file, stands for. `InvalidInput` if it is none."""
+        """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""
         value = self._read(given)
         if value is None:
             raise InvalidInput(f"{self.name} cannot be {given!r}: it is {self.allowed}")
@@ -169,7 +169,7 @@ def _setting(field: Field[Any], kind: Any, meaning: str) -> Setting:  # Any: a c
 
 
 def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
-    """The settings that a dataclass declares, by name, with their paragraphs of its docstring."""
+    """Return the settings that a dataclass declares, by name; its docstring describes them."""
     described = _PARAGRAPH.findall(declared.__doc__ or "")
     meanings = {name: " ".join(text.split()) for name, text in described}
     kinds = get_type_hints(declared)
@@ -185,7 +185,7 @@ REGISTRY: Mapping[str, Setting] = registry_of(Settings)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings of a node, where each value comes from, and variables that are no setting."""
+    """The settings of a node, the origin of each value, and the unknown variables."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -199,10 +199,10 @@ def load(
     options: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """The settings that hold for a node on ``store``; see the module.
+    """Return the settings of a node on ``store``; see the module.
 
-    ``options`` are values by the names of settings; None is an option that was not given. Raises
-    `InvalidInput` that names the place, the key and what is allowed.
+    ``options`` maps the names of settings to values, or to None for an option that was not given.
+    Raises `InvalidInput`, with the origin, the key and what is allowed.
     """
     variables = os.environ if environment is None else environment
     named = variables.get(CONFIG_VARIABLE, "").strip()
@@ -219,7 +219,7 @@ def load(
                 raise InvalidInput(f"{origin(setting)}: {error.message}") from None
             origins[setting.name] = origin(setting)
     try:
-        settings = Settings(**values)  # type: ignore[arg-type]  # each was read by its own type
+        settings = Settings(**values)  # type: ignore[arg-type]  # `Setting.read` checks them
     except InvalidInput as error:
         raise InvalidInput(f"{error.message}{_where(error, origins)}") from None
     known = {setting.variable for setting in REGISTRY.values()} | {CONFIG_VARIABLE, FAULT_VARIABLE}
@@ -236,7 +236,7 @@ def _places(
     options: Mapping[str, object],
     variables: Mapping[str, str],
 ) -> list[_Place]:
-    """What each place gives, the one that wins last."""
+    """Return the values that each place gives; the last place wins."""
     places: list[_Place] = []
     if folder is not None and _has_settings(folder):
         places.append(_of_file(folder / FILE_NAME))
@@ -245,7 +245,7 @@ def _places(
     set_variables: list[tuple[Setting, object]] = [
         (setting, variables[setting.variable])
         for setting in REGISTRY.values()
-        if variables.get(setting.variable, "").strip()  # empty is not set, as for most programs
+        if variables.get(setting.variable, "").strip()  # empty counts as unset, as in most programs
     ]
     places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
     given = [(REGISTRY[name], value) for name, value in options.items() if value is not None]
@@ -288,7 +288,7 @@ def _likeness(key: str) -> str:
 
 
 def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:
-    """Where the settings that an error speaks of come from."""
+    """Return a text with the origins of the settings that the error names."""
     named = [
         f"{name} comes from {origin}"
         for name, origin in origins.items()
@@ -315,10 +315,10 @@ class _Kind(click.ParamType[object]):
     ) -> object:
         try:
             read = self.setting.read(value)
-            # What a value may be beyond its type, `Settings` says.
+            # `Settings` checks the value beyond its type.
             Settings(**{self.setting.name: read})  # type: ignore[arg-type]  # read by its type
         except InvalidInput as error:
-            # What two settings may not be together is judged when all of them are known.
+            # An error about two settings is left until all settings are known.
             if isinstance(value, str) and _names_another(error, self.setting.name):
                 return value
             self.fail(error.message, param, ctx)
@@ -342,10 +342,10 @@ C = TypeVar("C", bound=Callable[..., Any])  # Any: what click calls
 
 
 def node_options(function: C) -> C:
-    """Give a command an option for each setting of a node, and ``--config``.
+    """Add an option for each setting of a node to a command, and ``--config``.
 
-    Its function gets them as keyword arguments of the settings' names, None where one was not
-    given, and ``config``.
+    The function gets ``config`` and each setting as a keyword argument of its name, or None if the
+    option was not given.
     """
     for setting in reversed(list(REGISTRY.values())):
         declared: dict[str, Any] = {  # Any: what click takes
@@ -389,7 +389,7 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
 
 
 def setting_as_json(loaded: Loaded, name: str) -> dict[str, object]:
-    """One setting as ``--output json`` prints it."""
+    """Return one setting as ``--output json`` prints it."""
     setting = REGISTRY[name]
     return {
         "setting": name,
@@ -404,7 +404,7 @@ def setting_as_json(loaded: Loaded, name: str) -> dict[str, object]:
 
 
 def settings_table(loaded: Loaded) -> Table:
-    """The settings as a table for people."""
+    """Return the settings as a table for people."""
     table = new_table("setting", "value", "from")
     for name in REGISTRY:
         value = getattr(loaded.settings, name)

@@ -1,4 +1,4 @@
-"""``strandline status``: how a store stands."""
+"""``strandline status``: show the present state of a store."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from strandline.node.catalog_log import DEFAULT, Kept, LogPlace, remembered
 from strandline.transactions import Holder, Holders, HolderType
 
 MOST_SHOWN = 20
-"""So many open transactions and holds are named; all are counted."""
+"""The number of open transactions, and of holds, that are listed; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What ``--output json`` prints. Times are texts, sizes in bytes."""
+    """The record that ``--output json`` prints. Times are texts, sizes are in bytes."""
 
     store: str
     environment: str
@@ -45,7 +45,7 @@ class Status:
 
 
 def status_of(store: Store) -> Status:
-    """How the store stands, read without joining it. `NotFound`."""
+    """Read the status of the store without joining it. Raises `NotFound`."""
     address = address_of(store)
     with database_of(store) as database:
         size = database.size()

@@ -1,4 +1,4 @@
-"""``strandline storage-usage``: how many bytes the tables take."""
+"""``strandline storage-usage``: show how many bytes the tables take."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How the commands read a store and its history.
 
-Reading changes nothing: a catalog of an older release is refused until a node has migrated it.
+Reading changes nothing, so a catalog of an older release is refused until a node has migrated it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from strandline.transactions.tables import TXN
 
 
 def ensure_store(folder: Path) -> Path:
-    """The database of the store in ``folder``. `NotFound`; `CorruptData` where it was lost."""
+    """Return the path of the database of the store in ``folder``.
+
+    Raises `NotFound`, and `CorruptData` if the database of a store is lost.
+    """
     file = folder / DATABASE_FILE
     if folder.is_file():
         raise NotFound(f"{folder} is a file; name the folder of a store, which holds {file.name}")
@@ -51,20 +54,20 @@ def ensure_store(folder: Path) -> Path:
 
 
 def address_of(store: Store) -> StoreAddress:
-    """What the user means by ``store``, by the settings that hold for it. `InvalidInput`."""
+    """Return the address of ``store``, as its settings complete it. Raises `InvalidInput`."""
     return store_address(store, load(store).settings)
 
 
 @contextmanager
 def database_of(store: Store, *, read_only: bool = True) -> Iterator[Database]:
-    """The SQL database of a store that is there, which is not upgraded. `NotFound`."""
+    """Open the SQL database of an existing store, without upgrading it. Raises `NotFound`."""
     with database_at(address_of(store), read_only=read_only) as database:
         yield database
 
 
 @contextmanager
 def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Database]:
-    """The SQL database of the store at ``address``; see `database_of`."""
+    """Open the SQL database of the store at ``address``; see `database_of`."""
     if address.folder is not None:
         folder = ensure_store(address.folder).parent
         opened: Database = open_store_database(folder, read_only=read_only)
@@ -80,7 +83,7 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
 
 @contextmanager
 def log_of(store: Store, database: Database) -> Iterator[UpdateLog]:
-    """The log of the catalog, beside the ``database`` of the same store. `NotFound`."""
+    """Open the log of a store's catalog; ``database`` is that of the store. Raises `NotFound`."""
     address = address_of(store)
     place = LogPlace(database, address, HybridClock())
     if remembered(place) is None:
@@ -97,19 +100,19 @@ def _no_catalog(address: StoreAddress) -> NotFound:
 
 @contextmanager
 def reading(store: Store) -> Iterator[ReadOnlyState]:
-    """The catalog of a store, without joining it. `NotFound`."""
+    """Open the catalog of a store for reading, without joining it. Raises `NotFound`."""
     with database_of(store) as database, log_of(store, database) as log:
         yield durable_state(log).open_read_only()
 
 
 def history_of(store: Store) -> list[VersionInfo]:
-    """What people did in a store, version by version. `NotFound`."""
+    """Return the history of a store, version by version. Raises `NotFound`."""
     with reading(store) as state:
         return read_history(state.log, delay_ms=_delay_of(state))
 
 
 def catalogs_of(store: Store) -> History:
-    """Every catalog that a store still keeps. `NotFound`."""
+    """Return all retained versions of a store's catalog. Raises `NotFound`."""
     with reading(store) as state:
         return _catalogs(state)
 
@@ -133,7 +136,10 @@ def _catalogs(state: ReadOnlyState) -> History:
 
 @contextmanager
 def catalogs_and_rows(store: Store) -> Iterator[tuple[History, ReadOnlyState, Connection]]:
-    """The catalogs that are kept, what keeps them, and the rows beside them. `NotFound`."""
+    """Yield the retained catalogs, the state that has them, and a connection to the rows.
+
+    Raises `NotFound`.
+    """
     with database_of(store) as database, log_of(store, database) as log:
         state = durable_state(log).open_read_only()
         with database.read() as connection:
@@ -143,9 +149,9 @@ def catalogs_and_rows(store: Store) -> Iterator[tuple[History, ReadOnlyState, Co
 def data_of(
     store: Store, *, since: Timestamp, until: Timestamp, table_name: str | None = None
 ) -> tuple[History, list[DataCommit]]:
-    """The catalogs that are kept, and the commits of data of ``table_name``, or of all tables.
+    """Return the retained catalogs, and the data commits of ``table_name`` or of all tables.
 
-    The table is looked up in each version that is kept, so that a dropped one is found too. Raises
+    The table is looked up in every retained version, so dropped tables are found too. Raises
     `NotFound`, `ObjectNotFound`.
     """
     with catalogs_and_rows(store) as (history, _, connection):
@@ -173,7 +179,7 @@ def _ids_of(history: History, name: str) -> set[int]:
 
 
 def moment_named(text: str) -> Timestamp:
-    """The time that ``text``, which is no version, spells. Raises `InvalidInput`."""
+    """Parse ``text``, which is not a version, as a time. Raises `InvalidInput`."""
     try:
         return parse_timestamp(text)
     except InvalidInput:
@@ -183,7 +189,10 @@ def moment_named(text: str) -> Timestamp:
 
 
 def catalog_named(history: History, text: str) -> Catalog:
-    """The catalog that ``text`` names: a version, or a time. `InvalidInput`, `VersionNotFound`."""
+    """Return the catalog at the version or time ``text``.
+
+    Raises `InvalidInput`, `VersionNotFound`.
+    """
     if text.isascii() and text.isdecimal():
         return history.at_version(int(text))
     at = moment_named(text)

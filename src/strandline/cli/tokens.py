@@ -1,4 +1,4 @@
-"""``strandline token``: what proves a user to a node over HTTP."""
+"""``strandline token``: make a token that authenticates a user to a node over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strandline upgrade-check``: whether this release could open a catalog."""
+"""``strandline upgrade-check``: check whether this release could open a catalog."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
 
 
 def _read(contents: Contents, kind: str) -> int:
-    """Decode every object of ``kind``; how many there are. Raises `CorruptData`."""
+    """Decode every object of ``kind`` and return their number. Raises `CorruptData`."""
     return sum(1 for stored in contents.objects(kind) if stored.value is not None)
 
 
@@ -74,7 +74,7 @@ def _known_sizes(file: Path) -> set[str]:
 
 
 def _compare_sizes(catalog: Catalog, known: set[str]) -> None:
-    """Raise `InvalidInput` for a cluster or replica whose size is not known."""
+    """Raise `InvalidInput` if the size of a cluster or replica is not in ``known``."""
     unknown = [
         f"{kind.replace('_', ' ')} {stored.value.name}: {stored.value.size}"
         for kind in ("cluster", "cluster_replica")

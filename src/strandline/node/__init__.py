@@ -1,4 +1,4 @@
-"""One process: the wiring of the layers, and serving them."""
+"""One process: it wires the layers together and serves them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for: a command that only reads a store needs no node."""
+        """Import ``name`` on first use: a command that only reads a store needs no node."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_MODULES[name]), name)

@@ -1,13 +1,13 @@
 """How users name a store: a folder, or the address of the servers that keep it.
 
 ==========================  ======================================================================
-``/data/lake``              a folder: the database, the head file and the warehouse lie in it
+``/data/lake``              a folder with the database, the head file and the warehouse
 ``postgresql://…/db``       a PostgreSQL database keeps catalog, transactions and rows
-``etcd://…/prefix``         etcd keeps the catalog; the rest lies in the PostgreSQL database that
+``etcd://…/prefix``         etcd keeps the catalog; the rest is in the PostgreSQL database that
                             the setting ``objects`` names
 ==========================  ======================================================================
 
-The tables of a store on servers lie in the folder that the setting ``warehouse`` names.
+The tables of a store on servers are in the folder that the setting ``warehouse`` names.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _SEPARATOR = "://"
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where a store is. ``folder`` is absolute, and None where the store is on servers.
+    """Where a store is. ``folder`` is absolute, or None if the store is on servers.
 
-    ``catalog`` and ``objects`` are the addresses of the catalog's store and of the SQL database of
-    everything else: the same where one database keeps both, and empty for a folder.
+    ``catalog`` is the address of the server that keeps the catalog, ``objects`` that of the SQL
+    database that keeps everything else. They are equal if one database keeps both, and empty for a
+    folder.
     """
 
     folder: Path | None
@@ -36,7 +37,7 @@ class StoreAddress:
 
     @property
     def name(self) -> str:
-        """How messages name the store: without user and password."""
+        """The name of the store in messages, without user and password."""
         return str(self.folder) if self.folder is not None else shown_address(self.catalog)
 
     @property
@@ -46,9 +47,10 @@ class StoreAddress:
 
 
 def store_address(store: str | Path | StoreAddress, settings: Settings) -> StoreAddress:
-    """The address that a user means by ``store``, with what ``settings`` say about it.
+    """Return the address of the store that a user names by ``store`` and by ``settings``.
 
-    Raises `InvalidInput` for settings that do not fit, `UnsupportedOperation` for other servers.
+    Raises `InvalidInput` if the settings do not fit the address, and `UnsupportedOperation` if the
+    scheme is unknown.
     """
     if isinstance(store, StoreAddress):
         return store
@@ -82,7 +84,7 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
 
 
 def shown_address(address: str) -> str:
-    """``address`` without user, password and options."""
+    """Return ``address`` without user, password and options."""
     if _SEPARATOR not in address:
         return address
     try:

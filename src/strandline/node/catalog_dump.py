@@ -1,7 +1,7 @@
-"""The catalog as JSON, object by object: keys and values are as `strandline debug edit` takes them.
+"""The catalog as JSON, with keys and values in the form that `strandline debug edit` accepts.
 
-The text is written piece by piece, so that it takes no memory beyond the catalog's own. It is one
-JSON object; each object of the catalog stands in a line of its own, in the order of the keys.
+The dump is one JSON object, in which each object of the catalog has its own line, in the order of
+the keys. It is written piece by piece, so it takes no memory beyond that of the catalog.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.metastore.session.wire_json import write_json
 from strandline.wire import decode
 
 KINDS = (*(name for name in COLLECTIONS if name != FENCE.kind), *APPEND_ONLY)
-"""What a dump shows: all kinds but the fence, which stands in its head."""
+"""The kinds that a dump shows: all except the fence, which is in its head."""
 
 Write = Callable[[str], object]
 
@@ -30,9 +30,10 @@ Write = Callable[[str], object]
 def write_dump(
     state: ReadOnlyState, write: Write, *, ignored: Collection[str] = (), only_counts: bool = False
 ) -> None:
-    """Write what the log of ``state`` has to its present head, without the ``ignored`` kinds.
+    """Write the content of the log of ``state`` up to its present head, except ``ignored`` kinds.
 
-    With ``only_counts`` without the objects. Raises `InvalidInput` for a kind that there is not.
+    With ``only_counts``, write the counts without the objects. Raises `InvalidInput` if ``ignored``
+    names an unknown kind.
     """
     unknown = sorted(set(ignored) - set(KINDS))
     if unknown:
@@ -73,7 +74,7 @@ def _write_lines(lines: Iterator[str], write: Write) -> None:
 
 def _of_object(name: str, stored: Any) -> str:
     kind = COLLECTIONS[name]
-    value = decode(stored.data, kind.of)  # not `stored.value`, which is kept
+    value = decode(stored.data, kind.of)  # not `stored.value`, which caches the decoded value
     key, text = json.dumps(key_of(kind, value)), write_json(value, kind.of).decode()
     changed = format_timestamp(stored.updated)
     return f'{{"key": {key}, "value": {text}, "changed": "{changed}"}}'

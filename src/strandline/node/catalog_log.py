@@ -1,25 +1,25 @@
-"""Which update log keeps the catalog of a store, and how it is opened.
+"""The update log that keeps the catalog of a store: which one it is, and how it is opened.
 
 ====================  =============================================================================
 ``metastorage``       the store's metastorage: its SQL database, or etcd
 ``stash``             tables of rows in the store's SQL database
-``persist``           a shard: its state on the metastorage, its rows in files or a bucket of S3
-``shadow``            the metastorage and the stash, which must say the same; the first decides.
-                      ``shadow:FIRST+SECOND`` are two others
+``persist``           a shard: its state on the metastorage, its rows in files or an S3 bucket
+``shadow``            the metastorage and the stash, which must have the same content; the first
+                      decides. ``shadow:FIRST+SECOND`` names two other logs
 ====================  =============================================================================
 
-`LOGS` is the registry: a log that is added there can be named by the setting ``catalog_log``.
+`LOGS` is the registry: the setting ``catalog_log`` can name every log in it.
 
-A store remembers its log in one row of its SQL database (`Kept`), which the first node writes
-before there is a catalog; a store of an older release has no row and the log ``metastorage``.
-Another log would begin with an empty catalog beside the rows of all tables, so it is refused. Where
-the remembered log is still empty (the first start failed), another one may take its place. Nodes
-that start at once on a new store write the row one after the other, so all but the first are
-compared with it.
+A store remembers its log in one row of its SQL database (`Kept`). The first node writes the row
+before it creates the catalog. A store of an older release has no row, and its log is
+``metastorage``. A node that wants another log is refused, since that log would begin with an empty
+catalog beside the rows of all tables. If the remembered log is still empty (the first start
+failed), another log may replace it. Nodes that start at the same time on a new store write the row
+one after another; the later ones find it and compare their log with it.
 
-`strandline.node.catalog_move` changes the row of a store that has a catalog. From then on the new
-log is the one that counts, and what is left to do there is done by whoever opens it: it gets the
-seal of the former log (`strandline.durable.sealing`), and is opened behind it.
+`strandline.node.catalog_move` changes the row of a store that has a catalog. From then on, the new
+log counts. The next process that opens the store finishes the move (`finish_move`): it copies the
+seal of the former log (`strandline.durable.sealing`) and begins a new epoch after it.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ KEPT = Table(
 whole_row(KEPT)
 DEFAULT, _SHADOW = "metastorage", "shadow"
 BLOBS_FOLDER = "_catalog"
-"""Below the warehouse of a store on servers; Spark does not read what begins so."""
+"""Below the warehouse of a store on servers. Spark ignores names that begin with ``_``."""
 PERSIST, _SHARD, _BLOBS = "persist", "persist.", "persist.blobs"
-"""A log, its keys, and one of them, as in `strandline.durable.persist.opening`."""
+"""The log, the prefix of its keys, and one key, as in `strandline.durable.persist.opening`."""
 _READ = "SELECT name, address, former, sealed_epoch FROM strandline_catalog_log WHERE id = 1"
 _PUT = (
     "INSERT INTO strandline_catalog_log (id, name, address, former, sealed_epoch)"
@@ -88,12 +88,13 @@ _PUT = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a store remembers: the log that keeps its catalog.
+    """The log that keeps the catalog of a store, as the store remembers it.
 
-    ``address`` is that of etcd, as it is shown, where the catalog lies there; empty where it lies
-    in the SQL database of the store. ``former`` is not empty while the log is not opened yet behind
-    the seal of the log that the catalog has left, which is of ``sealed_epoch``. It is the name of
-    that log in the SQL database, or its address, where the seal was brought over already.
+    ``address`` is the shown address of etcd if the catalog is there, and empty if it is in the SQL
+    database of the store. ``former`` is not empty while a move to this log is unfinished: no epoch
+    has begun yet after the seal of the former log, which sealed ``sealed_epoch``. It is the name of
+    the former log if that is in the SQL database. Otherwise it is its address, and the seal was
+    copied already.
     """
 
     name: str
@@ -107,11 +108,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """What a log is opened with: the store's SQL database, and its address.
+    """The arguments that open a log: the store's SQL database, its address, and more.
 
-    ``blobs`` is where the catalog keeps blobs, as the user says; empty if it is not said. Those of
-    a new catalog then go below ``warehouse``, or the folder of the store. ``environment`` is the id
-    that a catalog has which comes from another log.
+    ``blobs`` is where the user wants the blobs of the catalog, or empty if the user did not say.
+    The blobs of a new catalog then go below ``warehouse`` or the folder of the store.
+    ``environment`` is the environment id of a catalog that moves here from another log.
     """
 
     database: Database
@@ -123,26 +124,29 @@ class LogPlace:
 
     @property
     def catalog_address(self) -> str:
-        """The `Kept.address` of a log that lies here."""
+        """The `Kept.address` of a log at this place."""
         return "" if self.address.is_one_database else shown_address(self.address.catalog)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A log. ``upper_within`` is None where it does not lie in the store's SQL database."""
+    """A log. ``upper_within`` is None if the log is not in the store's SQL database."""
 
     log: UpdateLog
     upper_within: UpperWithin | None
 
 
 OpenLog = Callable[[LogPlace, ExitStack], OpenedLog]
-"""Opens a log; what is to be closed goes to the stack."""
+"""Opens a log and registers what must be closed later on the stack."""
 
 
 def _metastorage_of(
     place: LogPlace, opened: ExitStack, version_key: str
 ) -> tuple[Metastorage, UpperWithin | None]:
-    """The store's metastorage, and what reads the upper of the log whose last version it keeps."""
+    """Return the store's metastorage and the reader of the log's upper, or None for etcd.
+
+    The metastorage has the last version of that log under ``version_key``.
+    """
     if not place.address.is_one_database:
         metastorage = open_metastorage(place.address.catalog, place.clock)
         opened.callback(metastorage.close)
@@ -181,7 +185,7 @@ def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
 
 
 def _alone(opening: OpenLog) -> OpenLog:
-    """A log in the SQL database, for a store that has its catalog there by its address."""
+    """Wrap ``opening`` to refuse a store whose address puts its catalog outside the database."""
 
     def open_alone(place: LogPlace, opened: ExitStack) -> OpenedLog:
         if not place.address.is_one_database:
@@ -195,7 +199,7 @@ def _alone(opening: OpenLog) -> OpenLog:
 
 
 def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenLog:
-    """Two logs, of which the first decides."""
+    """Return the opener of a shadow of two logs; the first decides."""
 
     def open_shadow(place: LogPlace, opened: ExitStack) -> OpenedLog:
         deciding, following = first(place, opened), second(place, opened)
@@ -211,22 +215,23 @@ LOGS: dict[str, OpenLog] = {
     PERSIST: _open_persist,
     _SHADOW: _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
-"""Every log that a store may have, by the name in the setting."""
+"""Every log that a store may have, by its name in the setting."""
 _BESIDE: dict[str, OpenLog] = {**LOGS, "stash": _open_stash}
-"""The second log of a shadow; it need not lie where the address of the store says."""
+"""Every log that may be the second of a shadow. The stash is allowed for a store on etcd too."""
 _PAIR = "shadow:FIRST+SECOND"
 
 
 def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> OpenedLog:
-    """The log of a store, which from now on remembers it; ``wanted`` is empty for the one it has.
+    """Open the log of a store, and remember it if the store is new.
 
-    Raises `InvalidInput` for another log than the store has.
+    ``wanted`` is the name of the log, or empty for the one that the store remembers. Raises
+    `InvalidInput` if the catalog of the store is in another log.
     """
     refuse_unknown(wanted, option="catalog_log")
     kept = remembered(place)
     if kept is None or (wanted not in ("", kept.name) and _is_empty(place, kept.name)):
         chosen = wanted or DEFAULT
-        new_log = opening_of(chosen, place)(place, opened)  # it may refuse: then none is kept
+        new_log = opening_of(chosen, place)(place, opened)  # if it raises, no row is written
         kept = remember(place, Kept(chosen, place.catalog_address), instead_of=kept)
         if kept.name == chosen:
             return new_log
@@ -241,16 +246,17 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
 
 
 def refuse_unknown(name: str, *, option: str) -> None:
-    """Raise `InvalidInput` for a log that there is not; an empty ``name`` is none."""
+    """Raise `InvalidInput` if ``name`` is not the name of a log. An empty ``name`` is accepted."""
     if name and _opening(name) is None:
         raise InvalidInput(f"{option} is {name!r}; it is one of {', '.join(LOGS)}, {_PAIR}")
 
 
 def keep_blobs_at(place: LogPlace, blobs: str) -> None:
-    """Say that the blobs of the catalog, which have been copied, are at ``blobs`` from now on.
+    """Record that the blobs of the catalog, which have been copied, are now at ``blobs``.
 
-    That is a folder, or empty for the one in the folder of the store. A shard that the catalog has
-    left is forgotten, for its blobs were not copied: where the catalog comes back, it begins anew.
+    ``blobs`` is a folder, or empty for the default one in the folder of the store. If the catalog
+    has moved from its shard to another log, the keys of the shard are deleted, because its blobs
+    were not copied. If the catalog moves back later, it starts a new shard.
     """
     if not _has_metastorage(place):
         return
@@ -265,10 +271,11 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
 
 
 def part_from_blobs(place: LogPlace) -> None:
-    """See that a copy of a store does not share blobs with its original.
+    """Make sure that a copy of a store does not share blobs with its original.
 
-    A shard that the catalog has left is forgotten: where the catalog comes back, it begins anew.
-    Raises `InvalidInput` where the catalog itself has blobs that are not in the store's folder.
+    If the catalog has moved from its shard to another log, the keys of the shard are deleted. If
+    the catalog moves back later, it starts a new shard. Raises `InvalidInput` if the catalog itself
+    has its blobs outside of the store's folder.
     """
     if not _has_metastorage(place):
         return
@@ -292,9 +299,9 @@ def _has_metastorage(place: LogPlace) -> bool:
 
 
 def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
-    """Copy the catalog in ``log``, which lies elsewhere, to the SQL database of ``place``.
+    """Copy the catalog from ``log`` to the SQL database of ``place``, and remember it there.
 
-    It lies there from then on. Raises `CorruptData` where the copy does not say the same.
+    Raises `CorruptData` if the copy differs from the original.
     """
     with closing(SqlMetastorage(place.database, place.clock)) as store:
         copy = LogCopy(log, MetastorageLog(store), names=(place.address.name, place.database.name))
@@ -307,7 +314,7 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
             except (CorruptData, NotFound):
                 if log.frontier().since == since:
                     raise
-                # A node has trimmed the log meanwhile.
+                # A node has trimmed the log meanwhile: try again.
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
         put_kept(connection, Kept(DEFAULT))
@@ -315,16 +322,16 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
 
 @contextmanager
 def reading_catalog_log(place: LogPlace) -> Iterator[UpdateLog]:
-    """The log of a store that is there, as it is."""
+    """Open the log of an existing store as it is, without finishing a move."""
     kept = remembered(place)
     with ExitStack() as opened:
         yield opening_of(DEFAULT if kept is None else kept.name, place)(place, opened).log
 
 
 def remembered(place: LogPlace) -> Kept | None:
-    """The log that the store has; None for a store without a catalog.
+    """Return the log that the store remembers, or None if the store has no catalog.
 
-    Raises `InvalidInput` where the catalog lies elsewhere than the address of the store says.
+    Raises `InvalidInput` if the catalog is not where the address of the store says.
     """
     with place.database.read() as connection:
         if ground.version_of(connection, PART) is not None:
@@ -333,20 +340,24 @@ def remembered(place: LogPlace) -> Kept | None:
                 _compare_address(place, kept)
             return kept
         has_tables = ground.version_of(connection, METASTORAGE_PART) is not None
-    # Of an older release, or new.
+    # Without a row, the store is new or was made by an older release.
     if place.address.is_one_database and not has_tables:
         return None
     return None if _is_empty(place, DEFAULT) else Kept(DEFAULT, place.catalog_address)
 
 
 def kept_on(connection: Connection) -> Kept | None:
-    """The row; None where there is none yet."""
+    """Return the row, or None if it is not written yet."""
     row = first_row(connection, _READ)
     return None if row is None else Kept(*row)
 
 
 def _compare_address(place: LogPlace, kept: Kept) -> None:
-    """Of etcd only that it is etcd: several addresses may name one. A sealed log is found later."""
+    """Raise `InvalidInput` if only one of row and address puts the catalog in etcd.
+
+    The addresses of etcd are not compared, since several may name the same cluster. If the address
+    names a log that the catalog has left, joining it fails because it is sealed.
+    """
     if kept.address and place.address.is_one_database:
         raise InvalidInput(
             f"the catalog of {place.address.name} is kept in {kept.address}; name the store by that"
@@ -365,7 +376,7 @@ def _is_empty(place: LogPlace, name: str) -> bool:
 
 
 def remember(place: LogPlace, new: Kept, *, instead_of: Kept | None) -> Kept:
-    """Write the row, unless another process was first; what it says then."""
+    """Write ``new`` if the row is still ``instead_of`` or missing; return the row that is kept."""
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
         kept = kept_on(connection)
@@ -381,10 +392,11 @@ def put_kept(connection: Connection, kept: Kept) -> None:
 
 
 def finish_move(place: LogPlace, kept: Kept) -> None:
-    """Do what is left of a move to the log ``kept``; several processes may do it at once.
+    """Finish a move to the log ``kept``. Several processes may do so at once.
 
-    A crash between two of the steps leaves the rest to the next who comes. A process that comes so
-    late that the catalog has moved on changes nothing: it finds another seal than that of ``kept``.
+    After a crash between two steps, the next process that opens the store does the rest. If the
+    catalog has moved on meanwhile, a late process changes nothing, because the seal that it finds
+    is not that of ``kept``.
     """
     if not kept.former:
         return
@@ -393,7 +405,7 @@ def finish_move(place: LogPlace, kept: Kept) -> None:
         log = opening_of(name, place)(place, opened).log
         if kept.former in LOGS:
             original = opening_of(kept.former, place)(_in_database(place), opened).log
-            with suppress(Replaced):  # another process has done it, and the log is open behind it
+            with suppress(Replaced):  # another process has finished the move
                 LogCopy(original, log, names=(kept.former, name), token=FILLING).level()
         unseal(
             log,
@@ -405,7 +417,7 @@ def finish_move(place: LogPlace, kept: Kept) -> None:
 
 
 def _in_database(place: LogPlace) -> LogPlace:
-    """The place of a log of the store that lies in its SQL database, its blobs where they are."""
+    """Return the place of a log in the store's SQL database, with its blobs where they are."""
     address = place.address
     if not address.is_one_database:
         address = StoreAddress(None, address.objects, address.objects)
@@ -413,7 +425,7 @@ def _in_database(place: LogPlace) -> LogPlace:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The logs that the log ``name`` is made of; the first decides."""
+    """Return the names of the logs that the log ``name`` consists of. The first decides."""
     kind, _, pair = name.partition(":")
     if kind != _SHADOW:
         return (name,)
@@ -421,12 +433,12 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def deciding_part(name: str) -> str:
-    """The log that decides of those that the log ``name`` is made of."""
+    """Return the name of the deciding log among the parts of the log ``name``."""
     return parts_of(name)[0]
 
 
 def _opening(name: str) -> OpenLog | None:
-    """What opens the log ``name``, which may be a shadow of two; None for an unknown one."""
+    """Return the opener of the log ``name``, which may be a shadow, or None if it is unknown."""
     kind, _, pair = name.partition(":")
     first, _, second = pair.partition("+")
     if kind == _SHADOW and first != second and {first, second} <= LOGS.keys() - {_SHADOW}:
@@ -435,7 +447,7 @@ def _opening(name: str) -> OpenLog | None:
 
 
 def opening_of(name: str, place: LogPlace) -> OpenLog:
-    """What opens the log ``name``, which a store remembers. Raises `CorruptData`."""
+    """Return the opener of the remembered log ``name``. Raises `CorruptData` if it is unknown."""
     opening = _opening(name)
     if opening is None:
         raise CorruptData(

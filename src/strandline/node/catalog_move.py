@@ -1,33 +1,36 @@
 """Moving the catalog of a store to another log.
 
-The catalog moves alone: transactions, rows and folders stay in the SQL database of the store, which
-also remembers the log (`strandline.node.catalog_log`). So both logs belong to one such database.
+Only the catalog moves. Transactions, rows and folders stay in the SQL database of the store, which
+also remembers the log (`strandline.node.catalog_log`). So both logs belong to the same database.
 
-1. **Copy** the history to the new log, while nodes go on writing to the old one. Nobody can write
-   to the new log meanwhile (`FILLING`).
-2. **Prove** that both logs say the same, version by version. Both again, as long as nodes commit.
-3. **Seal** the old log behind exactly the version that was proved, switch the row that remembers
-   the log, and raise the fence of the rows: one SQL transaction, which decides. Its conditions are
-   the last version and the fence token, so no commit is left behind, and the row as it was.
-4. **Finish** (`finish_move`): the new log gets the seal, and a new epoch behind it.
+1. **Copy** the history to the new log while nodes go on writing to the old one. The token of the
+   new log (`FILLING`) keeps other writers out meanwhile.
+2. **Prove** that both logs have the same content, version by version. Steps 1 and 2 are repeated
+   while nodes commit.
+3. **Seal** the old log directly after the version that was proved, switch the row that remembers
+   the log, and raise the fence of the rows. One SQL transaction does all of this and decides the
+   move. Its conditions are the last version, the fence token and the unchanged row, so no commit is
+   lost.
+4. **Finish** (`finish_move`): copy the seal to the new log, and begin a new epoch after it.
 
-What a crash leaves: before 3, the old log as it was, and a copy that the next call goes on with.
-Behind 3, a store whose next opener does 4. Nodes that ran on the old log stop, as for a newer
-deploy generation, and are started again.
+After a crash before step 3, the old log is unchanged, and the next call continues the copy. After a
+crash after step 3, the next process that opens the store does step 4. Nodes that ran on the old log
+stop, as for a newer deploy generation, and must be started again.
 
-etcd takes part in no SQL transaction. Where the catalog leaves etcd, or nodes commit faster than a
-copy is proved, the seal comes first, then the rest of the copy and the proof, and then the row. A
-crash between leaves a sealed log, which nodes refuse; the same command goes on, and one that names
-the old log as the new one takes the seal back.
+etcd cannot take part in a SQL transaction. If the catalog leaves etcd, or if nodes commit faster
+than the copy is proved, the order is: seal, rest of the copy and proof, row. A crash in between
+leaves a sealed log, which nodes refuse. To go on, run the same command again; to cancel the move,
+run it with the old log as the new one, which unseals the log.
 
-A log that the catalog has left is the beginning of the history, its seal included. So a catalog may
-move back, and the log then gets what it does not have.
+A log that the catalog has left is a prefix of the history, including the seal. So the catalog may
+move back: the log then gets the versions that it lacks.
 
-Of a shadow the first log decides: it is what the catalog leaves, and what gets the seal. The second
-gets its copy too, so that the shadow begins level.
+The first log of a shadow decides: it is the log that a catalog leaves, and it gets the seal. The
+second log gets a copy too, so the shadow starts with two equal logs.
 
-*Rejected*: a mark in each of the two logs (two marks can say that both are the truth, or none), and
-a new epoch in place of the seal (nodes would join it, and go on with the old log).
+*Rejected*: a mark in each of the two logs (the marks could say that both logs count, or that
+neither does), and a new epoch instead of the seal (nodes would join it and continue on the old
+log).
 """
 
 from __future__ import annotations
@@ -66,16 +69,17 @@ from strandline.node.membership import new_member_id
 from strandline.sql import FenceRow, Query
 
 ROUNDS = 10
-"""How often what nodes have committed meanwhile is copied and proved, before the log is sealed."""
+"""How many times new commits are copied and proved before the log is sealed without a proof."""
 ATTEMPTS = 1000
-"""To seal a log to which nodes go on appending."""
+"""How many times to try to seal a log while nodes go on appending to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedCatalog:
-    """``frontier`` is that of the history that was copied and proved.
+    """The log that the catalog moved to, and the frontier of the history that was proved.
 
-    It is None where an earlier call did so, and was interrupted behind the switch.
+    ``frontier`` is None if this call only finished an earlier one, which was interrupted after the
+    switch.
     """
 
     target: Kept
@@ -83,13 +87,15 @@ class MovedCatalog:
 
 
 def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -> MovedCatalog:
-    """Move the catalog to the log ``to`` at ``target``; it leaves ``leaving``, or what it is in.
+    """Move the catalog from the log ``leaving`` to the log ``to`` at ``target``; see the module.
 
-    An empty ``to`` is the log that it has; where it changes its address, the default one. Both
-    places have one SQL database. See the module. Raises `NotFound` without a catalog,
-    `InvalidInput` where it lies elsewhere or there already, `Conflict` where nodes commit too much
-    or another command moves it, and `CorruptData` where the new log is no copy: nothing has changed
-    then.
+    An empty ``leaving`` accepts whatever log the catalog is in. An empty ``to`` means the same log,
+    or the default log if the address changes. Both places have the same SQL database.
+
+    Raises `NotFound` if there is no catalog, `InvalidInput` if the catalog is not in ``leaving`` or
+    is in the new log already, `Conflict` if nodes commit too fast or another command moves the
+    catalog, and `CorruptData` if the copy differs from the original; the catalog then stays where
+    it is.
     """
     interrupted = _interrupted(target, to)
     if interrupted is not None:
@@ -115,8 +121,8 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
 
 
 def _interrupted(target: LogPlace, to: str) -> Kept | None:
-    """What remembers an earlier call for the same target, which ended behind the switch."""
-    with suppress(InvalidInput):  # the catalog lies elsewhere
+    """Return the row of an earlier call to the same target that ended after the switch, or None."""
+    with suppress(InvalidInput):  # the catalog is elsewhere
         kept = remembered(target)
         if kept is not None and kept.former and to in ("", kept.name):
             return kept
@@ -128,7 +134,7 @@ def _finished(kept: Kept) -> Kept:
 
 
 class _Move:
-    """One move, whose logs are open."""
+    """One move, with its logs open."""
 
     def __init__(
         self, source: LogPlace, target: LogPlace, kept: Kept, new: Kept, opened: ExitStack
@@ -165,7 +171,7 @@ class _Move:
             self._copies.append(LogCopy(log, copy, names=names, token=token))
 
     def make(self) -> Frontier:
-        """Copy, prove, seal and switch; the frontier that was proved."""
+        """Copy, prove, seal and switch. Return the frontier that was proved."""
         if self._is_return:
             with self._database.write() as connection:
                 self._switch().switch(connection)
@@ -186,7 +192,10 @@ class _Move:
         )
 
     def _copy_and_prove(self, proved: Frontier) -> Frontier:
-        """Bring the copies level, and prove them; ``proved`` was proved before."""
+        """Bring the copies level, prove them, and return the frontier that is proved now.
+
+        ``proved`` is the frontier that an earlier round proved.
+        """
         while True:
             before = self._log.frontier()
             try:
@@ -206,9 +215,10 @@ class _Move:
                 return frontier
 
     def _seal(self, proved: Frontier | None, *, switching: bool) -> bool:
-        """Seal the log behind what was proved, or its present end; False where nodes were first.
+        """Seal the log after what was proved, or at its end if ``proved`` is None.
 
-        With ``switching``, in the transaction that makes the new log the catalog's.
+        Return False if another process appended first or the log is sealed already. With
+        ``switching``, the transaction that seals the log also switches the row.
         """
         token = self._log.token()
         if token is None or token.is_sealed:
@@ -240,7 +250,7 @@ class _Move:
         return True
 
     def _copy_and_switch(self) -> Frontier:
-        """What a seal leaves to do that could not switch the row: bring it over, and do it now."""
+        """After a seal that did not switch the row: copy and prove the rest, then switch it."""
         with self._database.read() as connection:
             self._switch().refuse_other(connection)
         proved = self._copy_and_prove(Frontier(0, 0))
@@ -257,7 +267,7 @@ class _Move:
         return token is not None and token.is_sealed
 
     def _first_token(self) -> FenceToken:
-        """The present token; in a sealed log that before the seal."""
+        """Return the token of the log, or the one before the seal if the log is sealed."""
         token = self._log.token()
         if token is None:
             raise CorruptData("the log has versions and no fence token; restore it from a backup")
@@ -269,7 +279,7 @@ class _Move:
         return FenceToken(generation, token.epoch)
 
     def _refuse_other_catalog(self, log: UpdateLog, name: str, environment: str | None) -> None:
-        """Raise `Conflict` where ``log`` is not empty, and no beginning of this history."""
+        """Raise `Conflict` if ``log`` is neither empty nor a prefix of this history."""
         if log.token() is None:
             return
         state = ReadOnlyState(log)
@@ -289,7 +299,10 @@ class _Move:
 
 
 class _Switch:
-    """What decides: the row that remembers the log, and the fence of the rows. A `Companion`."""
+    """The writes that decide: the row that remembers the log, and the fence of the rows.
+
+    A `Companion`.
+    """
 
     asks: tuple[Query, ...] = ()
 
@@ -297,13 +310,13 @@ class _Switch:
         self._kept, self._new, self._token = kept, new, token
 
     def begin(self, updates: Sequence[Update]) -> None:
-        """Nothing is done before."""
+        """Do nothing."""
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
         self.switch(connection)
 
     def committed(self) -> None:
-        """Nothing is kept in memory."""
+        """Do nothing: this companion keeps no state in memory."""
 
     def switch(self, connection: Connection) -> None:
         self.refuse_other(connection)
@@ -324,7 +337,7 @@ def _open(part: str, place: LogPlace, opened: ExitStack) -> OpenedLog:
 
 
 def _place_of(part: str, place: LogPlace) -> tuple[str, str]:
-    """Equal for two parts that are the same log of one store."""
+    """Return a value that is equal for two parts that are the same log of one store."""
     return part, "" if part == "stash" else place.catalog_address
 
 

@@ -1,7 +1,7 @@
-"""What a child process of a served node does: the same calls, on the same store.
+"""A child process of a served node: it answers the same calls on the same store.
 
-A child opens the store as a node does, without what a node does in the background. It remembers no
-rows: it has few calls, each about many of them.
+A child opens the store as a node does, but without the background work of a node. It does not cache
+rows, because it gets few calls, each about many rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.work.children import Announce, Fields, Service
 
 @contextmanager
 def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Service]:
-    """Open the ``store`` to answer tasks. Raises what `Node.open` raises."""
+    """Open the ``store``; yield the service that answers tasks. Raises as `Node.open` does."""
     own_settings = replace(settings, cache_bytes=0)
     with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)

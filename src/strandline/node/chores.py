@@ -1,7 +1,7 @@
-"""What a node does in the background: chores, again and again, in threads of their own.
+"""Chores: the work that a node repeats in background threads.
 
-A chore that fails is logged and done again after the next pause; it ends nothing but itself. All
-end soon after `Chores.stopping` is set, which is also what a long one asks.
+If a chore fails, the failure is logged, and the chore runs again after the next pause. It does not
+affect other chores. All chores end soon after `Chores.stopping` is set; a long chore checks it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Chores:
-    """See the module. ``stopping`` is set from the moment when the node stops."""
+    """See the module. The node sets ``stopping`` when it stops."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -25,7 +25,10 @@ class Chores:
     def repeat(
         self, thread: str, chores: Mapping[str, Callable[[], object]], *, pauses: Iterator[float]
     ) -> None:
-        """Do ``chores``, by what the log calls them, behind each of ``pauses``, in seconds."""
+        """Run all ``chores`` after each of ``pauses``, in seconds, in a thread named ``thread``.
+
+        The keys of ``chores`` are their names in the log.
+        """
 
         def run() -> None:
             for pause in pauses:
@@ -40,7 +43,7 @@ class Chores:
         self._threads.append(started)
 
     def do(self, chore: str, do: Callable[[], object]) -> bool:
-        """Do a chore now, and log its failure; False if the node is stopping."""
+        """Run a chore now and log its failure. Return False if it raised `Stopping`."""
         try:
             do()
         except Stopping:
@@ -53,11 +56,11 @@ class Chores:
         return True
 
     def refuse_when_stopping(self) -> None:
-        """Raise `Stopping` from the moment when the node stops."""
+        """Raise `Stopping` if the node is stopping."""
         if self.stopping.is_set():
             raise Stopping("the node is stopping; what was not done is left to its next start")
 
     def join(self) -> None:
-        """Wait until all threads have ended; they do when ``stopping`` is set."""
+        """Wait until all threads have ended. They end when ``stopping`` is set."""
         for thread in self._threads:
             thread.join()

@@ -1,17 +1,17 @@
-"""How far the database of a store had come, said in etcd, which keeps its catalog.
+"""The mark: the time that a store's database had reached, written to the etcd with its catalog.
 
-A database that was restored alone, from an older day, is sound, and short. Nothing in it can say
-so, and a catalog that is further is what a crash leaves too. So a node writes the database's time
-to a key beside the catalog: when it starts, once a minute, and when it stops. Who opens the store
-compares. `strandline.sql.head_file` does this for a folder; where one database keeps the catalog
-and all else, they are restored together.
+If only the database is restored from an older backup, it is sound but lacks commits. Nothing in the
+database can show this. Nor does a catalog that is ahead of it, since a crash leaves that too. So a
+node writes the database's time to a key beside the catalog: when it starts, once a minute, and when
+it stops. A process that opens the store compares the two. `strandline.sql.head_file` does the same
+for a folder. If one database keeps the catalog and everything else, both are restored together.
 
-What must stay true: **the mark is never ahead of what is durable.** Its time is taken by a write
-that waits for the disk, as some writes do not, and goes to etcd when that has committed. The mark
-may be behind, by the minute: what a database has lost of its last minute goes unnoticed.
+What must stay true: **the mark is never ahead of what is durable.** A write that waits for the disk
+takes the time (some writes do not wait), and the mark goes to etcd after that write has committed.
+The mark may be up to a minute behind, so the loss of a database's last minute can go unnoticed.
 
-*Rejected*: the mark with each commit (a round trip to etcd for each, and a commit of rows would
-need both servers).
+*Rejected*: writing the mark with each commit (each would need a round trip to etcd, and a commit of
+rows would need both servers).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOTE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTime:
-    """The record: a time that the database of the store had assigned."""
+    """The record in etcd: a time that the database of the store has assigned."""
 
     time: Timestamp
 
@@ -45,19 +45,19 @@ register(DatabaseTime, type_id=76, version=1, since="0.4.0", fields=[("time", TI
 
 @dataclass(frozen=True, slots=True)
 class DatabaseMark:
-    """See the module. ``address`` is the store's, as it is shown."""
+    """See the module. ``address`` is the address of the store as messages show it."""
 
     metastorage: Metastorage
     address: str
 
     def says(self) -> Timestamp:
-        """The time of the mark; 0 without one. Raises `CorruptData`, `Unavailable`."""
+        """Return the time of the mark, or 0 without one. Raises `CorruptData`, `Unavailable`."""
         return self._time_of(self.metastorage.get(KEY))
 
     def compare(self, said: Timestamp, database: Database) -> None:
-        """Raise `CorruptData` if the mark ``said`` more than ``database`` has.
+        """Raise `CorruptData` if the time ``said`` by the mark is later than that of ``database``.
 
-        The mark is read first: between the two, a node may write both.
+        Read the mark before calling this, since a node may write both in between.
         """
         with database.read() as connection:
             time = stored_time(connection)
@@ -74,20 +74,20 @@ class DatabaseMark:
     def note(
         self, database: Database, clock: HybridClock, guard: Callable[[Connection], object]
     ) -> None:
-        """Write the mark. ``guard`` raises for a node that may not write to the store any more."""
+        """Write the mark. ``guard`` raises if this node may no longer write to the store."""
         with database.write() as connection:
             guard(connection)
             time = take_time(connection, clock, bounded=False)
         kept = self.metastorage.get(KEY)
         if self._time_of(kept) < time:
             unchanged = Absent(KEY) if kept is None else RevisionIs(KEY, kept.revision)
-            # Where another node was first, its mark is as good.
+            # If another node has written its mark first, that one is as good.
             self.metastorage.invoke([unchanged], [Put(KEY, encode(DatabaseTime(time)))])
 
     def accept_loss(self, database: Database, clock: HybridClock) -> tuple[Timestamp, Timestamp]:
-        """Let ``database`` go on behind the mark's time; how far it was, and the mark.
+        """Move the time of ``database`` past the mark; return its time before, and the mark.
 
-        No time is assigned again that it had before it lost something.
+        So the database does not assign again a time that it had assigned before its loss.
         """
         said = self.says()
         with database.write() as connection:

@@ -1,21 +1,24 @@
-"""The HTTP connections of a node: how many there are, and how long each may take.
+"""The HTTP connections of a node: limits on their number and on how long each may take.
 
-uvicorn speaks HTTP, with the parser of Node.js; it knows no limit of connections that does not also
-turn away who is connected, and no time for a head or for an answer that is not read.
-`HttpConnections` watches over all of its connections, once a second:
+uvicorn speaks HTTP, with the parser of Node.js (llhttp). It has no limit of connections that spares
+the requests of connected clients, and no timeout for a request head or for an unread answer.
+`HttpConnections` adds them. Once a second, it checks all connections:
 
-* one on which no request has come whole within `HEAD_SECONDS` since the last answer is closed;
-* one whose client does not read its answer for `READ_SECONDS` is cut;
-* where all places are taken, a new connection takes that of the one that has waited longest for a
-  request or for a body, if it has waited at all; else it is answered 503 at once.
+* it closes a connection if `HEAD_SECONDS` after the last answer no complete request head has come;
+* it aborts a connection if the client has not read any of a pending answer for `READ_SECONDS`.
 
-The parser keeps what it has not yet given on: the beginning of a header, of whatever length, or the
-headers behind a body. So no more than `MAX_HEAD_BYTES` may come on a connection without a head, a
-part of a body or the end of a message among them. A client that sends its next request before it
-has its answer gets that answer, and no other: each waiting request would take memory. What cannot
-be read is counted and not logged, since any client can send it by the thousand.
+If a client connects while `MAX_CONNECTIONS` are open, the node aborts the connection that has
+waited longest for its client to send a request or a body, provided that it has waited for
+`DISPLACE_AFTER`. Otherwise the new client gets status 503 at once.
 
-The time for a body, and who may work, are the application's business.
+The parser buffers what it has not passed on: the beginning of a header, of any length, or the
+trailers after a body. So a connection may receive at most `MAX_HEAD_BYTES` without completing a
+head, a part of a body or a message. Pipelining is not supported, since each waiting request would
+take memory: a client that sends its next request before it has its answer gets that answer, and
+then the connection closes. Malformed requests are counted and not logged, since any client can send
+thousands of them.
+
+The application limits the time for a body, and decides which requests run.
 """
 
 from __future__ import annotations
@@ -39,18 +42,20 @@ READ_SECONDS = 60.0
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
 DISPLACE_AFTER = 1.0
-"""Seconds that a connection must have waited for its client, to make room for a new one."""
+"""Seconds that a connection must have waited for its client before a new one displaces it."""
 _PAUSE = 1.0
-"""Seconds between two looks at all connections."""
+"""Seconds between two checks of all connections."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """What was done since the start; ``late`` were closed for their time, ``cut`` not read.
+    """Connections since the start, by what happened to them.
 
-    ``malformed`` sent what is no HTTP, or too long a head. ``open`` is how many there are now.
+    ``late`` were closed because no request head came in time, ``cut`` were aborted because the
+    client did not read its answer, and ``malformed`` sent invalid HTTP or too long a head. ``open``
+    is the number of connections now.
     """
 
     open: int = 0
@@ -86,18 +91,18 @@ class HttpConnections:
         self.counts = ConnectionCounts()
 
     def protocol(self, *arguments: Any, **options: Any) -> asyncio.Protocol:  # Any: uvicorn's own
-        """A new connection, as uvicorn makes them."""
+        """Return a new connection; uvicorn calls this as its protocol factory."""
         return _HttpConnection(self, *arguments, **options)
 
     def now(self) -> float:
         return self._clock() if self._clock else asyncio.get_running_loop().time()
 
     def statistics(self) -> ConnectionCounts:
-        """The counts as they are now."""
+        """Return the present counts."""
         return replace(self.counts, open=len(self._open))
 
     def admit(self, connection: _HttpConnection) -> bool:
-        """Whether a new connection may stay."""
+        """Admit a new connection, if need be in place of another; return False if it must close."""
         if len(self._open) >= self._max_connections and not self._make_room():
             self.counts.refused += 1
             logger.warning(
@@ -115,7 +120,7 @@ class HttpConnections:
         self._open.discard(connection)
 
     def look(self) -> None:
-        """Closes the connections that have taken too long."""
+        """Close the connections that have taken too long."""
         now = self.now()
         for connection in list(self._open):
             unread = connection.unread()
@@ -124,7 +129,7 @@ class HttpConnections:
                 logger.warning("cut an HTTP connection whose client does not read its answer")
                 connection.transport.abort()
             elif connection.transport.is_closing():
-                pass  # with TLS, the client has to confirm it
+                pass  # with TLS, closing waits for the client to confirm it
             elif not unread and connection.awaits_head and self._is_late(connection, now):
                 self.counts.late += 1
                 connection.transport.close()
@@ -143,7 +148,7 @@ class HttpConnections:
         return True
 
     def _watch(self) -> None:
-        """Looks again and again, as long as there are connections."""
+        """Call `look` periodically while there are connections."""
         self.look()
         self._watching = None
         if self._open:
@@ -151,13 +156,13 @@ class HttpConnections:
 
 
 class _Refused(Exception):
-    """What a client sent is not read any further."""
+    """Raised in a parser callback to stop reading what the client sends."""
 
 
 class _AnswerTransport:
-    """The transport of one answer: its head is sent together with the beginning of its body.
+    """The transport of one answer. It sends the head together with the first part of the body.
 
-    Else a client would be woken for each of them.
+    Otherwise the client would be woken once for each of them.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -168,7 +173,7 @@ class _AnswerTransport:
     def write(self, data: bytes) -> None:
         if data.startswith(_STATUS_LINE) and not data.startswith(_CONTINUE):
             self._head = data
-            self.write = self._write_body  # type: ignore[method-assign]  # for all that follows
+            self.write = self._write_body  # type: ignore[method-assign]  # for all later writes
         else:
             self._transport.write(data)
 
@@ -190,7 +195,7 @@ _STATUS_LINE, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100"
 
 
 class _HttpConnection(HttpToolsProtocol):
-    """uvicorn's connection, which tells what it waits for, and bounds what it keeps of it."""
+    """uvicorn's connection, which also shows what it waits for and limits what it buffers."""
 
     def __init__(self, connections: HttpConnections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -198,7 +203,7 @@ class _HttpConnection(HttpToolsProtocol):
         self.waits_since = self.moved = connections.now()
         self._unread = 0
         self._pending_bytes = 0
-        """Received since the last head, part of a body or end of a message."""
+        """Bytes received since the last complete head, part of a body or end of a message."""
         self._is_deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
@@ -219,7 +224,7 @@ class _HttpConnection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._stop_reading()  # it goes on in another protocol, which is not spoken here
+            self._stop_reading()  # the client switches to a protocol that the node does not speak
         except httptools.HttpParserError:
             self._refuse()
         else:
@@ -233,7 +238,7 @@ class _HttpConnection(HttpToolsProtocol):
         self._stop_reading()
 
     def _stop_reading(self) -> None:
-        """Drop all that comes, and close the connection behind the answer that is under way."""
+        """Ignore all further input, and close the connection after the answer in progress."""
         self._is_deaf = True
         if not self.awaits_head:
             self.cycle.keep_alive = False
@@ -245,7 +250,7 @@ class _HttpConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.awaits_head:
-            return  # behind a body, where no header of ours stands
+            return  # a trailer, after a body; the node uses none
         if len(self.headers) == MAX_HEADERS:
             raise _Refused
         if name.lower() == _TRANSFER_ENCODING and not self._is_only_chunked(value):
@@ -253,7 +258,7 @@ class _HttpConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def _is_only_chunked(self, encoding: bytes) -> bool:
-        """Whether a body is in chunks and nothing else, so that every reader sees the same end."""
+        """Whether ``chunked`` is the only encoding, so that every reader sees the same end."""
         is_first = all(name != _TRANSFER_ENCODING for name, _ in self.headers)
         return is_first and encoding.lower() == b"chunked"
 
@@ -261,7 +266,7 @@ class _HttpConnection(HttpToolsProtocol):
         self._pending_bytes = 0
         super().on_headers_complete()
         self._answering = _AnswerTransport(self.transport)
-        self.cycle.transport = self._answering  # type: ignore[assignment]  # all that an answer uses
+        self.cycle.transport = self._answering  # type: ignore[assignment]  # all an answer uses
 
     def on_body(self, body: bytes) -> None:
         self._pending_bytes = 0
@@ -269,26 +274,26 @@ class _HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._pending_bytes = 0
-        self.scope[WHOLE] = True  # type: ignore[literal-required]  # a key of our own
+        self.scope[WHOLE] = True  # type: ignore[literal-required]  # a key of Strandline
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._answering.flush()  # of an answer without a body
+        self._answering.flush()  # for an answer without a body
         self.waits_since = self._connections.now()
         super().on_response_complete()
 
     @property
     def awaits_head(self) -> bool:
-        """Whether the next request has not come as far as the end of its head."""
+        """Whether the connection waits for the end of the next request's head."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def awaits_client(self) -> bool:
-        """Whether it is for the client to send something."""
+        """Whether the connection waits for the client to send something."""
         return self.awaits_head or self.cycle.more_body
 
     def unread(self) -> bool:
-        """Whether the client has left some of its answer unread; remembers when it read last."""
+        """Whether part of an answer is still unread by the client; notes when it last read."""
         waiting = self.transport.get_write_buffer_size()
         if waiting != self._unread:
             self._unread, self.moved = waiting, self._connections.now()

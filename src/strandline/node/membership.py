@@ -1,11 +1,12 @@
 """Joining a store: how a process becomes a member of the deployment that holds it.
 
-The two halves of a store (catalog and object store) carry the same environment id and fence
-token. A process joins only when they agree: another environment means that two stores were mixed, a
-catalog that ends before a version that the object store was told of means that one half was
-restored from an older day. Both are refused with an error that says which half is which.
+The two halves of a store (catalog and object store) have the same environment id and fence token. A
+process joins only if they agree. Different environment ids mean that two stores were mixed. A
+catalog that ends before a version that the object store knows means that it was restored from an
+older backup than the object store. Both are refused with an error that says which half is which.
 
-A process that finds no catalog creates it; of several that try at once one does, the others join.
+A process that finds no catalog creates it. If several processes try at once, one creates the
+catalog and the others join it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ATTEMPTS = 20
 
 
 def new_member_id() -> str:
-    """A name for this process that no other has: host, process id, and a random part."""
+    """Return a unique name for this process: host, process id, and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
@@ -52,9 +53,10 @@ def join_or_create(
     default_location: str,
     deploy_generation: int | None = None,
 ) -> DurableCatalogState:
-    """Join the catalog in ``log``, or create it. Raises `WrongEnvironment`, `Fenced`.
+    """Join the catalog in ``log``, or create it. Raises `WrongEnvironment` or `Fenced`.
 
-    A ``deploy_generation`` above that of the catalog takes it over from its nodes.
+    With a ``deploy_generation`` above that of the catalog, this process takes the catalog over from
+    its nodes. With one below it, raises `Replaced`.
     """
     raise_fence = raises_fence_of(database)
     initialize = initial_catalog(
@@ -79,11 +81,11 @@ def join_or_create(
         except (WrongEnvironment, Replaced):
             raise
         except Fenced as error:
-            refused = error  # a newer epoch came between our look at the token and at the log
+            refused = error  # a newer epoch began after the token and before the log was read
             continue
         except NotFound:
             pass
-        _refuse_older_catalog(database, log)  # one that is lost is not made anew
+        _refuse_older_catalog(database, log)  # a lost catalog is not created again
         try:
             return openable.create(
                 member=member,
@@ -92,7 +94,7 @@ def join_or_create(
                 deploy_generation=deploy_generation or 0,
             )
         except (OutOfSync, Fenced) as error:
-            refused = error  # another process created it meanwhile: join that
+            refused = error  # another process created it meanwhile: join it
     raise Fenced(
         f"joining this store was refused {ATTEMPTS} times, at last because {refused}"
     ) from refused
@@ -101,10 +103,11 @@ def join_or_create(
 def _joined(
     openable: OpenableState, database: Database, member: str, deploy_generation: int | None
 ) -> DurableCatalogState | None:
-    """The state that shares the epoch; None where a new one is needed.
+    """Join the present epoch; return the state, or None if a new epoch is needed.
 
-    That is where an older release wrote the catalog, an opener ended half-way, or nodes of a lower
-    deploy generation hold it. Raises `Replaced` where those of a higher one do.
+    A new epoch is needed if an older release wrote the catalog, if an opener raised only one of the
+    two fences, or if nodes of a lower deploy generation hold the catalog. Raises `Replaced` if
+    nodes of a higher generation hold it.
     """
     try:
         state = openable.join(member=member)
@@ -125,7 +128,7 @@ def _joined(
 
 
 def raises_fence_of(database: Database) -> RaiseFence:
-    """Raises the fence of the object store in ``database``, before the log's is raised."""
+    """Return a function that raises the fence of the object store, before that of the log."""
 
     def raise_fence(token: FenceToken, environment: str | None) -> None:
         if environment is None:
@@ -137,9 +140,10 @@ def raises_fence_of(database: Database) -> RaiseFence:
 
 
 def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | None:
-    """The token of an opener of this generation that raised the object store's fence alone.
+    """Return the token of an opener that has raised only the object store's fence, or None.
 
-    It may be about to raise the log's, or it has ended before it could.
+    The opener is of this deploy generation. It may be about to raise the fence of the log, or it
+    ended before it could.
     """
     with database.read() as connection:
         fence = FenceRow.read(connection)
@@ -156,8 +160,8 @@ def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | 
 def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
     """Open a newer epoch in both halves, in place of an opener that ended between them.
 
-    Every node, this one too, is fenced by that, and joins it. An opener that was only slow finds
-    itself overtaken and takes the epoch after.
+    That fences every node, including this one, and each joins the new epoch. If the opener was only
+    slow, it is refused and opens the epoch after this one.
     """
     if half_raised(database, state) is None:
         return
@@ -174,9 +178,9 @@ def _not_empty(_: CatalogTransaction) -> None:
 
 
 def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
-    """Raise `Fenced` or `WrongEnvironment` where a node would not open this store; writes nothing.
+    """Raise `Fenced` or `WrongEnvironment` if a node would not open this store. Writes nothing.
 
-    An opener that ended between the two halves is no reason: the next one goes on.
+    A fence that an opener raised in the object store alone is accepted: the next opener continues.
     """
     token = state.log.token()
     with database.read() as connection:
@@ -190,23 +194,26 @@ def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
 
 
 def _agree(database: Database, state: DurableCatalogState) -> None:
-    """Raise unless both halves of the store say the same. Waits for no other writer."""
+    """Raise unless both halves of the store have the same environment id and fence token.
+
+    Does not wait for other writers, unless the object store has no fence yet and gets one here.
+    """
     environment = state.environment or ""
     with database.read() as connection:
         fence = FenceRow.read(connection)
         if fence is not None:
             FenceRow.check(connection, environment=environment, token=state.token)
-    if fence is None:  # the process that created the catalog ended before it could say so here
+    if fence is None:  # the process that created the catalog ended before it wrote the fence
         with database.write() as connection:
             FenceRow.initialize(connection, environment, state.token)
     _refuse_older_catalog(database, state.log)
 
 
 def _refuse_older_catalog(database: Database, log: UpdateLog) -> None:
-    """Raise `WrongEnvironment` where the object store was told of a version that is not there."""
+    """Raise `WrongEnvironment` if the object store knows a version that the catalog lacks."""
     with database.read() as connection:
         fence = FenceRow.read(connection)
-    last = log.frontier().upper - 1  # read behind the fence: others go on meanwhile
+    last = log.frontier().upper - 1  # read after the fence, since other nodes go on meanwhile
     if fence is not None and fence.catalog_version > last:
         raise WrongEnvironment(
             f"the object store knows catalog version {fence.catalog_version}, and the catalog ends "
@@ -218,8 +225,8 @@ def _refuse_older_catalog(database: Database, log: UpdateLog) -> None:
 def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> DurableCatalogState:
     """Join again, in both halves of the store, after another holder opened a newer epoch.
 
-    Raises `Replaced` where that is of a newer deploy generation; `WrongEnvironment`; `Fenced` as
-    long as the halves disagree, because another process is opening the store in this moment.
+    Raises `Replaced` if that holder is of a newer deploy generation, `WrongEnvironment`, and
+    `Fenced` while the halves disagree because another process is opening the store.
     """
     state = joined_anew(fenced)
     if state.environment != fenced.environment:
@@ -232,12 +239,15 @@ def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> Durable
 
 
 class Guard:
-    """The fence check that every write transaction on rows makes."""
+    """The fence check of every transaction that writes rows."""
 
     def __init__(self, environment: str, token: Callable[[], FenceToken]) -> None:
         self._environment = environment
         self._token = token
 
     def __call__(self, connection: Connection) -> None:
-        """Raises `Fenced` or `WrongEnvironment`; the transaction is then rolled back."""
+        """Raise `Fenced` or `WrongEnvironment` if this node may not write.
+
+        The transaction is then rolled back.
+        """
         FenceRow.check(connection, environment=self._environment, token=self._token())

@@ -1,8 +1,8 @@
-"""What the parts of a node count, in the text format of Prometheus.
+"""The statistics of a node's parts, in the text format of Prometheus.
 
-`METRICS` is the one list: each metric names the field of a part's statistics that it shows. Parts
-that a process does not have, or cannot ask now, are left out. Values of labels are this program's
-own, never a client's, so the number of series is bounded.
+`METRICS` lists all metrics of the parts: each names the field of a part's statistics that it shows.
+Parts that a process does not have, or whose statistics cannot be read now, are left out. Label
+values come from this program, never from a client, so the number of series is bounded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Calls = Mapping[tuple[str, str], MethodCalls]
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A value that goes up and down: the ``field`` of a part's statistics, through ``value``."""
+    """A value that goes up and down: ``value`` of the ``field`` of a part's statistics."""
 
     field: str
     name: str
@@ -49,7 +49,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number that only grows while the node runs, or such numbers by ``label``."""
+    """A number that only grows while the node runs, or one such number for each ``label``."""
 
     field: str
     name: str
@@ -138,7 +138,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
 
 
 class _Gathered(Collector):
-    """The statistics of one moment, as metrics."""
+    """Converts the statistics of one moment to metrics."""
 
     def __init__(self, parts: Mapping[str, object | None], calls: Calls) -> None:
         self._parts = parts
@@ -177,9 +177,9 @@ class _Gathered(Collector):
 
 
 def metrics_text(parts: Mapping[str, object | None], calls: Calls) -> bytes:
-    """The page that Prometheus reads.
+    """Return the page that Prometheus reads.
 
-    ``parts`` are statistics by the name of the part; None for one that cannot be asked now.
+    ``parts`` are statistics by the name of the part, or None if they cannot be read now.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Gathered(parts, calls))

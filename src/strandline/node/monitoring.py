@@ -1,17 +1,17 @@
-"""What people and their tools ask of a node over HTTP beside calls: health, counts, a description.
+"""The HTTP pages of a node for its operators: health, statistics, and the description of its API.
 
 =====================  ===========================================================================
-``/health/live``       200 as long as the node answers at all; it asks nobody
+``/health/live``       200 as long as the process answers; it runs no checks
 ``/health/ready``      200 if the node can do its work, else 503 with the reasons
 ``/v1/health``         the same
-``/v1/statistics``     what each part counts, as JSON
+``/v1/statistics``     the statistics of each part, as JSON
 ``/metrics``           the same for Prometheus, with the times of calls (`metrics`)
-``/v1/openapi.json``   what can be called, in OpenAPI
+``/v1/openapi.json``   the HTTP API, in OpenAPI
 =====================  ===========================================================================
 
-The checks and the counts run in a pool of their own, so that a node full of requests is told apart
-from one that is broken. Each has one thread of it, so no number of requests for counts keeps the
-checks waiting; and where the store does not answer, few requests wait for it.
+The health checks and the statistics run in their own thread pool, so an overloaded node can be told
+from a broken one. Each kind has one thread of the pool, so requests for statistics never delay the
+health checks. If the store does not answer, only a limited number of requests wait for it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from strandline.node.metrics import METRICS_TYPE, metrics_text
 from strandline.node.node import Counted, Problem
 
 DEADLINE = 2.0
-"""Seconds. After this time a check of the node's health counts as failed, and a page as well."""
+"""Seconds after which a health check counts as failed, and a request for a page fails."""
 _THREADS = 2
 _MAX_WAITING = 64
-"""Requests that run in a thread or wait for one; three quarters of them may be for counts."""
+"""Requests that run in a thread or wait for one, at most; three quarters may be of one kind."""
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 class Health:
     """Whether the node can do its work, which release it is, and the catalog versions it holds.
 
-    ``status`` is "ok" without ``problems``, else "failing".
+    ``status`` is "ok" if there are no ``problems``, else "failing".
     """
 
     status: str
@@ -75,7 +75,7 @@ class _Log:
 class Monitoring:
     """The pages of one node, by path.
 
-    ``check_health`` says what keeps the node from its work. ``parts`` are those that count.
+    ``check_health`` returns the problems of the node. ``parts`` are the parts with statistics.
     """
 
     PAGES: Mapping[str, str] = {
@@ -86,7 +86,7 @@ class Monitoring:
         f"{PREFIX}/openapi.json": "openapi",
         "/metrics": "metrics",
     }
-    """The paths, and the methods that answer them."""
+    """The method that answers each path."""
 
     def __init__(
         self,
@@ -103,19 +103,19 @@ class Monitoring:
 
     @property
     def pages(self) -> Mapping[str, Page]:
-        """What answers each path."""
+        """The function that answers each path."""
         return {path: getattr(self, method) for path, method in self.PAGES.items()}
 
     def add(self, name: str, part: Counted) -> None:
-        """Show what ``part`` counts too."""
+        """Also show the statistics of ``part``, under ``name``."""
         self._parts[name] = part
 
     async def live(self) -> Answer:
-        """That the process answers."""
+        """Answer 200, which shows that the process is alive."""
         return Answer(b'{"status":"ok"}', JSON_TYPE)
 
     async def ready(self) -> Answer:
-        """Whether the node can do its work. What does not end in time is a problem itself."""
+        """Answer whether the node can do its work. Checks that time out count as a problem."""
         try:
             problems = await self._asked(self._check_health, "checks")
         except DeadlineExceeded as error:
@@ -135,22 +135,25 @@ class Monitoring:
         )
 
     async def statistics(self) -> Answer:
-        """What every part counts, by part."""
+        """Answer with the statistics of every part, by part."""
         body = await self._asked(self._statistics_json, "counts")
         return Answer(body, JSON_TYPE)
 
     async def metrics(self) -> Answer:
-        """The page that Prometheus reads."""
+        """Answer with the page that Prometheus reads."""
         body = await self._asked(self._metrics_text, "counts")
         return Answer(body, METRICS_TYPE)
 
     async def openapi(self) -> Answer:
-        """What can be called."""
+        """Answer with the description of the HTTP API."""
         return Answer(await asyncio.to_thread(openapi_text), JSON_TYPE)
 
     async def _asked(self, question: Callable[[], T], kind: str) -> T:
-        """What a thread answers. Raises `DeadlineExceeded`, `Overloaded`."""
-        asked = self._workers.submit(question, user=kind)  # who shares the threads is the kind
+        """Run ``question`` in a thread and return its result.
+
+        Raises `DeadlineExceeded` and `Overloaded`.
+        """
+        asked = self._workers.submit(question, user=kind)  # threads are shared among kinds
         try:
             return cast(T, await asyncio.wait_for(asked.result, DEADLINE))
         except TimeoutError:
@@ -164,7 +167,10 @@ class Monitoring:
         return b"{" + b",".join(written) + b"}"
 
     def _metrics_text(self) -> bytes:
-        """Parts whose store is away are left out: the others are wanted all the more."""
+        """Return the Prometheus page, without the parts that raise `Unavailable`.
+
+        While the store is unavailable, the metrics of the other parts are needed even more.
+        """
         counts: dict[str, object | None] = {}
         for name, part in self._parts.items():
             try:

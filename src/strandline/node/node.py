@@ -3,13 +3,14 @@
 A node that serves clients and a driver that embeds the store in its own process are the same thing;
 serving only adds listeners (`strandline.node.server`). Several nodes may have one folder open.
 
-**Health** is asked anew each time. A check is a function that raises if something is
-wrong, with the reason that the caller gets; each part that can fail alone adds one. Nothing is
-remembered: an answer is never older than its question.
+**Health.** A check is a function that raises if something is wrong; the error's message is the
+reason that the report gives. Each part that can fail alone adds a check. Each report runs all
+checks again. Results are not cached, so a report never describes an earlier moment.
 
-**Configuration.** A value that the catalog has wins, from the moment that this node has applied the
-version that set it; without one, the setting of the process holds. Nothing is copied at start and
-nothing listens: a reader asks, and the answer is computed once for each catalog.
+**Configuration.** A value in the catalog overrides the setting of the process as soon as this node
+has applied the version that set it. Without such a value, the setting applies. No value is copied
+at start and there are no change listeners: readers ask, and the answer is computed once for each
+catalog.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class NodeHealth:
         self._checks: dict[str, Check] = {}
 
     def add(self, name: str, check: Check) -> None:
-        """Ask ``check`` too, and call it ``name``."""
+        """Add ``check`` to the report under ``name``."""
         self._checks[name] = check
 
     def report(self) -> list[Problem]:
-        """What is wrong now; nothing if the node can do its work."""
+        """Return the problems of this moment; an empty list if the node can do its work."""
         problems = []
         for name, check in self._checks.items():
             try:
@@ -101,28 +102,28 @@ class NodeHealth:
 
 
 CLEANING_SECONDS = 10.0
-"""How long after an abort its rows are removed, at most."""
+"""The longest time from an abort until its rows are removed."""
 FIRST_CLEANING_SECONDS = 60.0
-"""How long after its start a node looks for what else can be cleaned."""
+"""The longest time from the start of a node until it first cleans the store."""
 CACHE_FILE = "strandline.cache"
-"""What a node of a folder remembers, in the folder."""
+"""The name of the cache file in the folder of a store."""
 CACHE_PAUSE_SECONDS = 0.02
-"""Between two parts of that file, so that no caller waits for the thread that writes it."""
+"""The pause between two parts of that file, so that its writer does not delay callers."""
 WRITING_CACHE = "writing what is remembered"
 NOTING_MARK = "noting in etcd how far the database is"
 
 
 class Counted(Protocol):
-    """A part of a node that counts what it does. Any thread may ask it."""
+    """A part of a node that has statistics. Any thread may call `statistics`."""
 
     def statistics(self) -> object: ...
 
 
 class Node:
-    """See the module. Made by `Node.open`; also a context manager that closes it.
+    """See the module. Create one with `Node.open`. As a context manager, it closes itself.
 
-    ``replaced`` is done, with a sentence that says so, when a newer deploy generation has taken the
-    store over: from then on every call of this node is refused, and it should be closed.
+    ``replaced`` completes, with a message as its result, when a newer deploy generation has taken
+    over the store. From then on, the node refuses every call, and the caller should close it.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class Node:
 
     @property
     def folder(self) -> Path:
-        """The folder of the store. Raises `UnsupportedOperation` where it is kept on servers."""
+        """The folder of the store. Raises `UnsupportedOperation` if it is kept on servers."""
         folder = self.address.folder
         if folder is None:
             raise UnsupportedOperation(
@@ -259,13 +260,13 @@ class Node:
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
-        Without ``background`` it follows as far as its own calls need, and leaves expiry, cleaning
-        and checks to the node that has asked for its help. With ``keeps_cache`` it starts with what
-        the file in ``cache_folder`` has, and writes that file. ``announce`` tells the node that has
-        asked for help of a large update of the catalog before it is appended.
+        Without ``background``, the node follows the log only as far as its own calls need. It
+        leaves expiry, cleaning and checks to the node whose child process it runs in. With
+        ``keeps_cache``, it loads the cache file at start and writes it again later. ``announce``
+        is called before a large catalog update is appended, to announce it to the parent node.
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
-        `StoreMoved` where the store is not at the place that it had, and `WrongEnvironment`.
+        `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place.
         """
         settings = settings or Settings()
         opened_store = open_store(store, settings=settings, wall=wall, check=background)
@@ -291,7 +292,7 @@ class Node:
         try:
             return join_newer_epoch(fenced, self.database)
         except Replaced as replaced:
-            with suppress(InvalidStateError):  # it was said before
+            with suppress(InvalidStateError):  # another call has set it already
                 self.replaced.set_result(replaced.message)
             raise
 
@@ -332,7 +333,7 @@ class Node:
         if settings.clean_interval_ms:
             interval = settings.clean_interval_ms / 1000
             clean = partial(self.cleaner.clean_new, stopped=chores.stopping.is_set)
-            # What runs for a moment leaves that to others.
+            # A process that runs only for a moment leaves cleaning to other nodes.
             pauses = chain([min(interval, FIRST_CLEANING_SECONDS)], repeat(interval))
             chores.repeat("cleaner", {"cleaning": clean}, pauses=pauses)
         if settings.storage_usage_interval_ms:
@@ -359,7 +360,7 @@ class Node:
             return
         if not settings.cache_interval_ms or not settings.cache_bytes:
             return
-        # It imports pyarrow, which a program that embeds a node for a moment does not need.
+        # Imported here: it imports pyarrow, which a program that embeds a node may not need.
         from strandline.metastore.cache.state_file import StateFile
 
         file = StateFile(
@@ -380,9 +381,10 @@ class Node:
         self._chores.repeat("cache-writer", {WRITING_CACHE: write}, pauses=pauses)
 
     def finish_half_raised_fence(self) -> None:
-        """Called now and then: at the second sight of the same one, its opener is taken for ended.
+        """Repair a fence that an opener raised only in the object store before it ended.
 
-        Until that is mended, every write on rows is refused with `Fenced`.
+        The node calls this periodically. If two calls in a row see the same half-raised fence, its
+        opener is assumed to have ended. Until the repair, every write of rows raises `Fenced`.
         """
         state = self.catalogs.state
         half_raised_fence = half_raised(self.database, state)
@@ -396,7 +398,10 @@ class Node:
         self._half_raised = half_raised_fence
 
     def clean_aborted(self) -> int:
-        """Remove what aborted transactions left, if any was aborted since; their write ids."""
+        """Remove the rows of aborted transactions; return the number of write ids cleaned.
+
+        Does nothing if no transaction was aborted since the last call.
+        """
         aborts = self.transactions.aborts
         if aborts == self._cleaned_aborts:
             return 0
@@ -409,12 +414,12 @@ class Node:
             guard(connection)
 
     def session(self, *, user: str, host: str = "") -> LocalSession:
-        """A session in this process, for ``user``. It lives no longer than the node."""
+        """Return a session in this process for ``user``. It is valid while the node is open."""
         return LocalSession(self.metastore, user=user, host=host)
 
     @property
     def parts(self) -> Mapping[str, Counted]:
-        """The parts of this node that count what they do."""
+        """The parts of this node that have statistics, by name."""
         return {
             "catalog": self.catalogs,
             "transactions": self.transactions,
@@ -425,9 +430,9 @@ class Node:
         }
 
     def stop_waiting(self) -> None:
-        """Refuse the calls that wait for another writer, and later ones that would; before `close`.
+        """Refuse all calls that wait for another writer, now and later. Called before `close`.
 
-        They get `Stopping`, and nothing of them was done. All other calls go on.
+        Such calls raise `Stopping` and change nothing. All other calls go on.
         """
         self.database.stop_waiting()
 
@@ -444,7 +449,7 @@ class Node:
             self._chores.do(WRITING_CACHE, self._cache_file.write)
         self.transactions.heartbeats.stop()
         if self._has_reserved_ids:
-            with suppress(StrandlineError):  # else ids are skipped by the next start
+            with suppress(StrandlineError):  # if this fails, the next start skips these ids
                 self.transactions.reserved_ids.release()
             if self._note_mark is not None:
                 self._chores.do(NOTING_MARK, self._note_mark)
@@ -465,10 +470,10 @@ class _Effective:
 
 
 class EffectiveConfiguration:
-    """The configuration that holds on a node. Safe to use from several threads.
+    """The configuration in effect on a node. Safe to use from several threads.
 
-    ``latest`` gives the newest catalog that is applied here, and never waits. ``staleness_ms``
-    holds if neither the catalog nor the settings say how old an answer may be.
+    ``latest`` returns the newest catalog that is applied here, and never waits. ``staleness_ms`` is
+    the default if neither the catalog nor the settings say how old an answer may be.
     """
 
     def __init__(
@@ -480,11 +485,11 @@ class EffectiveConfiguration:
         self._known: _Effective | None = None
 
     def history_retention_ms(self) -> int:
-        """How long history is kept without a hold, in milliseconds."""
+        """Return how long history is kept without a hold, in milliseconds."""
         return self._effective().history_retention_ms
 
     def metadata_staleness(self) -> float:
-        """How old an answer about a plain table's rows may be, in seconds."""
+        """Return how old an answer about a plain table's rows may be, in seconds."""
         return self._effective().metadata_staleness
 
     def _effective(self) -> _Effective:

@@ -1,8 +1,8 @@
-"""`OpenedStore`: a store as a node works on it, whatever it is kept in.
+"""`OpenedStore`: a store as a node uses it, whether it is in a folder or on servers.
 
-A node needs a SQL database, a log of the catalog, a clock that is past every time of the store, the
-folders of its tables, and to know what to look at when it is asked for its health. `open_store`
-brings them together, for a folder and for servers. Nothing above it knows which.
+A node needs a SQL database, a log of the catalog, a clock that is ahead of every time in the store,
+the folders of the tables, and the health checks of the store. `open_store` provides all of these,
+for a folder and for servers. The callers of `open_store` do not know which of the two it is.
 
 ====================  ======================================  ====================================
 what                  in a folder                             on servers
@@ -11,7 +11,7 @@ catalog               the folder's SQLite database            PostgreSQL, or etc
 all else              the same database                       PostgreSQL
 warehouse             ``warehouse`` in the folder             the folder of that setting
 same place as before  path and inode of the database          path and marker of the warehouse
-lost end of the rows  told by the head file                   told by etcd, where it has the catalog
+lost end of the rows  the head file shows it                  etcd shows it, if it has the catalog
 delay, clock skew     0 and 0: one machine                    200 ms and 100 ms, or as set
 ====================  ======================================  ====================================
 """
@@ -54,15 +54,16 @@ Check = Callable[[], object]
 class OpenedStore:
     """See the module.
 
-    ``upper_within`` reads the log's upper inside a transaction on ``database``; None where the log
-    lies elsewhere.
-    ``warehouse`` is its URI. ``delay_ms`` and ``skew_ms`` are those of a catalog that is made here.
-    ``staleness_ms`` is how old an answer about a plain table's rows may be where the settings do
-    not say. ``claim`` is called with the environment id once the catalog is joined, before anything
-    is written, and raises where the store is not at its place. ``watch`` is called once all tables
-    are there. ``examine`` reads the store through in the background, where nothing else does.
-    ``checks`` are what `NodeHealth` asks about the store, by name. ``mark`` says how far the
-    database is, in etcd, where that keeps the catalog.
+    ``upper_within`` reads the log's upper inside a transaction on ``database``, or is None if the
+    log is elsewhere.
+    ``warehouse`` is the URI of the warehouse. ``delay_ms`` and ``skew_ms`` apply if this process
+    creates the catalog. ``staleness_ms`` is how old an answer about a plain table's rows may be if
+    the settings do not say. The node calls ``claim`` with the environment id after it has joined
+    the catalog and before it writes rows; it raises if the store is not at its place. The node
+    calls ``watch`` once all tables exist. ``examine`` checks the database in the background, unless
+    that was done when it was opened. ``checks`` returns the checks of `NodeHealth` for the store,
+    by name. ``mark`` records in etcd how far the database is, or is None if etcd does not keep the
+    catalog.
     """
 
     address: StoreAddress
@@ -83,7 +84,7 @@ class OpenedStore:
     _opened: ExitStack
 
     def close(self) -> None:
-        """Close everything of the store. Idempotent."""
+        """Close everything that `open_store` opened. Idempotent."""
         self._opened.close()
 
 
@@ -94,9 +95,9 @@ def open_store(
     wall: WallClock = system_wall_clock,
     check: bool = True,
 ) -> OpenedStore:
-    """Open the store, making an empty one if there is none.
+    """Open the store, creating an empty one if it does not exist.
 
-    Without ``check`` its database is not read through, because another process has done so.
+    Without ``check``, the database is not checked, because another process has done so.
 
     Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `StoreMoved`,
     `UnsupportedOperation` and `WrongEnvironment`.
@@ -218,7 +219,7 @@ def _log_of(
     clock: HybridClock,
     opened: ExitStack,
 ) -> OpenedLog:
-    """The catalog's log; the clock is behind no time of the store."""
+    """Open the catalog's log, after moving the clock past every time in the database."""
     _move_past(clock, database)
     place = LogPlace(
         database, address, clock, blobs=settings.catalog_blobs, warehouse=settings.warehouse
@@ -232,5 +233,5 @@ def _move_past(clock: HybridClock, database: Database) -> None:
 
 
 def _uri(folder: Path) -> str:
-    # As Hadoop writes it: a path behind the scheme, with nothing escaped.
+    # As Hadoop writes it: the path after the scheme, with nothing escaped.
     return f"file://{folder}"

@@ -1,28 +1,30 @@
-"""Where a store is: how a copy or a moved folder is recognized, and what is done about it.
+"""Where a store is: how a moved or copied folder is recognized, and how a node reacts.
 
-The problem: two folders with one environment id are taken for one store. Their fences, holds and
-caches get mixed, and a folder that was copied names the folder it was copied from.
+The problem: two folders with one environment id look like one store. Their fences, holds and caches
+get mixed, and the places that a copied folder has recorded lead to the original.
 
-A store therefore keeps, in its database, the **real path** of its folder (no links) and the
-**inode number** of its database file. Both must be as they were, or it is not opened for writing:
+So a store records in its database the **real path** of its folder (without symbolic links) and the
+**inode number** of its database file. If one of them has changed, no node opens the store for
+writing:
 
 * another path: the folder was moved or copied, or the same folder is mounted elsewhere;
-* another inode: the database was restored, or another folder was put in the place of this one.
+* another inode: the database was restored, or another folder replaced this one.
 
-Only `strandline.node.relocation` changes them. Its caller says which of the two it is, because it
-cannot be seen: a user who copies a folder and removes the original has moved it. A copy gets an
-environment id of its own.
+Only `strandline.node.relocation` changes the record. Its caller says whether the folder was moved
+or copied, because a process cannot tell: a user who copies a folder and removes the original has
+moved it. A copy gets its own environment id.
 
-Of the device number nothing is kept: for many file systems it is another one after a restart of the
-machine. A clone of a whole disk or machine has the same path and inode, and cannot be told from the
-original; relocate it by hand. A refusal of a folder that is the same all the same (a container that
-mounts it elsewhere) costs one command.
+The device number is not recorded: on many file systems it changes when the machine restarts. A
+clone of a whole disk or machine has the same path and inode as the original, so it is not
+recognized as a copy; relocate it by hand. If the same folder is refused because it is mounted at
+another path (in a container), one command accepts it.
 
-``names`` are all absolute paths that this folder had. What older versions of the catalog say lies
-below one of them is inside the folder; see `strandline.metastore.store.store_folders`.
+``names`` are all absolute paths that this folder had. If older versions of the catalog record a
+place below one of them, that place is inside the folder; see
+`strandline.metastore.store.store_folders`.
 
-A store of release 0.2.0 or older says in its catalog where it was made: its schema ``default`` lies
-in the warehouse.
+The catalog of a store of release 0.2.0 or older shows where the store was made: the location of its
+schema ``default`` is the warehouse.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ _ROW = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a store is, or was; see the module."""
+    """The place where a store is or was; see the module."""
 
     path: str
     inode: int
@@ -80,9 +82,10 @@ class Place:
 
 
 def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
-    """The names of the folder, if this is the place of the store; its first opener says so.
+    """Check that ``folder`` is the place of the store, and return all names of the folder.
 
-    ``folder`` is absolute. Raises `StoreMoved`, and changes nothing then.
+    ``folder`` is absolute. The first opener records the place. Raises `StoreMoved`, and then
+    changes nothing, if the store was recorded at another place.
     """
     database.ensure_schema(PART, VERSION, METADATA)
     present = here(folder)
@@ -109,7 +112,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
 
 
 def refuse_lost_database(folder: Path) -> None:
-    """Raise `CorruptData` where a store's other files say that there was a database."""
+    """Raise `CorruptData` if ``folder`` has other files of a store, so there was a database."""
     remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
     if remains:
         raise CorruptData(
@@ -126,7 +129,7 @@ def _has_content(path: Path) -> bool:
 
 
 def made_at(database: SqliteDatabase) -> str | None:
-    """The folder in which an older release made the store; None where there is no catalog yet."""
+    """Return the folder in which an older release made the store, or None without a catalog."""
     with database.read() as connection:
         if ground.version_of(connection, METASTORAGE_PART) is None:
             return None
@@ -145,14 +148,14 @@ def made_at(database: SqliteDatabase) -> str | None:
 
 
 def here(folder: Path) -> Place:
-    """Where the store in ``folder`` is now."""
+    """Return the place of the store in ``folder`` as it is now."""
     path = os.path.realpath(folder)
     inode = os.stat(folder / DATABASE_FILE).st_ino
     return Place(path, inode, tuple(dict.fromkeys([str(folder), path])))
 
 
 def united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """The names in all groups, each once."""
+    """Return the names in all groups, each once."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
@@ -165,7 +168,7 @@ def _moved(folder: Path, old: str) -> StoreMoved:
 
 
 def read(connection: Connection) -> Place | None:
-    """The place that the store has on record."""
+    """Return the recorded place of the store, or None if none is recorded."""
     row = first_row(connection, f"SELECT path, inode, names FROM {PLACE.name} WHERE id = {_ROW}")
     if row is None:
         return None

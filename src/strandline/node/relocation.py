@@ -1,7 +1,7 @@
 """Making a folder the place of the store in it, after it was moved or copied.
 
-See `strandline.node.place` for what a place is. Whether the folder was moved, or copied and the
-original lives on, cannot be seen: the caller says so.
+See `strandline.node.place` for what a place is. A process cannot tell whether the folder was moved,
+or copied while the original stays in use. So the caller has to say.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from strandline.sql.ground import FENCE
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What `relocate` did: from where to where, and under which environment id it goes on."""
+    """The result of `relocate`: the old and the new path, and the environment id from now on."""
 
     old_path: str | None
     path: str
@@ -57,14 +57,14 @@ class Relocated:
 def relocate(folder: str | Path, *, copy: bool) -> Relocated:
     """Make ``folder`` the place of the store in it, which was moved or copied there.
 
-    ``copy`` says that the folder it was copied from lives on: the copy gets an environment id of
-    its own, and every node that has it open is fenced. Nothing outside of the folder is its own, so
-    the external tables there are shared with the original. Transactions and holds of the original's
-    clients run out. May be run again where it was cut off.
+    ``copy`` means that the original stays in use: the copy gets its own environment id, and every
+    node that has the copy open is fenced. The copy shares the external tables outside of the folder
+    with the original. The transactions and holds that clients of the original had when it was
+    copied time out in the copy. If the call was interrupted, run it again.
 
-    Raises `NotFound` where there is no store, `Conflict` where a folder is said to be moved and the
-    store is still where it was, and `CorruptData` where the database is damaged or lacks commits
-    that the head file knows of.
+    Raises `NotFound` if there is no store, `Conflict` if the folder is said to be moved and the
+    store is still at its old place, and `CorruptData` if the database is damaged or lacks commits
+    that the head file names.
     """
     path = Path(folder).absolute()
     if not (path / DATABASE_FILE).is_file():
@@ -109,9 +109,9 @@ def take_place(
 ) -> Relocated:
     """Make ``present`` the place of the store, which was at ``old``; see `relocate`.
 
-    ``folders_of`` are its folders there, given all names that they had.
-    ``refuse_living`` is called with the environment id where the store was moved, and raises
-    `Conflict` where it is still at its old place.
+    ``folders_of`` returns the folders of the store there, given all names that its folder had.
+    ``refuse_living`` is called with the environment id if the store was moved, and raises
+    `Conflict` if the store is still at its old place.
     """
     database = log_place.database
     with database.read() as connection:
@@ -131,7 +131,7 @@ def take_place(
 
 
 def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
-    """Raise `Conflict` where the store that is said to be moved is still at its old place."""
+    """Raise `Conflict` if the store that is said to be moved is still in the folder ``old``."""
     there, here = old / DATABASE_FILE, folder / DATABASE_FILE
     if not there.exists() or (here.exists() and there.samefile(here)):
         return
@@ -152,12 +152,12 @@ def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
 
 
 def _new_environment(database: Database, log: UpdateLog) -> str:
-    """Give the store an environment id of its own, in the catalog first and then in the rows."""
+    """Give the store its own environment id, in the catalog first and then in the fence row."""
     with database.read() as connection:
         fence = FenceRow.read(connection)
 
     def raise_fence(token: FenceToken, environment: str | None) -> None:
-        # Where an earlier attempt was cut off, the two halves have different ids.
+        # Written unconditionally: an interrupted attempt leaves halves with different ids.
         with database.write() as connection:
             _fence(connection, token, environment or "")
 

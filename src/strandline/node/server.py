@@ -1,8 +1,8 @@
 """Serving a node: the Hive Metastore protocol and HTTP, on one event loop.
 
-`serve` runs in the foreground until a signal stops it. It prints one line on standard output when
-both ports accept, so that the process that started it knows where to connect without guessing or
-waiting.
+`serve` runs in the foreground until a signal stops it. When both ports accept connections, it
+passes one line with their addresses to its caller, which prints it. So the process that started the
+node knows when and where to connect.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ logger = logging.getLogger("strandline.node")
 TICK_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MOST_DESCRIPTORS = 65_536
-"""Files and connections that a node opens at most, if the system lets it."""
+"""The limit of open files and connections that a node sets for itself, if the system allows it."""
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling: the node decides when to stop.
+    """uvicorn without its own signal handling: the node decides when to stop, and calls `leave`.
 
-    And without its look, ten times a second, whether it is to stop: `leave` tells it. It speaks TLS
-    where ``security`` is given.
+    So the server does not check ten times a second whether to stop, as uvicorn does. It speaks TLS
+    if ``security`` is given.
     """
 
     def __init__(self, config: uvicorn.Config, security: ssl.SSLContext | None = None) -> None:
@@ -62,7 +62,7 @@ class _HttpServer(uvicorn.Server):
         self._leaving = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on ``sockets``; uvicorn would wait a minute for the handshake of TLS."""
+        """Listen on ``sockets``. uvicorn's own method would wait a minute for a TLS handshake."""
         loop = asyncio.get_running_loop()
         new_connection = partial(
             cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
@@ -78,12 +78,12 @@ class _HttpServer(uvicorn.Server):
         self.started = True
 
     def leave(self) -> None:
-        """Stop, from the event loop."""
+        """Stop the server. Call it on the event loop."""
         self.should_exit = True
         self._leaving.set()
 
     async def main_loop(self) -> None:
-        """Tick each second, which sets the date in the headers, until `leave`."""
+        """Tick every second until `leave` is called. A tick sets the date in the headers."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), TICK_SECONDS)
@@ -96,7 +96,7 @@ class _HttpServer(uvicorn.Server):
 
 def _listen(host: str, port: int, *, what: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named so that asyncio sees a TCP socket and sends small answers at once.
+    # With the protocol given, asyncio sees a TCP socket and disables Nagle's algorithm.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -169,8 +169,8 @@ async def _serve(
         application,
         http=cast(type[asyncio.Protocol], connections.protocol),
         ws="none",
-        proxy_headers=False,  # who is at the other end, the socket says
-        log_config=None,  # its lines go to the handlers of this process, in the same form
+        proxy_headers=False,  # the client's address is that of the socket
+        log_config=None,  # uvicorn logs through the handlers of this process, in their format
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=5,
@@ -209,7 +209,10 @@ async def _serve(
 
 
 def _security(settings: Settings) -> ssl.SSLContext | None:
-    """TLS with the certificate of the settings. `InvalidInput` if that cannot be read."""
+    """Return a TLS context with the certificate of the settings, or None if they name none.
+
+    Raises `InvalidInput` if the certificate cannot be read.
+    """
     if not settings.tls_certificate:
         if settings.tls_key:
             raise InvalidInput("tls_key is set without tls_certificate; set both, or neither")
@@ -226,7 +229,7 @@ def _security(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _warn_of_believed_clients(settings: Settings) -> None:
-    """Log which ports other machines may reach and whose clients prove nothing."""
+    """Log a warning for each port that other machines can reach without authentication."""
     believed = [
         (
             "the Hive port",
@@ -253,17 +256,17 @@ def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:
 
 
 def _load_late_parts() -> None:
-    """Load what would otherwise be loaded at the first request, on the event loop.
+    """Load what the first request would otherwise load on the event loop.
 
-    It takes tens of milliseconds. What is loaded now is shared with all child processes.
+    That takes tens of milliseconds. All child processes share what is loaded now.
     """
     HIVE_CODEC.prepare("Table", "Partition", "Database")
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files as far as the system lets it.
+    """Raise the limit of open files to `MOST_DESCRIPTORS`, or as far as the system allows.
 
-    Usually it is 1,024, and the connections of each port may be as many.
+    The usual limit is 1,024, and each port alone may have that many connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
@@ -277,15 +280,15 @@ def serve(
     settings: Settings,
     ready: Callable[[str], None],
 ) -> None:
-    """Run a node on ``store`` until SIGTERM or SIGINT; ``ready`` gets the one line.
+    """Run a node on ``store`` until SIGTERM or SIGINT; call ``ready`` with the one line.
 
-    It returns too when a newer deploy generation has taken the store over.
+    Also returns when a newer deploy generation has taken over the store.
 
-    Call it in a process that has one thread: it forks the server of child processes first.
+    Call it in a process that has a single thread, because it forks the server of child processes.
 
-    Raises what `Node.open` raises, `AddressInUse`, and `InvalidInput` for a users file or a
-    certificate that cannot be read. Both ports are taken before the store is opened: a node that
-    cannot listen makes no store.
+    Raises what `Node.open` raises, `AddressInUse`, and `InvalidInput` if the users file or the
+    certificate cannot be read. Both ports are bound before the store is opened, so a node that
+    cannot listen does not create a store.
     """
     users = Users(Path(settings.users_file)) if settings.users_file else None
     security = _security(settings)
@@ -294,7 +297,7 @@ def serve(
     work.settle_interpreter()
     shorten_time_slices()
     with ExitStack() as open_resources:
-        # Before anything is opened, and while there is one thread: it forks.
+        # First, because it forks: nothing is open yet, and there is only one thread.
         forks = open_resources.enter_context(
             closing(ForkServer.start(partial(open_child, store, settings)))
         )

@@ -12,13 +12,13 @@ from strandline.node.chores import Chores
 from strandline.sql import Database
 
 LOOK_SECONDS = 60.0
-"""How often a node looks whether a measurement is due. One that runs for a moment never does."""
+"""Seconds between two checks whether a measurement is due. A short-lived node never measures."""
 _NEVER_MEASURED_MS = 3_600_000
-"""How long after its start a node measures a store that was never measured, at most."""
+"""The longest wait after its start before a node measures a store that was never measured."""
 
 
 class StorageRecorder:
-    """See the module. ``chores`` says when the node stops."""
+    """See the module. ``chores`` tells when the node stops."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class StorageRecorder:
         return milliseconds(max(tried)) + interval_ms <= milliseconds(self._catalogs.now())
 
     def measure_when_due(self) -> None:
-        """Measure, unless another node has done it meanwhile."""
+        """Measure if a measurement `is_due`."""
         if self.is_due():
             self._tried_at = self._catalogs.now()
             self.measure()
 
     def measure(self) -> None:
-        """Record how many bytes lie in the folders of the tables, where that is another number.
+        """Record the bytes in the folders of the tables, for tables whose size has changed.
 
-        What is older than the retention is removed. Raises `Stopping`, `Unavailable`, and what
-        `record_storage_usage` raises.
+        Also removes records that are older than the retention. Raises `Stopping`, `Unavailable`,
+        and what `record_storage_usage` raises.
         """
         catalog, now = self._catalogs.present(), self._catalogs.now()
         sizes = measured_sizes(

@@ -1,14 +1,17 @@
-"""The database of a store: opened only where it is whole, and the one that belongs to its folder.
+"""The database of a store: opened only if it is complete and belongs to its folder.
 
 A store is a folder: the database, the head file beside it (`strandline.sql.head_file`) and the
-warehouse. Before a node reads a row it makes sure that
+warehouse. Before a node reads a row, it makes sure that
 
-* there is a database where there are files: one that was lost would be replaced by an empty store;
-* the database is sound (read through at once up to a size, later in the background above it);
-* each part in it is one that this program knows, with all of its tables;
-* it has all that the head file says was committed.
+* the database exists if other files of a store do: a lost database must not be replaced by an empty
+  store;
+* the database is sound: a small one is checked when it is opened, one above `CHECK_BYTES` later in
+  the background;
+* this program knows each part in it, and each part has all of its tables;
+* it has everything that the head file says was committed.
 
-Each of these is refused with a sentence about what was found, and nothing is changed.
+If one of these fails, the node refuses the store with an error that says what was found, and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ PARTS = {
     place.PART: (place.VERSION, place.METADATA),
     metastore_tables.PART: (metastore_tables.VERSION, metastore_tables.METADATA),
 }
-"""The parts that this program knows: their version, and their tables."""
+"""The parts that this program knows, with their version and their tables."""
 CATALOG_MARK = "catalog version"
 MARKS = (
     Mark(
@@ -60,28 +63,28 @@ MARKS = (
     Mark("event", "notification_sequence", "SELECT event_id FROM notification_sequence"),
     Mark("transaction", "txn", "SELECT seq FROM sqlite_sequence WHERE name = 'txn'"),
 )
-"""Of two marks with one name that which is further counts: a store may have both tables."""
+"""If two marks have one name, the larger number counts: a store may have both tables."""
 
 
 def head_of(folder: Path) -> HeadFile:
-    """The head file of the store in ``folder``."""
+    """Return the head file of the store in ``folder``."""
     return HeadFile(folder / HEAD_FILE, MARKS)
 
 
 def open_store_database(
     folder: Path, *, mode: int = 0o600, read_only: bool = False, check: bool = True
 ) -> SqliteDatabase:
-    """The database of the store in ``folder``, made with ``mode`` if there is no store yet.
+    """Open the database of the store in ``folder``, creating it with ``mode`` for a new store.
 
-    Without ``check`` it is not read through.
+    Without ``check``, the database is not checked for damage.
 
-    Raises `CorruptData` for a store that is not whole, `IncompatibleFormat` for one of a newer
-    release, and what `open_sqlite` raises.
+    Raises `CorruptData` if the store is not complete, `IncompatibleFormat` if a newer release wrote
+    it, and what `open_sqlite` raises.
     """
 
     def before_creation() -> None:
         refuse_lost_database(folder)
-        # SQLite gives its other files the permissions of this one.
+        # Created here, because SQLite gives its other files the permissions of this one.
         os.close(os.open(folder / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
 
     database = open_sqlite(
@@ -100,17 +103,17 @@ def open_store_database(
 
 
 def refuse_foreign_parts(database: Database) -> None:
-    """Raise `IncompatibleFormat` for a part of a newer release.
+    """Raise `IncompatibleFormat` if a newer release wrote a part of the database.
 
-    Raises `CorruptData` for a table that is lost, and for a part whose version is.
+    Raises `CorruptData` if a table is missing, or if the version of a part is.
     """
     with database.read() as connection:
         versions = ground.versions_of(connection)
         if not versions:
-            return  # opened for reading before there is a store
+            return  # opened for reading, and there is no store yet
         ground.refuse_unknown_parts(versions, PARTS, name=database.name)
         for part, (version, _) in PARTS.items():
-            # A newer version is refused; an older one is upgraded later.
+            # Raises for a newer version. An older one is upgraded later.
             ground.is_current(versions.get(part), part=part, version=version, name=database.name)
         upgraded = {
             part: (versions.get(part), metadata)
@@ -121,7 +124,7 @@ def refuse_foreign_parts(database: Database) -> None:
 
 
 def refuse_older_parts(database: Database, *, todo: str) -> None:
-    """Raise `IncompatibleFormat` where the tables are those of an older release."""
+    """Raise `IncompatibleFormat` if an older release wrote a part of the database."""
     with database.read() as connection:
         versions = ground.versions_of(connection)
         for part, (version, _) in PARTS.items():
@@ -134,7 +137,7 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
 
 
 def compare_head(folder: Path, database: SqliteDatabase) -> None:
-    """Raise `CorruptData` where the head file in ``folder`` knows more than the database."""
+    """Raise `CorruptData` if the database lacks commits that the head file in ``folder`` names."""
     head = head_of(folder)
     said = head.says() or {}
     with database.read() as connection:
@@ -142,19 +145,19 @@ def compare_head(folder: Path, database: SqliteDatabase) -> None:
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:
-    """From now on say in the head file what is committed. All tables are there."""
+    """Write the marks of each commit to the head file from now on. All tables must exist."""
     head = head_of(folder)
     with database.read() as connection:
         marks = head.read_marks(sqlite_file.driver_of(connection))
-    database.sync()  # a commit that was not synced may have moved them
-    head.note(marks)  # one that was missing, damaged or behind is level again
+    database.sync()  # a commit that is not synced yet may have moved the marks
+    head.note(marks)  # brings a missing, damaged or late head file up to date
     database.keep_head(head)
 
 
 def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Make the head file say what the database has; what it said before, and says now.
+    """Reset the head file to the marks of the database; return its old and its new marks.
 
-    The way out where `open_store_database` refuses a database that is older than the head file.
+    Use it if `open_store_database` refuses a database because it is older than the head file.
     """
     head = head_of(folder)
     before = head.says() or {}
@@ -165,7 +168,7 @@ def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
         with database.read() as connection:
             marks = head.marks_of(sqlite_file.driver_of(connection))
         if not any(marks.values()):
-            refuse_lost_database(folder)  # it has tables, and not one version
+            refuse_lost_database(folder)  # it has tables and not a single version
         head.reset(marks)
     finally:
         database.close()
@@ -173,19 +176,19 @@ def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 
 class BackgroundCheck:
-    """Reads a database through that was too large to be read at its opening."""
+    """Checks a database for damage that was too large to be checked when it was opened."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self._thread = threading.Thread(target=self._run, name="integrity", daemon=True)
 
     def start(self) -> None:
-        """Read it, in a thread of its own, unless it was read already."""
+        """Start the check in its own thread, unless the database was checked already."""
         if not self._database.was_checked:
             self._thread.start()
 
     def join(self) -> None:
-        """Wait until it was read."""
+        """Wait for the end of the check."""
         if self._thread.ident is not None:
             self._thread.join()
 

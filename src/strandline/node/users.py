@@ -1,14 +1,14 @@
-"""Who may call a node over HTTP: the users file, and the tokens that prove its users.
+"""Authentication of HTTP clients: the users file and the tokens of its users.
 
-Each line of the file is ``USER:sha256:HASH``: the user, and the SHA-256 in hexadecimal of a token
-that `new_token` made. A token is random and 256 bits long, so a fast hash protects it, and a wrong
-one costs a stranger as much as it costs the node. A user may have several lines, so that a token
-can be replaced before the old one is deleted. Empty lines and those that begin with ``#`` are
-skipped.
+Each line of the file is ``USER:sha256:HASH``: the user, and the hexadecimal SHA-256 of a token that
+`new_token` made. A token has 256 random bits, so a fast hash is enough to protect it, and checking
+a wrong token costs the node no more than sending it costs the client. A user may have several
+lines, so that an operator can add a new token before deleting the old one. Empty lines and lines
+that begin with ``#`` are skipped.
 
-The file is read again when it has changed: a token that is added or deleted counts from the next
-call on. A file that can no longer be read leaves the node with the users that it had, and the log
-says so.
+The node reads the file again when it has changed, so an added or deleted token takes effect with
+the next call. If the file can no longer be read, the node keeps the users that it had and logs an
+error.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _TOKEN_BYTES = 32
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NOBODY = ["0" * 64]
 MAX_FILE_BYTES = 16 << 20
-"""Of a users file: some hundred thousand tokens."""
+"""The largest users file: enough for some hundred thousand tokens."""
 _NO_FILE = (errno.EISDIR, errno.ENXIO)
-"""What the system says where a folder or a socket is opened."""
+"""The errors of the system for opening a folder or a socket."""
 
 
 def new_token(path: Path, user: str) -> str:
-    """Add a new token for ``user`` to the users file, which is created if need be.
+    """Make a new token for ``user``, add its hash to the users file, and return the token.
 
-    Raises `InvalidInput` for a name that HTTP cannot carry, and for a file without users.
+    The file is created if need be. Raises `InvalidInput` if HTTP cannot carry the name, and if the
+    file is not a users file.
     """
     _require_name(user)
     text = _text(path) if os.path.exists(path) else ""
@@ -52,7 +53,7 @@ def new_token(path: Path, user: str) -> str:
     if text and not text.endswith("\n"):
         line = f"\n{line}"
     try:
-        # One write to the end of the file: two commands at once add two lines.
+        # One write in append mode, so that two commands at once add two lines.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line.encode())
@@ -80,7 +81,7 @@ class Users:
         """Whether ``token`` is one of those of ``user``."""
         self._read_again_if_changed()
         given = _hash_of(token)
-        # Every hash of the user is compared in constant time, and so is a user that is not there.
+        # Compare all hashes of the user in constant time, and one hash for an unknown user too.
         matches = [hmac.compare_digest(given, known) for known in self._hashes.get(user, _NOBODY)]
         return any(matches)
 
@@ -121,7 +122,7 @@ def _require_name(user: str) -> None:
 
 def _text(path: Path) -> str:
     try:
-        # To open a pipe would wait for its writer.
+        # Without O_NONBLOCK, opening a pipe would wait for its writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             data = file.read(MAX_FILE_BYTES + 1) if is_file else b""
@@ -140,7 +141,7 @@ def _text(path: Path) -> str:
 
 
 def _hashes(text: str, path: Path) -> dict[str, list[str]]:
-    """The hashes of the tokens in the users file, by user."""
+    """Return the hashes of the tokens in the users file, by user."""
     hashes: dict[str, list[str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):

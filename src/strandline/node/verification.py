@@ -1,19 +1,20 @@
-"""Verification: is everything that a store says still true?
+"""Verification: check that the records of a store are sound and match its files.
 
-Three things are compared, and nothing is changed:
+Verification checks three things and changes nothing:
 
-* *records*: the database is whole, and every version, row and event in it decodes, with its
-  checksum where it has one. The last version keeps to what every catalog keeps to;
-* *files*: every data and delete file that a committed row names is there, has the size that was
-  written, and its footer has the number of rows; on request every page is read, and compared with
-  its checksum. Files of removed rows count too, because versions of the past need them;
+* *records*: the database is sound, and every version, row and event in it decodes and matches its
+  checksum if it has one. The last version satisfies the rules that hold for every catalog;
+* *files*: every data and delete file that a committed row names exists and has the recorded size,
+  and the footer of a data file has the recorded number of rows. With ``pages``, every page is read
+  and compared with its checksum. Files of removed rows are checked too, because past versions need
+  them;
 * *both*: a file of a transactional table that no row names is a *leftover* of a writer that was
-  killed, or of one that is at work. Leftovers are harmless and no errors.
+  killed or is still running. Leftovers are harmless and are not errors.
 
-A store may be verified while nodes work on it. Folders are listed before rows are read, so a file
-that a running transaction places in between is known. A table that moves meanwhile is looked at
-again. Files of plain tables are their writers' own; only the folders of their partitions are
-looked for.
+A store may be verified while nodes work on it. Verification lists folders before it reads rows, so
+it finds the row of a file that a running transaction adds in between. A table that moves meanwhile
+is checked again. The files of a plain table belong to its writers; verification only checks that
+the folders of its partitions exist.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ from strandline.sql import Database
 
 _BATCH = 1_000
 _ATTEMPTS = 3
-"""How often a table is looked at again because its folder moved."""
+"""How many times a table is checked, at most, if its folder keeps moving."""
 _ALL = 1 << 62
 _WORD = (1 << 64) - 1
 _FOLDERS_OF_FILES = ("_files", "_data", "_deletes", "_staging")
-"""What a transactional table has in its folder, beside the folders ``_file=…`` of 0.2.0.
+"""The subfolders of a transactional table, besides the ``_file=…`` folders of release 0.2.0.
 
-0.2.1 put data files into ``_data``.
+Release 0.2.1 put data files into ``_data``.
 """
 
 
 class Kind(Enum):
-    """What a finding is about. Only leftovers are no errors."""
+    """What a finding is about. All kinds except ``LEFTOVER`` are errors."""
 
     RECORD = "record"
     FILE = "file"
@@ -72,7 +73,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. ``table`` is None where it is no table's."""
+    """A problem or a leftover. ``table`` is None if it does not belong to a table."""
 
     kind: Kind
     place: str
@@ -87,7 +88,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verified:
-    """How much was looked at; counted while `verify` runs."""
+    """How much was checked, counted while `Verification.findings` runs."""
 
     tables: int = 0
     files: int = 0
@@ -100,7 +101,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of any version that is kept. ``present`` says whether it is in the last one."""
+    """A table of any retained version. ``present`` says whether the last version has it."""
 
     name: str
     descriptor: TableDescriptor
@@ -109,10 +110,11 @@ class _Table:
 
 @dataclass(slots=True)
 class Verification:
-    """One look at a store. ``pages`` reads every page of every file. Used once.
+    """One verification of a store. With ``pages``, it reads every page of every data file.
 
-    ``state`` opens the catalog, ``notifications`` are those of ``database``. ``compare_head``
-    raises where the database is older than it was; None where nothing beside it can tell.
+    Use each object once. ``state`` opens the catalog. ``notifications`` is the log in ``database``.
+    ``compare_head`` raises if the database is older than it once was, or is None if the store keeps
+    no such mark outside of the database.
     """
 
     database: Database
@@ -124,7 +126,7 @@ class Verification:
     verified: Verified = field(default_factory=Verified)
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong, as it is found."""
+        """Yield each finding as soon as it is found."""
         for finding in self._all():
             if finding.is_error:
                 self.verified.errors += 1
@@ -166,7 +168,7 @@ class Verification:
             yield Finding(Kind.RECORD, "database", damage)
 
     def _rows(self) -> Iterator[Finding]:
-        """Rows that do not decode, and removals of rows that are not there."""
+        """Find rows that do not decode, and removals of rows that do not exist."""
         last = -1
         while True:
             with self.database.read() as connection:
@@ -200,7 +202,7 @@ class Verification:
                     _ = row.content
                 except StrandlineError as error:
                     yield Finding(Kind.RECORD, f"row {row_id} ({row.name})", error.message)
-        except StrandlineError as error:  # a row that cannot be read at all: look at each alone
+        except StrandlineError as error:  # some row cannot be read at all: read them one by one
             if len(row_ids) == 1:
                 yield Finding(Kind.RECORD, f"row {row_ids[0]}", error.message)
                 return
@@ -260,7 +262,7 @@ class Verification:
                     connection, descriptor.id, event_id=0, max_bytes=_ALL, max_rows=_ALL
                 )
             except CorruptData:
-                return  # told with the rows
+                return  # `_rows` has reported it
             moves = partition_moves.of_table(connection, descriptor.id)
         assert contents is not None
         managed = descriptor.kind is TableKind.MANAGED
@@ -328,7 +330,7 @@ class Verification:
         except OSError as error:
             said = f"it cannot be read: {error.strerror or error}"
         except pa.ArrowNotImplementedError:
-            return  # a type that pyarrow has not; the footer was compared
+            return  # pyarrow lacks this type; the footer was compared
         except pa.ArrowException as error:
             said = f"it is damaged: {error}"
         if said is not None:
@@ -361,7 +363,7 @@ class Verification:
         return None
 
     def _dropped_folders(self) -> Iterator[Finding]:
-        """Folders of dropped tables that are no table's place."""
+        """Find folders of dropped tables that are not the place of any table."""
         with self.database.read() as connection:
             places = set(all_places(connection).values())
         folders = self.folders
@@ -375,10 +377,10 @@ class Verification:
 
 
 def compare_times(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
-    """Versions whose time is not that of their entry in the ``history``.
+    """Find versions whose time in the log differs from the time in their ``history`` entry.
 
-    What releases up to 0.2.0 wrote has its time beside the record alone, which no checksum covers.
-    A version and its entry got the same one, so that each is the other's copy.
+    Releases up to 0.2.0 stored the time beside the record, where no checksum covers it. A version
+    and its history entry got the same time, so each can be checked against the other.
     """
     times = {applied.version: applied.time for applied in state.recovered[1:]}
     for entry in history:
@@ -407,12 +409,12 @@ def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
 
 
 def _storage_usage_events(state: ReadOnlyState) -> int:
-    """How many there are. Raises `CorruptData` for one that does not decode."""
+    """Return the number of storage usage events. Raises `CorruptData` if one does not decode."""
     return sum(1 for _ in read_events(state.log, 1, state.log.frontier().upper))
 
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:
-    """Every table of every version that is kept, by id, as it was last."""
+    """Return the last descriptor of every table in any retained version, by table id."""
     tables: dict[int, _Table] = {}
     first, last = state.recovered[0], state.recovered[-1]
     for applied in state.recovered:
@@ -441,7 +443,7 @@ def _changed(
 
 
 def _listed(root: Path) -> list[str]:
-    """The files that a transactional table's folder has, relative to it."""
+    """Return the files in a transactional table's folder, relative to that folder."""
     try:
         names = os.listdir(root)
     except OSError:

@@ -1,13 +1,14 @@
-"""The warehouse of a store on servers: which folder it is, and that it is this store's.
+"""The warehouse of a store on servers: which folder it is, and that it belongs to this store.
 
-The tables of such a store lie in a folder that every node reaches at the same path (a local disk
-where there is one node, else a shared file system). Two mistakes would be costly: two stores on one
-warehouse would move each other's folders, and a node whose file system is not mounted would make
-every table anew in an empty folder.
+The tables of such a store are in a folder that every node reaches at the same path (on a local disk
+if there is one node, else on a shared file system). Two mistakes would be costly: two stores with
+one warehouse would move each other's folders, and a node whose file system is not mounted would
+create every table again in an empty folder.
 
-So each side names the other. The database keeps the real path of the warehouse, and a file in the
-warehouse (`MARKER`) says to which environment it belongs. A node serves the store only where both
-agree. The first node writes the marker, then the path: a crash in between is finished by the next.
+So each side names the other. The database records the real path of the warehouse, and a file in the
+warehouse (`MARKER`) has the environment id of the store. A node serves the store only if both
+agree. The first node writes the marker, then the path. After a crash in between, the next node
+writes the path.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MARKER = ".strandline-store"
 class WarehousePlace:
     """The folder of a warehouse, absolute and as the user wrote it, and its store's database.
 
-    ``names`` are all absolute paths that it had.
+    ``names`` are all absolute paths that the folder had.
     """
 
     folder: Path
@@ -40,13 +41,13 @@ class WarehousePlace:
     names: tuple[str, ...] = ()
 
     def refuse_foreign(self, *, is_new: Callable[[], bool]) -> None:
-        """Raise `WrongEnvironment` if the folder has a store and this database has none yet.
+        """Raise `WrongEnvironment` if a new store would take the warehouse of another store.
 
-        `InvalidInput` if the folder lies in that of a store. ``is_new`` says whether the database
-        has none.
+        Raises `InvalidInput` if the folder of a new store is inside the folder of another store.
+        ``is_new`` returns whether the database has no store yet.
         """
         environment = marked_environment(self.folder)
-        # In this order: a node that is making this very store marks the folder after the catalog.
+        # In this order: a node that creates this store writes the catalog before the marker.
         if environment is not None and is_new():
             raise WrongEnvironment(
                 f"the warehouse {self.folder} holds the tables of another store (environment"
@@ -57,10 +58,10 @@ class WarehousePlace:
             refuse_nested(self.folder)
 
     def claim(self, environment: str, *, mode: int) -> None:
-        """Make the folder the warehouse of the store, or find that it is.
+        """Make the folder the warehouse of the store, or check that it is.
 
-        Raises `StoreMoved` for another folder than the store has, `WrongEnvironment` for a folder
-        of another store, `CorruptData` where the marker is gone.
+        Raises `StoreMoved` if the store has another warehouse, `WrongEnvironment` if the folder
+        belongs to another store, and `CorruptData` if the marker is missing.
         """
         recorded = recorded_warehouse(self.database)
         real = os.path.realpath(self.folder)
@@ -92,7 +93,7 @@ class WarehousePlace:
             )
 
     def check(self, environment: str) -> None:
-        """Raise unless the folder is there and is this store's."""
+        """Raise unless the folder exists and belongs to the store of ``environment``."""
         marked = marked_environment(self.folder)
         if marked is None:
             raise CorruptData(
@@ -107,10 +108,11 @@ class WarehousePlace:
             )
 
     def mark(self, environment: str, *, mode: int) -> None:
-        """Write the marker, if there is none. It is whole when it is there: it gets its name last.
+        """Write the marker if there is none.
 
-        Of two nodes that write it at once, both write the same. Their process ids may be equal: on
-        two machines, or in two containers.
+        The file gets its name last, so a marker that exists is complete. Two nodes that write it at
+        once write the same content. The temporary name is random, because nodes on two machines or
+        in two containers may have the same process id.
         """
         path = self.folder / MARKER
         if path.exists():
@@ -136,7 +138,7 @@ class WarehousePlace:
 
 
 def marked_environment(warehouse: Path) -> str | None:
-    """The environment that the marker in ``warehouse`` names; None without one."""
+    """Return the environment id in the marker of ``warehouse``, or None without a marker."""
     path = warehouse / MARKER
     try:
         return str(json.loads(path.read_bytes())["environment"])
@@ -149,9 +151,9 @@ def marked_environment(warehouse: Path) -> str | None:
 
 
 def refuse_nested(folder: Path) -> None:
-    """Raise `InvalidInput` where ``folder`` lies in that of a store, or in a store's warehouse.
+    """Raise `InvalidInput` if ``folder`` is inside the folder or the warehouse of a store.
 
-    That store would clean and move what it finds there.
+    That store would clean and move the files of the new one.
     """
     for above in Path(os.path.realpath(folder)).parents:
         if (above / place.DATABASE_FILE).exists() or (above / MARKER).exists():
@@ -162,14 +164,17 @@ def refuse_nested(folder: Path) -> None:
 
 
 def recorded_warehouse(database: Database) -> Place | None:
-    """The warehouse of the store in ``database``; None before it has one."""
+    """Return the recorded warehouse of the store in ``database``, or None before it has one."""
     database.ensure_schema(place.PART, place.VERSION, place.METADATA)
     with database.read() as connection:
         return place.read(connection)
 
 
 def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:
-    """The warehouse that the setting names, or without one the recorded one. `InvalidInput`."""
+    """Return the warehouse that the setting names, or the recorded one if the setting is empty.
+
+    Raises `InvalidInput` if there is neither, or if the path is not absolute.
+    """
     recorded = recorded_warehouse(database)
     folder = warehouse or (recorded and recorded.path)
     if not folder:

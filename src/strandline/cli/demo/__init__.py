@@ -1,4 +1,4 @@
-"""``strandline demo``: the main job, end to end, on real input."""
+"""``strandline demo``: run the main job from end to end on real data."""
 
 from __future__ import annotations
 

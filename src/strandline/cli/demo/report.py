@@ -1,4 +1,4 @@
-"""What the demo found and what it prints: every number with the one expected, bars and lines."""
+"""The checks of the demo, each number with the expected one, and its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 
 FLOAT_TOLERANCE = 1e-9
-"""Relative: sums of floats differ in the last bits with the order of addition."""
+"""Relative; the last bits of a sum of floats depend on the order of addition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +33,27 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether both are the same."""
+        """Whether the expected and the actual value are the same."""
         return same(self.expected, self.actual)
 
 
 @dataclass(slots=True)
 class Ledger:
-    """All checks, in the order in which they were made."""
+    """All checks, in the order in which they ran."""
 
     checks: list[Check] = field(default_factory=list)
 
     def compare(self, step: str, what: str, *, expected: object, actual: object) -> None:
-        """Note what was expected of ``what``, and what it is."""
+        """Record the expected and the actual value of ``what``."""
         self.checks.append(Check(step, what, expected, actual))
 
     def failures(self) -> list[Check]:
-        """The checks that do not hold."""
+        """Return the checks that do not hold."""
         return [check for check in self.checks if not check.holds]
 
 
 def same(expected: object, actual: object) -> bool:
-    """Whether two answers are the same: exactly, but for the last bits of floats."""
+    """Whether two answers are equal, except for the last bits of floats."""
     if isinstance(expected, bool) or isinstance(actual, bool):
         return expected is actual
     if isinstance(expected, float) or isinstance(actual, float):
@@ -71,35 +71,35 @@ def same(expected: object, actual: object) -> bool:
 
 
 class Bar:
-    """A count of things done out of a known number."""
+    """A progress bar over a known number of steps."""
 
     def __init__(self, progress: Progress | None, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def step(self) -> None:
-        """One more is done."""
+        """Count one more step as done."""
         if self._progress is not None:
             self._progress.advance(self._task)
 
 
 class Report:
-    """Where the demo writes. Plain text when ``console`` is no terminal."""
+    """The output of the demo. It is plain text if ``console`` is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def heading(self, number: int, text: str) -> None:
-        """A step begins."""
+        """Print the heading of a step."""
         self._console.print(f"\n[bold]{number}. {text}[/bold]")
 
     def say(self, text: str) -> None:
-        """A line of what happened."""
+        """Print a line."""
         self._console.print(f"   {text}", highlight=False)
 
     @contextmanager
     def bar(self, what: str, *, total: int) -> Iterator[Bar]:
-        """A bar for what takes long; a line where there is no terminal to draw it on."""
+        """Show a progress bar, or print a line if there is no terminal."""
         if not self._console.is_terminal:
             self.say(f"{what} …")
             yield Bar(None, TaskID(0))
@@ -114,11 +114,11 @@ class Report:
             yield Bar(progress, progress.add_task(what, total=total))
 
     def table(self, table: Table) -> None:
-        """A table, as wide as the terminal allows."""
+        """Print a table, as wide as the terminal allows."""
         self._console.print(table)
 
     def summary(self, ledger: Ledger, *, seconds: float) -> None:
-        """Each step with its checks, each failure in full."""
+        """Print the number of checks of each step, and each failure in full."""
         table = Table(title="Summary", title_justify="left")
         table.add_column("step")
         table.add_column("checks", justify="right")

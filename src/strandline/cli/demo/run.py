@@ -30,10 +30,10 @@ from strandline.spark.schemas import SETTINGS
 def run(
     folder: Path | None, *, store: str, settings: Settings, client: str, months: int, keep: bool
 ) -> bool:
-    """Run every step; True if every check held. Leaves folder and node behind with ``keep``.
+    """Run all steps, and return True if every check holds. With ``keep``, keep folder and node.
 
-    ``store`` is an address of servers; without it the store lies in the folder. ``settings`` are
-    those of a new store; its warehouse lies in the folder.
+    ``store`` is the address of a store on servers, or empty for a store in the folder. ``settings``
+    are those of the new store. The warehouse of a store on servers is in the folder.
     """
     began = time.monotonic()
     report = Report(new_console())
@@ -78,13 +78,13 @@ def run(
 
 @contextmanager
 def _spark(node: NodeProcess, place: Path) -> Iterator[SparkSession]:
-    """An unmodified session: all it knows of Strandline is where the metastore listens."""
+    """Open an unmodified session, which knows only the address of the metastore."""
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("strandline demo")
         .config("spark.hadoop.hive.metastore.uris", node.thrift_uri)
         .config("spark.sql.warehouse.dir", (place / "spark-warehouse").as_uri())
-        # Each query runs a few times: compiling it well would take longer than it saves.
+        # Each query runs only a few times: optimizing its code takes longer than it saves.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -126,7 +126,7 @@ def _how_to_connect(report: Report, node: NodeProcess, place: Path) -> None:
 
 
 def _with_settings(spark: SparkSession) -> SparkSession:
-    """A session beside the unmodified one, on the same JVM, with what tables rely on."""
+    """Set the options that transactional tables need on ``spark``, and return it."""
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     return spark

@@ -1,7 +1,7 @@
-"""Step 6: the node is killed at the worst moments, and started again each time.
+"""Step 6: kill the node at the worst moments, and start it again each time.
 
-This step speaks HTTP to the served node whatever client the rest of the demo uses: a client in the
-driver's own process dies with its store and has nobody to ask what became of its commit.
+This step uses HTTP to the served node, whatever client the rest of the demo uses. A client in the
+driver's own process would die with its store, and could not ask for the outcome of its commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROBE = "nyc.probe"
 
 
 def run(demo: Demo) -> None:
-    """Kill at each point, restart, and compare what is there with what was acknowledged."""
+    """Kill the node at each point, restart it, and compare the rows with those acknowledged."""
     demo.report.heading(6, "The node is killed with SIGKILL, and nothing acknowledged is lost")
     demo.tables.create(PROBE, "n int, point string")
     expected: list[tuple[int, str]] = []
@@ -68,7 +68,7 @@ def _armed(demo: Demo, fault: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # The work went on only because the node came back, unless the fault was never reached.
+        # If the supervisor does not end in time, the fault was never reached: stop the node.
         supervisor.join(timeout=60)
         if supervisor.is_alive():
             demo.node.stop()
@@ -78,7 +78,7 @@ def _armed(demo: Demo, fault: str) -> Iterator[None]:
 
 
 def _append(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
-    """One transaction; the client settles whatever answer was lost."""
+    """Append in one transaction. If an answer is lost, the client finds out the outcome."""
     del demo, session
     with tables.transaction() as transaction:
         transaction.append(PROBE, _one_row(tables, number))
@@ -86,7 +86,7 @@ def _append(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
 
 
 def _append_again(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
-    """The answer to the staging is lost: the transaction is given up, and made again."""
+    """Append; if that fails because the answer to staging is lost, append again."""
     try:
         return _append(demo, tables, session, number)
     except StrandlineError:
@@ -98,7 +98,7 @@ def _one_row(tables: Tables, number: int) -> Any:  # Any: a Spark DataFrame
 
 
 class _KilledBeforeStage:
-    """A session whose node dies when files were written and before it hears of them."""
+    """A session that kills the node after files are written and before they are staged."""
 
     def __init__(self, session: Session, demo: Demo) -> None:
         self._session = session
@@ -117,7 +117,7 @@ class _KilledBeforeStage:
 def _killed_between_files_and_store(
     demo: Demo, tables: Tables, session: Session, number: int
 ) -> bool:
-    """Nothing was acknowledged, so nothing may be there; the transaction can still be aborted."""
+    """Kill the node before staging. No row may appear, and the transaction can be aborted."""
     dying = _KilledBeforeStage(session, demo)
     restart = threading.Thread(target=demo.node.start_again)
     restart.start()
@@ -135,7 +135,7 @@ def _killed_between_files_and_store(
 
 
 def _add_column(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
-    """DDL whose answer is lost: the history tells whether it happened."""
+    """Execute DDL and lose its answer. The history shows whether it happened."""
     del tables, number
     command = AddColumns(schema="nyc", table="probe", columns=(ColumnDefinition("more", STRING),))
     settled = "answered"

@@ -21,7 +21,7 @@ PLAIN = "2 unmodified Spark"
 
 
 def plain_tables(demo: Demo) -> None:
-    """Create, insert, join, alter, list, view, drop and recreate, as any user would."""
+    """Create, fill, join, alter, list, drop and recreate tables and a view, as any user would."""
     spark, report = demo.plain, demo.report
     report.heading(2, "An unmodified Spark session creates and fills plain tables")
     spark.sql("CREATE SCHEMA nyc COMMENT 'Flights that left New York in 2013'")
@@ -157,11 +157,11 @@ HOLD_MS = 600_000
 
 
 class Changed(Exception):
-    """The reason for which the last transaction aborts itself."""
+    """Raised inside the last transaction to abort it."""
 
 
 def append_months(demo: Demo) -> None:
-    """Append month by month under the eyes of an old reader, new readers and one in between."""
+    """Append month by month, and check reads of an old snapshot, before and after each commit."""
     months = range(1, demo.input.months + 1)
     demo.report.heading(3, "nyc.flights is transactional: one transaction a month")
     demo.tables.create(FLIGHTS, SCHEMAS["flights"], comment="Departures of 2013")
@@ -228,14 +228,14 @@ def _data_files(demo: Demo) -> list[str]:
 
 TWO_TABLES = "4 two tables"
 ANSWERS, ANSWERS_A_MONTH = 20, 4
-"""Before and after the commit; a run of fewer months has fewer."""
+"""Answers to wait for before the commit, and again after it; fewer in a run of few months."""
 WAIT_SECONDS = 240.0
 
 Answer = tuple[int, int]
 
 
 class LoopingReader:
-    """Counts both tables at one snapshot after the other until it is told to stop."""
+    """Counts the rows of both tables, at a new snapshot each time, until it is stopped."""
 
     def __init__(self, demo: Demo) -> None:
         self._demo = demo
@@ -254,7 +254,7 @@ class LoopingReader:
         self._thread.join()
 
     def wait_for(self, count: int) -> None:
-        """Wait until ``count`` more answers were given."""
+        """Wait until the reader has given ``count`` more answers."""
         goal = len(self.answers) + count
         with self._news:
             self._news.wait_for(
@@ -285,7 +285,7 @@ class LoopingReader:
 
 
 def two_tables(demo: Demo) -> None:
-    """Move the cancelled flights from one table to the other, in one step for every reader."""
+    """Move the cancelled flights to another table, in one step for every reader."""
     demo.report.heading(4, "One transaction over two tables, watched by a reader in a loop")
     frame = demo.frame("flights")
     flown, cancelled = frame[frame["dep_time"].notna()], frame[frame["dep_time"].isna()]

@@ -1,4 +1,4 @@
-"""Steps 5 and 7: older versions are read, and the history is trimmed."""
+"""Steps 5 and 7: read older versions, and trim the history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIME_TRAVEL = "5 time travel"
 
 
 def read_older_versions(demo: Demo) -> int:
-    """Add a column to flights, read as of before; returns the version before."""
+    """Add a column to flights, read it as of before, and return the version before."""
     demo.report.heading(5, "DDL makes a version; the version before can still be read")
     session, tables = demo.session, demo.tables
     old = session.table(FLIGHTS)
@@ -56,7 +56,7 @@ def read_older_versions(demo: Demo) -> int:
 
 
 def _rows_of_then(demo: Demo) -> None:
-    """The version at which flights was created is the last one before any flight was in it."""
+    """Check that flights can be read at the version that created it, and is empty there."""
     for info in demo.session.history():
         if any(arguments.get("table") == FLIGHTS for _, arguments in info.actions):
             actual = demo.session.table(FLIGHTS, at=AsOf(version=info.version)).catalog_version
@@ -74,7 +74,7 @@ def _rows_of_then(demo: Demo) -> None:
 
 
 def _plain_time_travel(demo: Demo) -> None:
-    """An unmodified Spark reads a schema as of a version by its name alone, flights too."""
+    """Check that an unmodified Spark reads older versions by a schema name with ``@VERSION``."""
     versions = [
         info.version
         for info in demo.session.history()
@@ -105,7 +105,7 @@ HISTORY = "7 history"
 
 
 def trim_history(demo: Demo, version: int) -> None:
-    """Print who did what when; trim up to ``version``; older reads are refused, others answer."""
+    """Print the history, trim it up to ``version``, and check which reads are refused then."""
     demo.report.heading(7, "The history, version by version; then it is trimmed")
     session = demo.session
     infos = session.history()

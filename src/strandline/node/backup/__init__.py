@@ -1,4 +1,4 @@
-"""Backup of a store into one file while nodes run on it, and its restore."""
+"""Back up a store into one file while nodes run on it, and restore it."""
 
 from strandline.node.backup.manifest import Manifest
 from strandline.node.backup.restoring import restore

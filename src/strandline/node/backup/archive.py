@@ -1,13 +1,13 @@
 """The file of a backup: a tar file whose last member is the manifest.
 
-A file is copied once to the archive, with its size and SHA-256. A tar file cannot give a member
-back: where a file was moved meanwhile, it is copied again under its name, and the last member of a
-name counts; a member that the manifest does not name counts for nothing. The manifest is last, so
-an archive without it was cut off. Its own SHA-256 is in its header.
+The writer copies a file to the archive and records its size and SHA-256 in the manifest. A member
+cannot be removed from a tar file. So if a file is copied again under the same name, the last member
+with that name counts, and readers ignore members that the manifest does not name. The manifest is
+the last member, so an archive without it is incomplete. Its own SHA-256 is in its tar header.
 
-A reader walks over the headers first, reads the manifest, and then each file that it names, where
-it lies. So a member is never written where the manifest does not say, and a name is checked before
-it is a path. Links, devices and other members that no backup has are refused.
+A reader first scans the headers, then reads the manifest, then each file that the manifest names,
+at its offset. So a reader writes only files that the manifest names, and it checks each name before
+it uses the name as a path. Links, devices and other members that no backup has are refused.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _CHUNK = 1 << 20
 _TRIES = 5
 _DIGEST = "STRANDLINE.sha256"
 _LATEST = float(1 << 40)
-"""A time of a file, in seconds, that every file system takes."""
+"""The upper bound of a file's time, in seconds; every file system accepts times below it."""
 _UNREADABLE = (tarfile.TarError, ValueError, OverflowError, RecursionError)
-"""What tarfile raises on a header that it cannot read."""
+"""The errors that tarfile raises for a header that it cannot read."""
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
 def is_plain(file: Path) -> bool:
-    """Whether it is a file, and no link to one."""
+    """Whether ``file`` is a regular file, and not a symbolic link to one."""
     return file.is_file() and not file.is_symlink()
 
 
 class _Hashed:
-    """Exactly ``size`` bytes of a file and their SHA-256; zeros where the file was shortened."""
+    """Reads exactly ``size`` bytes and hashes them. If the file was truncated, pads with zeros."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left = file, size
@@ -63,17 +63,17 @@ class _Hashed:
 
 
 class ArchiveWriter:
-    """Writes an archive, of which ``manifest`` names the files and folders."""
+    """Writes an archive, and adds its files and folders to ``manifest``."""
 
     def __init__(self, file: BinaryIO, manifest: Manifest) -> None:
         self.manifest = manifest
         self._folders = set(manifest.folders)
         self._file = file
         self._tar = tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - `finish` closes it
-        self._tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # tarfile's own, without a stub
+        self._tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # tarfile's, without a stub
 
     def add_folder(self, source: Path, name: str) -> None:
-        """Name a folder, and let those use it who may use ``source``."""
+        """Add a folder, with the permissions of ``source`` and full ones for its owner."""
         if name in self._folders:
             return
         info = tarfile.TarInfo(name)
@@ -85,9 +85,10 @@ class ArchiveWriter:
         self.manifest.folders.append(name)
 
     def add_file(self, source: Path, name: str) -> None:
-        """Copy a file under ``name``, in the place of what was copied so before.
+        """Copy a file to the archive as ``name``, replacing an earlier copy of that name.
 
-        Raises FileNotFoundError, and `Unavailable` where it is shortened each time it is copied.
+        Raises FileNotFoundError, and `Unavailable` if every attempt finds that the file was
+        truncated while it was copied.
         """
         for _ in range(_TRIES):
             with source.open("rb") as file:
@@ -103,9 +104,9 @@ class ArchiveWriter:
         raise Unavailable(f"{source} is shortened again and again; back up when that has ended")
 
     def add_tree(self, source: Path, place: str) -> None:
-        """Copy what lies below ``source`` and is not in the archive yet, to the folder ``place``.
+        """Copy everything below ``source`` to the folder ``place``, except files already there.
 
-        What is no file (symbolic links, pipes) is left out, and so is what goes away meanwhile.
+        Skips symbolic links, pipes and other special files, and files that are removed meanwhile.
         """
         for path, folders, files in os.walk(source):
             folders.sort()
@@ -118,7 +119,7 @@ class ArchiveWriter:
                         self.add_file(file, name)
 
     def remove_folder(self, place: str) -> None:
-        """From now on neither ``place`` nor what lies in it is in the backup."""
+        """Remove the folder ``place`` and everything in it from the manifest."""
         files, inside = self.manifest.files, f"{place}/"
         for name in [name for name in files if name.startswith(inside)]:
             del files[name]
@@ -126,7 +127,7 @@ class ArchiveWriter:
         self.manifest.folders[:] = [n for n in self.manifest.folders if n in self._folders]
 
     def finish(self) -> None:
-        """Write the manifest, and return when all is on disk."""
+        """Write the manifest, and return when the whole archive is on disk."""
         text = json.dumps(asdict(self.manifest), indent=1).encode()
         info = tarfile.TarInfo(MANIFEST)
         info.size = len(text)
@@ -137,8 +138,8 @@ class ArchiveWriter:
         os.fsync(self._file.fileno())
 
     def _add(self, info: tarfile.TarInfo, content: _Readable | None = None) -> None:
-        self._tar.addfile(info, content)  # type: ignore[arg-type]  # it only reads
-        self._tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+        self._tar.addfile(info, content)  # type: ignore[arg-type]  # it only calls `read`
+        self._tar.members.clear()  # type: ignore[attr-defined]  # it would keep all in memory
 
 
 class _Readable(Protocol):
@@ -154,23 +155,24 @@ class _Member:
 
 
 class Backup(ABC):
-    """A backup that is there. ``path`` is how messages name it."""
+    """An existing backup. Messages name it by ``path``."""
 
     path: Path
     manifest: Manifest
 
     @abstractmethod
     def _open(self, name: str) -> tuple[IO[bytes], _Member]:
-        """A file, at its start. Raises FileNotFoundError."""
+        """Open a file of the backup, positioned at its start. Raises FileNotFoundError."""
 
     @abstractmethod
     def folder_mode(self, name: str) -> int:
-        """The permission bits of a folder."""
+        """Return the permission bits of a folder."""
 
     def copy_file(self, name: str, target: Path) -> None:
-        """Copy a file to ``target``, which is not there.
+        """Copy the file ``name`` to ``target``, which must not exist.
 
-        Raises `CorruptData` where it is not there, or is not as it was written.
+        Raises `CorruptData` if the backup lacks the file, or if its size or SHA-256 differs from
+        the manifest.
         """
         size, digest = self.manifest.files[name]
         try:
@@ -181,12 +183,12 @@ class Backup(ABC):
             ) from None
         hashed, left, mode = hashlib.sha256(), member.size, member.mode & 0o777
         with read:
-            if member.size != size:  # it may be as large as the disk
+            if member.size != size:  # checked first: the member may be as large as the disk
                 raise self._differs(name, member.size)
             target.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(target, flags, mode), "wb") as written:
-                os.fchmod(written.fileno(), mode)  # whatever the umask
+                os.fchmod(written.fileno(), mode)  # overrides the umask
                 while left and (chunk := read.read(min(left, _CHUNK))):
                     hashed.update(chunk)
                     left -= len(chunk)
@@ -221,15 +223,15 @@ class _Archive(Backup):
         self.manifest = parsed(text, name=path)
 
     def _walk(self) -> tarfile.TarInfo | None:
-        """Note where each member lies; the last one."""
+        """Record the offset of each member, and return the last one, or None if there is none."""
         last = None
         try:
             with tarfile.open(fileobj=self._file, mode="r:") as tar:
                 while (info := tar.next()) is not None:
-                    tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would keep all in memory
                     if info.type not in _PLAIN or info.issparse() or not is_below(info.name):
                         raise CorruptData(f"{self.path} is damaged: {info.name!r} is no file")
-                    is_sound = info.size >= 0 and abs(info.mtime) < _LATEST  # NaN is not below
+                    is_sound = info.size >= 0 and abs(info.mtime) < _LATEST  # NaN fails this
                     if not is_sound or (last is not None and info.offset <= last.offset):
                         raise CorruptData(f"{self.path} is damaged behind {info.name!r}")
                     mode = stat.S_IMODE(info.mode)
@@ -256,7 +258,7 @@ class _Archive(Backup):
 
 
 class _Unpacked(Backup):
-    """A backup of release 0.2.1, or a tar file that was unpacked: a folder."""
+    """A folder with a backup of release 0.2.1, or with an unpacked tar file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -285,7 +287,7 @@ class _Unpacked(Backup):
 
 @contextmanager
 def open_backup(path: Path) -> Iterator[Backup]:
-    """The backup at ``path``. `NotFound`, `CorruptData`, `IncompatibleFormat`."""
+    """Open the backup at ``path``. Raises `NotFound`, `CorruptData`, `IncompatibleFormat`."""
     if path.is_dir():
         yield _Unpacked(path)
         return

@@ -1,10 +1,10 @@
-"""The rows of a store, from one SQL database to another.
+"""Copying the rows of a store from one SQL database to another.
 
-The tables are those of `PARTS`, the same on every dialect. They are read in the order of their
-primary keys, a few hundred rows at a time, all in one snapshot, so memory stays bounded and no
-writer waits. A backup of a store on a server therefore has what a backup of a folder has: a SQLite
-database. Numbers that the database gives (ids of transactions, holds and locks) go on where they
-were: none is given again.
+The tables are those of `PARTS`, which are the same in every dialect. They are read in the order of
+their primary keys, `_ROWS` rows at a time, all in one snapshot. So memory is bounded, and no writer
+waits. A backup of a store on a server therefore contains a SQLite database, like that of a folder.
+The sequences (ids of transactions, holds and locks) continue where they were, so no id is assigned
+twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SET_SERVER_SEQUENCE = text(
 
 
 def copy_database(store: Database, file: Path) -> None:
-    """Copy the database of a store, as of one moment, to ``file``, which is empty."""
+    """Copy a snapshot of the database of a store to ``file``, which is empty."""
     if isinstance(store, SqliteDatabase):
         try:
             with (
@@ -44,7 +44,7 @@ def copy_database(store: Database, file: Path) -> None:
                 source.backup(copied)  # all pages in one step: one read transaction
         except sqlite3.Error as error:
             refused = sqlite_file.translate(error, file)
-            if isinstance(refused, CorruptData):  # the copy is new
+            if isinstance(refused, CorruptData):  # the copy is new, so the store is damaged
                 refused = sqlite_file.translate(error, store.path)
             raise refused or error from error
         return
@@ -54,9 +54,9 @@ def copy_database(store: Database, file: Path) -> None:
 
 
 def copy_rows(source: Database, target: Database) -> None:
-    """Copy the rows of ``source`` to ``target``, in one transaction of each.
+    """Copy the rows of ``source`` to ``target``, in one transaction on each database.
 
-    Raises `AlreadyExists` where the target has a store, which another process may just have made.
+    Raises `AlreadyExists` if the target has a store, which another process may have just created.
     """
     with source.read() as connection:
         parts = ground.versions_of(connection)
@@ -112,7 +112,10 @@ def _copy_sequences(tables: list[Table], connection: Connection, into: Connectio
 
 
 def _last_number(table: Table, connection: Connection) -> int:
-    """The last id that a server has given for ``table``; 0 for none. Not part of the snapshot."""
+    """Return the last id that the server has assigned for ``table``, or 0 if none was.
+
+    The value is not part of the snapshot.
+    """
     column = next(iter(table.primary_key)).name
     sequence = connection.scalar(_SERVER_SEQUENCE, {"name": table.name, "column": column})
     row = connection.execute(text(f"SELECT last_value, is_called FROM {sequence}")).one()
@@ -120,16 +123,17 @@ def _last_number(table: Table, connection: Connection) -> int:
 
 
 def refuse_used(database: Database) -> None:
-    """Raise `AlreadyExists` unless the database is new, or has no store in its tables.
+    """Raise `AlreadyExists` unless the database is new or its tables hold no store.
 
-    The latter is what a restore leaves that was killed, and a node that was refused then.
+    Tables without a store are what remains after a killed restore, and after a node that was
+    refused then.
     """
     with database.read() as connection:
         _refuse_rows(connection, name=database.name)
 
 
 def _refuse_rows(connection: Connection, *, name: str) -> None:
-    # Before there is a part, `open_engine` refuses the tables of another program.
+    # If the database has no part yet, `open_engine` refuses the tables of other programs.
     parts = ground.versions_of(connection)
     tables = [t for part in parts if part in PARTS for t in PARTS[part][1].sorted_tables]
     rows = [table for table in tables if table.name not in _IN_EMPTY_STORES]

@@ -1,7 +1,7 @@
-"""What a backup says of itself: ``backup.json``, the last of its files.
+"""The manifest of a backup: ``backup.json``, the last of its files.
 
-Format 1, of release 0.2.1, is a folder of files. Format 2 is a tar file, or what ``tar -x`` makes
-of it; it may be of a store on servers, which has a ``warehouse``.
+Format 1, of release 0.2.1, is a folder of files. Format 2 is a tar file, or the folder that
+``tar -x`` extracts from it. Only format 2 can hold a store on servers, which has a ``warehouse``.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from strandline.node.place import DATABASE_FILE
 MANIFEST = "backup.json"
 FORMAT = 2
 _PATHS = ("folders", "missing")
-"""The lists of paths of a manifest."""
+"""The fields of a manifest that are lists of paths."""
 UNFINISHED = ".unfinished"
-"""Behind the name of a file that gets its name when all is on disk."""
+"""The suffix of a file until its content is complete and on disk; then the file is renamed."""
 
 
 @dataclass(slots=True)
 class Manifest:
-    """``files`` are sizes and SHA-256 by path; paths have slashes.
+    """The content of a backup. ``files`` maps each path to its size and SHA-256.
 
-    ``folders`` are all that there were, each after the one that it is in: empty tables have one.
-    ``store`` is the folder of the store, or its address without user and password. ``warehouse`` is
-    the real path of that of a store on servers, else empty. ``mode`` are the permission bits of
-    the store's folder.
+    Paths are separated by slashes. ``folders`` lists all folders, also the empty ones of tables
+    without files; a parent comes before its children. ``store`` is the folder of the store, or its
+    address without user and password. ``warehouse`` is the real path of the warehouse of a store on
+    servers, and empty for a folder. ``mode`` is the permission bits of the store's folder.
     """
 
     format: int
@@ -49,14 +49,15 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all files."""
+        """The total size of all files, in bytes."""
         return sum(size for size, _ in self.files.values())
 
 
 def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
-    """The manifest of the backup ``name``. `CorruptData`, `IncompatibleFormat`.
+    """Return the manifest in ``text``, of the backup ``name``.
 
-    ``mode`` is what holds for format 1, which has none.
+    ``mode`` is used for format 1, which does not have this field. Raises `CorruptData` and
+    `IncompatibleFormat`.
     """
     try:
         stated = parse_json(text)
@@ -83,7 +84,7 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
 
 
 def _refuse_newer(given: object, *, name: Path) -> None:
-    """Raise `IncompatibleFormat` where the manifest ``given`` says that its format is newer."""
+    """Raise `IncompatibleFormat` if the manifest ``given`` names a newer format."""
     number = given.get("format") if isinstance(given, dict) else None
     if isinstance(given, dict) and isinstance(number, int) and number > FORMAT:
         raise IncompatibleFormat(
@@ -93,7 +94,10 @@ def _refuse_newer(given: object, *, name: Path) -> None:
 
 
 def _taken_out(stated: object) -> dict[str, list[str]]:
-    """Lists of paths, taken out of the manifest: of a path not all bytes need be UTF-8."""
+    """Remove the lists of paths from ``stated`` and return them, by field.
+
+    They are taken out before the manifest is decoded, because a path need not be valid UTF-8.
+    """
     taken: dict[str, list[str]] = {}
     if not isinstance(stated, dict):
         return taken
@@ -105,7 +109,7 @@ def _taken_out(stated: object) -> dict[str, list[str]]:
 
 
 def is_below(path: str) -> bool:
-    """Whether a path of a backup lies below the folder that it is restored to."""
+    """Whether the path of a backup's file stays below the folder that it is restored to."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
@@ -115,7 +119,7 @@ def is_below(path: str) -> bool:
 
 
 def refuse_target(target: Path) -> None:
-    """Raise unless ``target`` is a folder that is empty, or not there."""
+    """Raise unless ``target`` is an empty folder or does not exist."""
     if target.exists() and not target.is_dir():
         raise InvalidInput(f"{target} is not a folder; name a folder that is empty or not there")
     if target.is_dir() and any(target.iterdir()):
@@ -123,7 +127,7 @@ def refuse_target(target: Path) -> None:
 
 
 def refuse_inside(first: Path, second: Path) -> None:
-    """Raise `InvalidInput` where one of the two paths lies in the other."""
+    """Raise `InvalidInput` if one of the two paths is inside the other or equal to it."""
     real, real_second = Path(os.path.realpath(first)), Path(os.path.realpath(second))
     if real.is_relative_to(real_second) or real_second.is_relative_to(real):
         raise InvalidInput(f"{first} and {second} lie in one another; name a place elsewhere")

@@ -1,8 +1,9 @@
 """Tables and partitions whose folders are moved while a backup copies them.
 
-A backup names each file by where the copied database says that it lies. A table or partition whose
-folder was moved since (renamed, dropped, brought back) is fetched from where it lies now, and put
-there; again, if it moves again.
+A backup names each file by its place in the copied database. If the folder of a table or partition
+was moved since the copy (by a rename, a drop or an undone drop), the backup copies it from its
+present place to the place in the copied database. It repeats this until nothing has moved
+meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from strandline.transactions.tables import TXN_WRITE_ID
 
 @dataclass(frozen=True, slots=True)
 class _Whereabouts:
-    """Where a table and its partitions lie."""
+    """The place of a table and the moves of its partitions."""
 
     place: Place
     moves: frozenset[PartitionMove]
@@ -42,7 +43,10 @@ def _whereabouts(connection: Connection) -> dict[int, _Whereabouts]:
 def fetch_moved(
     store: Database, files: StoreFiles, copied: Database, archive: ArchiveWriter
 ) -> None:
-    """Put tables whose folders moved meanwhile where the copied database says; find what misses."""
+    """Copy moved tables to their places in the copied database; list missing files.
+
+    The missing files and folders are added to ``missing`` of the manifest.
+    """
     manifest = archive.manifest
     sources: defaultdict[int, dict[str, Path | None]] = defaultdict(dict)
     with copied.read() as connection:
@@ -51,10 +55,10 @@ def fetch_moved(
         while True:
             now, occupied = _read_whereabouts(store, then)
             for place_now in occupied - places_then:
-                # A table that is made there in the restored store would show these files.
+                # Else a table that is created there in the restored store would show these files.
                 if (later := files.name(place_now)) is not None:
                     archive.remove_folder(later)
-            if now == seen:  # nothing was moved while the last ones were fetched
+            if now == seen:  # nothing was moved since the last round
                 break
             for table_id, table_then in then.items():
                 place = files.name(table_then.place)
@@ -64,7 +68,7 @@ def fetch_moved(
                     continue
                 if table_now.place != table_seen.place:
                     if table_then.place != table_now.place and table_then.place in occupied:
-                        archive.remove_folder(place)  # of another table
+                        archive.remove_folder(place)  # it has files of another table
                         sources[table_id].clear()
                     archive.add_tree(files.folders.path(table_now.place), place)
                 moved = _MovedPartitions(
@@ -89,8 +93,8 @@ def fetch_moved(
 def _read_whereabouts(
     store: Database, table_ids: Container[int]
 ) -> tuple[dict[int, _Whereabouts], set[Place]]:
-    """Where these tables lie now, and the places of all tables."""
-    # A folder is moved before the transaction that says so is committed: the lock waits for it.
+    """Return the present whereabouts of the tables ``table_ids``, and the places of all tables."""
+    # A folder is moved before its transaction commits: the write lock waits for that commit.
     with store.write() as connection:
         whereabouts = _whereabouts(connection)
     asked = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
@@ -98,7 +102,7 @@ def _read_whereabouts(
 
 
 def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
-    """The files of a transactional table that its rows name, by their paths in its folder."""
+    """Return the files that committed rows of a table name, as paths relative to its folder."""
     committed = (
         select(STORE_ROW.c.name)
         .join(
@@ -117,8 +121,8 @@ def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
 class _MovedPartitions:
     """The partitions of a table that were moved between the copy of the database and now.
 
-    ``sources`` are the folders that they were fetched from, by the places that they were put at;
-    None for a partition that is nowhere.
+    ``sources`` maps the place of each partition in the backup to the folder that it was copied
+    from, or to None if the partition has no folder any more.
     """
 
     files: StoreFiles
@@ -129,19 +133,19 @@ class _MovedPartitions:
     sources: dict[str, Path | None]
 
     def fetch(self, archive: ArchiveWriter) -> None:
-        """Put them where the copied database says; what else was found there goes."""
+        """Copy the partitions to their places in the copied database, replacing what is there."""
         for move in self.moves_now - self.moves_then:
             aside = self._place_aside(move)
-            if aside is not None:  # it would be in the way when the partition is dropped
+            if aside is not None:  # it would block a drop of the partition in the restored store
                 archive.remove_folder(aside)
-        first_moves: dict[str, PartitionMove] = {}  # by the place that the copied database says
+        first_moves: dict[str, PartitionMove] = {}  # by the place in the copied database
         changed = self.moves_now ^ self.moves_then
         for move in sorted(changed, key=lambda move: move.up_to_row, reverse=True):
             was_aside = self._place_aside(move) if move in self.moves_then else None
             first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
         for place, move in first_moves.items():
             source = self._folder_now(move)
-            # Where it was not moved yet, it is copied from there.
+            # By default, it was copied from its place in the copied database.
             if source == self.sources.get(place, self.files.path(place)):
                 continue
             self.sources[place] = source
@@ -150,7 +154,7 @@ class _MovedPartitions:
                 archive.add_tree(source, place)
 
     def _folder_now(self, move: PartitionMove) -> Path | None:
-        """Where the folder of a partition that was or had been moved so lies; None if nowhere."""
+        """Return the present folder of the partition that ``move`` is about, or None."""
         moves = PartitionMoves(self.moves_now)
         location, last = moves.follow(move.location, move.up_to_row)
         aside = None if last is None else self._place_aside(last)
@@ -160,7 +164,7 @@ class _MovedPartitions:
         return next((path for path in candidates if path.is_dir()), None)
 
     def _place_aside(self, move: PartitionMove) -> str | None:
-        """The name of the folder where a move aside leads; else None."""
+        """Return the name of the target folder if ``move`` is a move aside, else None."""
         if not move.aside or move.target == PURGED:
             return None
         return self.files.name(Place(move.target))

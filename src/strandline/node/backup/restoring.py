@@ -1,13 +1,14 @@
-"""Making a store of a backup, verified before anything says that it is there.
+"""Restoring a store from a backup, verified before the store becomes visible.
 
-Each file is compared with its size and SHA-256 while it is copied. The database gets its name when
-all else is there and on disk, and the catalog in it is opened then. What a killed restore leaves in
-a folder is no store, or a whole one that has not taken its place yet; a node refuses both.
+While each file is copied, its size and SHA-256 are compared with the manifest. The database gets
+its name only when everything else is on disk. Then its catalog is opened. A killed restore leaves a
+folder without a store, or with a complete store that has not taken its new place yet. A node
+refuses both.
 
-The database of a store on servers is made in the same way, in a temporary folder, and takes its
-new place there. Its rows are loaded into the server's database in one transaction, after the
-warehouse is marked with its environment: a killed restore leaves a warehouse without a store, or
-all of it. The blobs of its catalog go below the warehouse.
+The database of a store on servers is restored in the same way, but in a temporary folder, where it
+takes its new place. Then the warehouse is marked with the environment id, and after that one
+transaction loads the rows into the database of the server. So a killed restore leaves a warehouse
+without a store, or the complete store. The blobs of the catalog go below the warehouse.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ from strandline.sql import open_engine
 def restore(
     backup: Path, address: StoreAddress, *, copy: bool, warehouse: str = ""
 ) -> tuple[Manifest, Relocated]:
-    """Make the store in ``backup`` live at ``address``, where nothing is.
+    """Restore the store in ``backup`` to ``address``, where no store may exist.
 
-    ``copy`` says that the store that was backed up lives on; see `relocate`. ``warehouse`` is that
-    of a store on servers, by default the one that it had. Where it fails, nothing is there again.
+    ``copy`` means that the original store stays in use; see `relocate`. ``warehouse`` is the
+    warehouse of a store on servers, by default its old one. If the restore fails, everything that
+    it created is removed, except after `UnknownOutcome`.
 
     Raises `NotFound`, `AlreadyExists`, `CorruptData`, `IncompatibleFormat`, `Conflict`, and
-    `InvalidInput` for a place of another kind than the store had.
+    `InvalidInput` if ``address`` is of another kind than the store had.
     """
     with open_backup(backup.absolute()) as opened:
         manifest = opened.manifest
@@ -85,9 +87,9 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
 
 
 def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) -> None:
-    """Copy all of a backup to ``folder``, the database last, under its name when all is on disk.
+    """Copy the whole backup to ``folder``, the database last. It gets its name when all is on disk.
 
-    What is below the warehouse goes to ``warehouse`` where that is not in the folder.
+    The content of the warehouse goes to ``warehouse`` if that is given.
     """
 
     def path(name: str) -> Path:
@@ -121,7 +123,7 @@ def _restore_servers(
     refuse_nested(folder)
     refuse_inside(folder, backup.path)
     old = Path(manifest.warehouse)
-    # At its old place the warehouse is empty, so the store there is gone.
+    # At the old place, `refuse_target` found the folder empty or missing: the old store is gone.
     is_elsewhere = os.path.realpath(folder) != manifest.warehouse
     if not copy and is_elsewhere and marked_environment(old) == manifest.environment:
         raise Conflict(
@@ -133,7 +135,7 @@ def _restore_servers(
         with TemporaryDirectory(prefix="strandline-restore-") as staging:
             return _load(backup, address, folder, Path(staging), copy=copy)
     except UnknownOutcome:
-        raise  # the store may be there
+        raise  # the store may exist: do not remove its files
     except BaseException:
         _empty(folder)
         raise
@@ -142,7 +144,7 @@ def _restore_servers(
 def _load(
     backup: Backup, address: StoreAddress, warehouse: Path, staging: Path, *, copy: bool
 ) -> Relocated:
-    """Make the store in ``staging``, at its new place, and then load it into the server."""
+    """Restore to ``staging``, give the store its new place, and load its rows into the server."""
     staging.chmod(backup.manifest.mode)
     _copy_files(backup, staging, warehouse=warehouse)
     clock = HybridClock()

@@ -1,8 +1,8 @@
-"""The files of a store, and what they are called in its backup.
+"""The files of a store, and their names in its backup.
 
-A name is a path below the folder of the store. What lies in the warehouse of a store on servers is
-called as in a folder: ``warehouse/…``. The database, the blobs of the catalog, and what a node
-makes anew are not among them.
+A name is a path below the folder of the store. The files in the warehouse of a store on servers get
+the names that they would have in a folder: ``warehouse/…``. The database, the blobs of the catalog,
+and files that a node creates again are not included.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class StoreFiles:
 
     @property
     def root(self) -> Path:
-        """The folder below which the store is."""
+        """The folder of the store, or its warehouse if it is on servers."""
         return self.folders.warehouse if self.folder is None else self.folder
 
     def name(self, place: Place) -> str | None:
-        """The name of the folder of a table or partition; None where it lies elsewhere."""
+        """Return the name of the folder at ``place``, or None if it is outside of the store."""
         if not self.folders.is_inside(place):
             return None
         path = self.folders.path(place)
@@ -49,15 +49,16 @@ class StoreFiles:
         return None
 
     def path(self, name: str) -> Path:
-        """Where a name leads."""
+        """Return the path of the file or folder ``name``."""
         if self.folder is None:
             return self.root / name.removeprefix(_IN_WAREHOUSE)
         return self.folder / name
 
     def walk(self) -> Iterator[tuple[Path, str, list[str]]]:
-        """Every folder, its name, and the names of its files; a parent before what is in it.
+        """Yield the path of every folder, its name, and the names of its files.
 
-        The tables that have no file yet have a folder too. Symbolic links are left out.
+        A parent comes before its children. Empty folders are included, since a table without files
+        has one. Symbolic links are left out.
         """
         for root, prefix in self._roots():
             for path, folders, files in os.walk(root):
@@ -68,7 +69,7 @@ class StoreFiles:
                 yield Path(path), name, sorted(f for f in kept if is_plain(Path(path) / f))
 
     def _roots(self) -> list[tuple[Path, str]]:
-        """What is walked, and the name that it stands for."""
+        """Return the folders to walk, each with its name in the backup."""
         warehouse = Path(os.path.realpath(self.folders.warehouse))
         if self.folder is None:
             return [(warehouse, WAREHOUSE_FOLDER)]

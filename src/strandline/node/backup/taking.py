@@ -1,30 +1,32 @@
 """Taking a backup while nodes run on the store.
 
-A backup is one tar file (`strandline.node.backup.archive`): the database as of one moment, the
-blobs that its catalog names, and the files below the folder of the store, or its warehouse. It gets
-its name when it is whole and on disk. Until then it is called ``NAME.unfinished``, under a lock: a
-killed backup leaves that file, which the next one of that name writes anew.
+A backup is one tar file (`strandline.node.backup.archive`) with a snapshot of the database, the
+blobs that its catalog names, and the files below the folder of the store or its warehouse. The file
+gets its name when it is complete and on disk. Until then it is named ``NAME.unfinished`` and
+locked. A killed backup leaves that file, and the next backup of that name overwrites it.
 
-The order makes it consistent. A hold keeps the history first. Then the database is copied, inside
-one read transaction. Then the blobs of the catalog are copied, which a sweep may remove once the
-database of the store no longer names them: where one that the copy names is missing, both are
-copied again. The copied catalog has its blobs beside it, wherever they are in the store.
+The order of the steps makes the backup consistent. First, a hold keeps the history. Then the
+database is copied in one read transaction. Then the blobs of the catalog are copied. A sweep may
+remove a blob once the database of the store no longer names it; so if a blob that the copy names is
+missing, both are copied again. In the backup, the blobs are beside the database, wherever they are
+in the store.
 
-A catalog in etcd has no snapshot in common with its rows. Its history is copied behind them, to the
-copied database, and proved. So it has each version that the rows know of. Those that it has beyond
-are projected by the first node, as after a crash between the two stores.
+A catalog in etcd and its rows have no common snapshot. So the history of the catalog is copied to
+the copied database after the rows, and proved. It then has every version that the rows know. The
+first node projects the versions beyond those, as after a crash between the two stores.
 
-Then the files are copied: a file of a transactional table is on disk before the database names it
-and stays afterwards, so each file that the copied database names is found, or was moved meanwhile
-(`strandline.node.backup.moved_tables`). At the end each file that the copied database names is
-looked for; what is missing was missing in the store, or deleted meanwhile, and is reported.
+Then the files are copied. A file of a transactional table is on disk before the database names it,
+and stays there, so every file that the copied database names is found or was moved meanwhile
+(`strandline.node.backup.moved_tables`). At the end, the backup checks that it has every file that
+the copied database names. A missing file was missing in the store or was deleted meanwhile; it is
+reported.
 
-The files of *plain* tables are Spark's: they are copied as they are found, not as of one moment.
+Spark writes the files of *plain* tables: they are copied as they are found, not as of one moment.
 Files outside of the folder or warehouse (external tables) are not copied. Symbolic links are not
-followed, the warehouse aside, which may be one.
+followed, except for the warehouse itself, which may be a link.
 
-Rejected: stopping the writers (a copy takes hours), and copying files first (a file that is added
-between would be named and not there).
+Rejected: stopping the writers (a copy takes hours), and copying files first (the database would
+name files that were added in between and are not in the backup).
 """
 
 from __future__ import annotations
@@ -60,13 +62,13 @@ from strandline.transactions.tables import HOLD
 
 HOLD_MS = 3_600_000
 FILES_A_RENEWAL = 1_000
-"""After so many files the hold is renewed; a file that takes an hour to copy outlives it."""
+"""Files between two renewals of the hold. If one takes over an hour to copy, the hold expires."""
 
 
 def back_up(node: Node, target: Path, *, user: str) -> Manifest:
-    """Write a backup of the store of ``node`` to ``target``, a file that is not there.
+    """Write a backup of the store of ``node`` to ``target``, a file that does not exist.
 
-    Raises `AlreadyExists`, `InvalidInput`, and OSError where the disk does not do it.
+    Raises `AlreadyExists`, `InvalidInput`, and OSError if writing fails.
     """
     target = target.absolute()
     files = StoreFiles(node.folders, node.address.folder)
@@ -80,7 +82,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
         try:
             archive = ArchiveWriter(written, _copy_catalog(node, work))
             with closing(open_sqlite(work / DATABASE_FILE)) as copied:
-                with copied.write() as connection:  # it would never be released there
+                with copied.write() as connection:  # nobody would release it there
                     connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
                 for _ in _adding(files, archive):
                     session.renew_hold(hold.hold_id, ttl_ms=HOLD_MS)
@@ -94,7 +96,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
 
 
 def _adding(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
-    """Copy all files; yields now and then."""
+    """Copy all files. Yield after every `FILES_A_RENEWAL` files, to renew the hold."""
     copied = 0
     for path, folder, names in files.walk():
         inside = "" if folder == "." else f"{folder}/"
@@ -115,7 +117,7 @@ def _refuse_file(target: Path) -> None:
 
 @contextmanager
 def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
-    """A file that no other backup writes; it becomes ``target`` at the end."""
+    """Open a file that no other backup writes, and rename it to ``target`` at the end."""
     path = target.with_name(f"{target.name}{UNFINISHED}")
     if not target.parent.is_dir():
         raise InvalidInput(f"there is no folder {target.parent}; make it, or name another file")
@@ -130,13 +132,13 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
                 f"{path} is there, and is no file that only this user has made; remove it, or name"
                 " another file"
             )
-        # Another backup may have finished since, and its file be what was opened here.
+        # Another backup may have finished since: then the opened file is its archive.
         if not _locks(written) or not os.path.samestat(os.fstat(written.fileno()), path.stat()):
             raise AlreadyExists(
                 f"another backup to {target} is running; wait for it, or name another file"
             )
         try:
-            os.fchmod(written.fileno(), mode)  # whatever the umask, and whoever was killed
+            os.fchmod(written.fileno(), mode)  # overrides umask and an earlier backup's mode
             os.ftruncate(written.fileno(), 0)
             yield written
             _refuse_file(target)
@@ -157,16 +159,17 @@ def _locks(file: BinaryIO) -> bool:
 
 @contextmanager
 def _temporary_folder(*, mode: int) -> Iterator[Path]:
-    """Where the database is copied to. Not beside the archive: that may be a network's folder."""
+    """Make a local folder for the copied database. The archive may be on a network file system."""
     with TemporaryDirectory(prefix="strandline-backup-") as work:
         os.chmod(work, mode)
         yield Path(work)
 
 
 def _copy_catalog(node: Node, work: Path) -> Manifest:
-    """Copy the database and the blobs of its catalog, so that each blob that it names is there.
+    """Copy the database and the blobs of its catalog; return the manifest to fill.
 
-    A blob that is missing twice is missing in the store; it is reported.
+    Repeat until all blobs that the copy names are copied. A blob that is missing twice is missing
+    in the store; the manifest reports it.
     """
     missing: frozenset[str] = frozenset()
     while True:
@@ -197,7 +200,7 @@ def _copy_catalog(node: Node, work: Path) -> Manifest:
                 warehouse="" if node.address.folder else os.path.realpath(node.folders.warehouse),
                 mode=stat.S_IMODE((node.address.folder or node.folders.warehouse).stat().st_mode),
             )
-        # Swept between the two steps; the database of now names others.
+        # A sweep removed blobs between the two steps. The present database names others.
         for left in work.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
