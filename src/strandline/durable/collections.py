@@ -77,7 +77,7 @@ class Collection:
         return self.scope is not None and (self.named is None or self.named(stored))
 
     def runs_back(self, old: AnyStored | None, new: AnyStored | None) -> str | None:
-        """What is wrong if ``new`` replaces ``old`` and the ``grows`` field decreases, or None."""
+        """What is wrong if ``new`` replaces ``old`` and lowers the ``grows`` field, or None."""
         if self.grows is None or old is None:
             return None
         before = getattr(old.value, self.grows)
