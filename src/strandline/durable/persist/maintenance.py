@@ -44,10 +44,7 @@ EVERY = 128
 """Diffs between two rollups."""
 SWEPT_EVERY = 16 * EVERY
 MOST_DIFFS = 32 * EVERY
-"""With more diffs since the last rollup, an append first calls `tidy`.
-
-So appends are refused if blobs cannot be written.
-"""
+"""If more diffs have no rollup, because no blob can be written, appends are refused."""
 MERGED_AT_ONCE = 8
 
 log = logging.getLogger(__name__)
@@ -61,7 +58,7 @@ class Maintenance:
         self._every = every
 
     def before_append(self) -> None:
-        """Raise `Unavailable` if the log would grow without bound, because `tidy` fails."""
+        """Raise `Unavailable` if too many diffs have no rollup and none can be written."""
         if _diffs(self._shard.known) > MOST_DIFFS:
             self.tidy()
 
