@@ -46,7 +46,7 @@ class ChangeFeed:
             return self._generation
 
     def look(self, start: str, end: str, after: int) -> int | None:
-        """The store's revision; None if the range changed after ``after``, or may have changed."""
+        """The store's revision, or None if the range changed after ``after`` or may have."""
         first, last = self._keys.change(after + 1), self._keys.changes_end
         while True:
             page = self._gateway.range(first, last, limit=256)
