@@ -197,7 +197,7 @@ def _at_time(data: bytes) -> Callable[[Timestamp], bytes]:
     return lambda time: head(time) + rest
 
 
-# -- and back --------------------------------------------------------------------------------------
+# -- from rows to updates --------------------------------------------------------------------------
 
 
 def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:

@@ -186,7 +186,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def last_rows(self, statements: int, *, behind: int = 0) -> list[list[Row]]:
-        """The rows of the last statements in `kept_cursor`, without the ``behind`` last ones."""
+        """The rows of the ``statements`` in `kept_cursor` before the final ``behind`` ones."""
         cursor = self.kept_cursor
         assert cursor is not None  # set by `connect`
         rows: deque[list[Row]] = deque(maxlen=statements + behind)
