@@ -99,7 +99,10 @@ class Companion(Protocol):
         """
 
     def committed(self) -> None:
-        """Called after what `write` wrote was committed. Not called if the outcome is unknown."""
+        """Called after what `write` wrote was committed.
+
+        Not called if the append got no answer, even if the log finds it committed later.
+        """
 
 
 class UpdateLog(ABC):

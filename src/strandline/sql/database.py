@@ -3,7 +3,7 @@
 These rules hold in every dialect:
 
 * A *read* is a snapshot. It sees everything that any process had committed when it began, and waits
-  for no other transaction. It must not write.
+  for no other transaction. Writing in it is refused.
 * A *write* holds the database's one write lock from its begin to its end. So what it reads cannot
   change before it writes, and writes have one order. The threads of a process queue for their turn
   in order of arrival; the thread whose turn it is then waits for other processes. Both waits end
