@@ -13,7 +13,6 @@ These rules hold in every dialect:
   is derived again if it is lost.
 * A write that raised has not happened, unless the error is `UnknownOutcome`. Then the next read of
   the same object settles it, because that read starts after the write has ended, either way.
-
 * A *mark* is a number that moves with each commit of any process. A read that begins after a mark
   was taken sees every commit that the mark counts. So while the mark stays the same, nothing new is
   known. `Database.mark_is_proof` says whether this is a proof: for a file, an unmoved mark proves

@@ -4,10 +4,10 @@
   statement without a transaction, in one round trip.
 * The *write lock* is the lock on the clock row. It is taken in the round trip that begins the
   transaction, with the rest of the caller's time as ``lock_timeout``. The fence is read in the same
-  round trip, under the lock. Statements of a write see what committed before them (``READ
-  COMMITTED``), and under the lock nothing else commits. A process requests the lock on one
-  connection at a time: its threads queue in `Turns`, in order of arrival, so a database needs few
-  connections.
+  round trip, under the lock. The isolation is ``READ COMMITTED``: each statement of a write sees
+  what committed before it, and under the lock nothing else commits. A process requests the lock on
+  one connection at a time: its threads queue in `Turns`, in order of arrival, so a database needs
+  few connections.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
   other machines saw it, so it must not produce times that others keep (see `Database`).
 * The first statements of a write are sent in the round trip that takes the lock. They are prepared
@@ -237,7 +237,7 @@ class PostgresDatabase(Database):
         """A connection on which ``text`` has begun a transaction; see `_first`."""
         pooled, _ = self._first(text, seconds=seconds, is_given_up=is_given_up)
         connection = Connection(self._engine, pooled)
-        connection.begin()  # callers rely on SQLAlchemy's transaction state
+        connection.begin()  # a projection knows its turn by this transaction
         return connection
 
     def _first(
