@@ -1,9 +1,9 @@
-"""A log whose appends nobody else sees: to try what would become durable.
+"""A log whose appends nobody else sees, to try what would become durable.
 
-`BufferedLog` shows another log as it was at the moment of the first look, and keeps what is
-appended in memory. So a catalog is opened, filled, edited or migrated by the code that does it in
-earnest, and nothing of it reaches the store (`OpenableState.check_open`). Where the log below is
-trimmed beyond that moment, a look raises `NotFresh`: begin again.
+`BufferedLog` shows another log as it was when the `BufferedLog` was created, and keeps appended
+updates in memory. So the regular code opens, fills, edits or migrates a catalog, and nothing of it
+reaches the store (`OpenableState.check_open`). If the log below is trimmed beyond that moment,
+reading raises `NotFresh`, and the caller starts again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandline.fencing import FenceToken
 
 
 class BufferedLog(UpdateLog):
-    """See the module. Not for several threads."""
+    """See the module. Not safe for use by several threads."""
 
     def __init__(self, log: UpdateLog) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class BufferedLog(UpdateLog):
     def _last_time(self) -> Timestamp:
         try:
             return self._log.updates(self._base - 1, self._base)[0].time
-        except VersionNotFound:  # it is the version of the snapshot
+        except VersionNotFound:  # the last version is that of the snapshot
             return self._log.first_snapshot().time
 
     @property
@@ -74,7 +74,7 @@ class BufferedLog(UpdateLog):
         new_token: FenceToken | None = None,
         companion: Companion | None = None,
     ) -> tuple[Update, ...]:
-        """See `UpdateLog.append`. Times follow that of the last update by one."""
+        """See `UpdateLog.append`. The time is the last update's time plus one."""
         if companion is not None or times is not None:
             raise UnsupportedOperation("a log that keeps its appends in memory is nobody's copy")
         if token != self._token:
@@ -107,7 +107,7 @@ class BufferedLog(UpdateLog):
         return before + tuple(self._appended[max(start - self._base, 0) : end - self._base])
 
     def listen(self, after: Frontier, *, timeout: float) -> bool:
-        """Without waiting: only the caller could append."""
+        """Does not wait, because only the caller could append."""
         return self.frontier() != after
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:

@@ -1,14 +1,14 @@
-"""Snapshots that are larger than one value of a store should be.
+"""Snapshots that are larger than a single value of a store should be.
 
-A large snapshot's record is cut into chunks under ``catalog.chunk.{random}.{n}``. These are written
-first, one invoke each, and mean nothing until the compaction puts a `ChunkedSnapshot` that names
-them in the place of an update. The same invoke removes all other chunks: those of the snapshot
-before, and what a crash left behind.
+The record of a large snapshot is split into chunks under ``catalog.chunk.{random}.{n}``. The chunks
+are written first, one invoke each. They have no meaning until the compaction stores a
+`ChunkedSnapshot` that names them, in place of an update. The same invoke removes all other chunks:
+those of the previous snapshot, and those that a crash left behind.
 
-What must stay true: a compaction whose chunks were removed while it was still writing them must not
-succeed. Its first chunk is a condition of its last invoke; it is written once, and removed only
-together with all others. A reader that finds a chunk missing has lost to a newer compaction, and
-begins again from the newer snapshot.
+What must stay true: a compaction whose chunks were removed while it was writing them must fail. Its
+first chunk is a condition of its last invoke. That chunk is written once, and is removed only
+together with all the others. A reader that finds a chunk missing was overtaken by a newer
+compaction, and starts again from the newer snapshot.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from strandline.wire.registry import decode, encode, open_record, register
 
 CHUNK = "catalog.chunk."
 CHUNK_BYTES = 16 << 20
-"""A snapshot whose record is larger than this is cut."""
+"""A snapshot with a larger record is split."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedSnapshot:
-    """Where the record of a snapshot lies: ``count`` chunks under ``name``, ``size`` bytes."""
+    """Where the record of a snapshot is: ``count`` chunks under ``name``, ``size`` bytes in all."""
 
     name: str
     count: int
@@ -56,7 +56,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A snapshot ready to be put: the value, what must hold then, and what is to be removed."""
+    """What a compaction stores: the value, the conditions of the invoke, and the removals."""
 
     value: bytes
     conditions: tuple[Condition, ...]
@@ -71,7 +71,7 @@ def chunk_key(name: str, number: int) -> str:
 def prepare(
     store: Metastorage, snapshot: Snapshot, *, fence: ValueIs, chunk_bytes: int = CHUNK_BYTES
 ) -> Prepared:
-    """Write the chunks of ``snapshot``, if it needs any. Raises `Fenced`."""
+    """Write the chunks of ``snapshot`` if it needs any. Raises `Fenced`."""
     data = encode(snapshot)
     everything = DeleteRange(CHUNK, prefix_end(CHUNK))
     if len(data) <= chunk_bytes:
@@ -89,7 +89,7 @@ def prepare(
 
 
 def read(store: Metastorage, value: bytes) -> Snapshot | None:
-    """The snapshot behind the value of its key; None where its chunks are gone.
+    """The snapshot that the value of its key contains or names, or None if a chunk is missing.
 
     Raises `CorruptData`.
     """

@@ -1,14 +1,14 @@
 """The registry of the kinds of objects that a log holds.
 
-A kind is registered once (`register_collection`); the state, the transaction, snapshots and dumps
-are driven by what it says. The kinds that keep the log's own books are registered here. All others
-are the catalog's, and are declared there with everything else that is known of them
-(`strandline.catalog.kinds`): importing `strandline.catalog` registers them.
+A kind is registered once (`register_collection`). The state, the transaction, snapshots and dumps
+all follow its declaration. The kinds of the log's own bookkeeping are registered here. All others
+belong to the catalog, which declares them together with everything else about them
+(`strandline.catalog.kinds`); importing `strandline.catalog` registers them.
 
-``scope`` names the namespace in which the name of an object is unique below its parent (tables,
-views, system views and indexes share one). ``migratable`` is False where the shape can never
-change, because every release must be able to read it before it knows anything else. Append-only
-kinds have no key and no memory: they are written with an update and scanned by version.
+``scope`` is the namespace in which an object's name is unique below its parent (tables, views,
+system views and indexes share one). ``migratable`` is False for kinds whose shape can never change,
+because every release must be able to read them before it knows anything else. Append-only kinds
+have no key and are not kept in memory: they are written with an update and scanned by version.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ KEY_BYTES = 8
 class Collection:
     """One kind of object.
 
-    Objects with an id are keyed by it (8 bytes, big-endian, so that byte order is id order), all
-    others by their name in UTF-8. ``group`` is the field, an id that stands right behind the name,
-    by which objects of this kind are looked up together. ``named`` says whether an object occupies
-    its name; None is always. ``grows`` is a number in objects of this kind that never gets smaller,
-    and such an object never goes: ids would be given twice.
+    An object with an id has it as its key (8 bytes, big-endian, so that byte order is id order);
+    all others have their name in UTF-8. ``group`` is the field by which objects of this kind are
+    looked up together. It is an id, and it is encoded directly after the name. ``named`` says
+    whether an object occupies its name; if ``named`` is None, every object does. ``grows`` is a
+    numeric field that never decreases. Such an object is never deleted either; else ids would be
+    allocated twice.
     """
 
     kind: str
-    of: type[Any]  # the descriptor's class
+    of: type[Any]  # the class of the descriptors
     has_id: bool = True
     scope: str | None = None
     migratable: bool = True
@@ -63,7 +64,7 @@ class Collection:
         return Stored(data, self.of, has_id=self.has_id, has_group=self.group is not None)
 
     def stored_value(self, value: object, *, record: bytes | None = None) -> AnyStored:
-        """The stored form of a descriptor of this kind, which ``record`` was decoded to, if any."""
+        """The stored form of a descriptor, which was decoded from ``record`` if that is given."""
         has_group = self.group is not None
         return Stored.of_value(value, has_id=self.has_id, has_group=has_group, record=record)
 
@@ -72,11 +73,11 @@ class Collection:
         return id_key(stored.id) if self.has_id else stored.name.encode()
 
     def occupies(self, stored: AnyStored) -> bool:
-        """Whether the name of ``stored`` stands for it in the namespace of this kind."""
+        """Whether ``stored`` occupies its name in the namespace of this kind."""
         return self.scope is not None and (self.named is None or self.named(stored))
 
     def runs_back(self, old: AnyStored | None, new: AnyStored | None) -> str | None:
-        """What is wrong with ``new`` in the place of ``old``, where a number must grow."""
+        """What is wrong if ``new`` replaces ``old`` and lowers the ``grows`` field, or None."""
         if self.grows is None or old is None:
             return None
         before = getattr(old.value, self.grows)
@@ -89,10 +90,10 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class AppendOnly:
-    """One kind of object that is only ever added; it is in no snapshot and in no memory.
+    """One kind of object that is only ever added. It is in no snapshot and not kept in memory.
 
-    Trimming the history leaves it alone. What is ``lasting`` stays for good; all else goes when it
-    is older than its retention (`UpdateLog.prune`).
+    Compaction does not remove it. Objects of a ``lasting`` kind are kept for ever. Others are
+    removed when they are older than their retention (`UpdateLog.prune`).
     """
 
     kind: str
@@ -113,7 +114,7 @@ _BY_CLASS: dict[type[Any], Collection] = {}
 
 
 def register_collection(added: Collection) -> Collection:
-    """Register a kind. `ValueError` where its name, or its class, belongs to another."""
+    """Register a kind. Raises `ValueError` if another kind has its name or its class."""
     if COLLECTIONS.get(added.kind, added) != added or _BY_CLASS.get(added.of, added) != added:
         raise ValueError(f"the kind {added.kind} or its class {added.of.__name__} is registered")
     COLLECTIONS[added.kind] = _BY_CLASS[added.of] = added
@@ -121,12 +122,12 @@ def register_collection(added: Collection) -> Collection:
 
 
 def forget_collection(removed: Collection) -> None:
-    """Take back `register_collection`, as a test does behind it."""
+    """Undo `register_collection`, for tests."""
     del COLLECTIONS[removed.kind], _BY_CLASS[removed.of]
 
 
 def collection(kind: str) -> Collection:
-    """The collection of ``kind``. Raises `IncompatibleFormat` for one that only others know."""
+    """The collection of ``kind``. Raises `IncompatibleFormat` if this release does not know it."""
     try:
         return COLLECTIONS[kind]
     except KeyError:

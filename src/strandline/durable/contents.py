@@ -1,18 +1,18 @@
 """`Contents`: all objects of the catalog at one version, as an immutable value.
 
-The maps are persistent (hash array mapped tries): a new version shares all that did not change
-with the one before, so a thousand versions cost about the sum of their differences. Beside the
-objects two indexes are maintained, never rebuilt: the names in each namespace, and the objects of a
-group (the indexes of a table). So n changes cost O(n log m) in a catalog of m objects, in one step
-or in many.
+The maps are persistent (hash array mapped tries). A new version shares everything that did not
+change with the version before it, so a thousand versions cost about the sum of their differences.
+Two indexes are maintained with the objects and never rebuilt: the names in each namespace, and the
+objects of each group (such as the indexes of a table). So n changes cost O(n log m) in a catalog of
+m objects, in one step or in many.
 
-An object knows when it was last changed (`Stored.updated`, the log's time of the update that wrote
-it). That time is no part of its bytes: the log knows it only when it has ordered the update, which
-is after the bytes were written.
+An object has the time of its last change (`Stored.updated`, the log's time of the update that wrote
+it). The time is not in its bytes: the log assigns it when it orders the update, after the bytes
+were written.
 
-What must stay true: a change is applied only over exactly the bytes that it says it replaces, and
-no name is used twice in one namespace, without regard to case. Either would mean that the log and
-this memory disagree, which is corruption, not a condition to repair.
+What must stay true: a change is applied only if the object has exactly the bytes that the change
+says it replaces, and no name occurs twice in a namespace, ignoring case. A violation means that the
+log and the contents in memory disagree. That is corruption and is not repaired.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from strandline.work import keeping_garbage
 
 
 class Reference(NamedTuple):
-    """Which object a name stands for."""
+    """The object that a name refers to."""
 
     kind: str
     key: bytes
 
 
 class Namespace(NamedTuple):
-    """Where a name is unique: a scope (see `Collection.scope`) below a parent's id."""
+    """Where a name is unique: a scope (see `Collection.scope`) below the id of a parent."""
 
     scope: str
     parent: int
@@ -55,7 +55,7 @@ class Group(NamedTuple):
 
 
 def name_of(kind: Collection, stored: AnyStored | None) -> tuple[Namespace, str] | None:
-    """Where ``stored`` has its name, and the name, normalized; None where it takes none."""
+    """The namespace and the normalized name of ``stored``, or None if it occupies no name."""
     if kind.scope is None or stored is None or not kind.occupies(stored):
         return None
     return Namespace(kind.scope, stored.parent), normalize(stored.name)
@@ -71,7 +71,7 @@ _NO_NAMES: Names = Map()
 
 
 def _of_kind(kinds: Kinds, kind: str) -> Objects:
-    """The objects of ``kind``; `CorruptData` where it is no kind."""
+    """The objects of ``kind``. Raises `IncompatibleFormat` if the kind is not registered."""
     objects = kinds.get(kind)
     if objects is None:
         collection(kind)
@@ -80,7 +80,7 @@ def _of_kind(kinds: Kinds, kind: str) -> Objects:
 
 
 class Contents:
-    """All objects at one version. Never changed; `apply` gives the next."""
+    """All objects at one version. Immutable; `apply` returns the next version."""
 
     __slots__ = ("_groups", "_kinds", "_names")
 
@@ -95,27 +95,27 @@ class Contents:
         self._groups = groups
 
     def get(self, kind: str, key: bytes) -> AnyStored | None:
-        """The object of ``kind`` at ``key``."""
+        """The object of ``kind`` at ``key``, or None."""
         return _of_kind(self._kinds, kind).get(key)
 
     def objects(self, kind: str) -> Iterator[AnyStored]:
-        """Every object of ``kind``, in no order."""
+        """Every object of ``kind``, in no particular order."""
         return iter(_of_kind(self._kinds, kind).values())
 
     def all_of(self, kind: str) -> Objects:
-        """Every object of ``kind`` by its key; the same value as long as none of them changes."""
+        """Every object of ``kind`` by its key. The same map as long as none of them changes."""
         return _of_kind(self._kinds, kind)
 
     def count(self, kind: str) -> int:
-        """How many objects of ``kind`` there are."""
+        """The number of objects of ``kind``."""
         return len(_of_kind(self._kinds, kind))
 
     def find(self, namespace: Namespace, name: str) -> Reference | None:
-        """What ``name`` stands for in ``namespace``, without regard to case."""
+        """The object that ``name`` refers to in ``namespace``, ignoring case, or None."""
         return self._names.get(namespace, _NO_NAMES).get(normalize(name))
 
     def names(self, namespace: Namespace) -> Names:
-        """Every name in ``namespace``, normalized, with what it stands for."""
+        """Every normalized name in ``namespace``, with the object that it refers to."""
         return self._names.get(namespace, _NO_NAMES)
 
     def group(self, kind: str, group_id: int) -> Keys:
@@ -123,13 +123,13 @@ class Contents:
         return self._groups.get(Group(kind, group_id), ())
 
     def shares(self, kinds: Iterable[str], other: Contents) -> bool:
-        """Whether no object of ``kinds`` was changed between these contents and ``other``."""
+        """Whether no object of ``kinds`` differs between these contents and ``other``."""
         return all(self._kinds.get(kind) is other._kinds.get(kind) for kind in kinds)
 
     def toward(self, changes: Iterable[Change], later: Contents) -> Contents:
-        """These contents after ``changes``, which led from here to ``later``, with its objects.
+        """These contents after ``changes``, which led from here to ``later``.
 
-        What ``later`` holds is not read from its bytes again.
+        An object that ``later`` still has in that form is reused, not decoded again.
         """
         draft = _Draft(self._kinds, self._names, self._groups)
         for change in changes:
@@ -142,9 +142,9 @@ class Contents:
         return draft.finish()
 
     def apply(self, changes: Iterable[Change], *, at: Timestamp = NEVER_UPDATED) -> Contents:
-        """These contents after ``changes``, in their order, made at the log's time ``at``.
+        """These contents after ``changes``, in their order, with the log's time ``at``.
 
-        Raises `CorruptData` where a change does not fit what is here.
+        Raises `CorruptData` if a change does not fit these contents.
         """
         draft = _Draft(self._kinds, self._names, self._groups)
         for change in changes:
@@ -168,13 +168,13 @@ class Contents:
     def replaced(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
     ) -> Contents:
-        """These contents with ``new`` in the place of ``old``, which is what stands at ``key``."""
+        """These contents with ``new`` at ``key`` in place of ``old``, the present object."""
         draft = _Draft(self._kinds, self._names, self._groups)
         draft.put(kind, key, old, new)
         return draft.finish()
 
     def written_by(self, changes: Iterable[Change]) -> list[AnyStored]:
-        """What ``changes``, which led to these contents, have written and is still there."""
+        """The objects that ``changes``, which led to these contents, wrote and that still exist."""
         of_kind: dict[str, Objects] = {}
         written = []
         for change in changes:
@@ -191,9 +191,10 @@ class Contents:
     def differing(
         self, newer: Contents
     ) -> Iterator[tuple[str, bytes, AnyStored | None, AnyStored | None]]:
-        """What is not the same bytes here and in ``newer``: kind, key, and the object in each.
+        """The objects whose bytes differ between these contents and ``newer``.
 
-        Kinds that both share cost nothing, other objects a comparison; nothing is decoded.
+        Yields kind, key, and the object in each. A kind that is the same map in both costs nothing,
+        other objects one comparison each. No object is decoded.
         """
         for kind in COLLECTIONS:
             old, new = _of_kind(self._kinds, kind), _of_kind(newer._kinds, kind)
@@ -211,13 +212,13 @@ class Contents:
                 )
 
     def dump(self) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
-        """The bytes of every object by kind, kinds and keys in order."""
+        """The bytes of every object by kind; kinds and keys are sorted."""
         return tuple(
             (kind, tuple(stored.data for stored in objects)) for kind, objects in self._in_order()
         )
 
     def times(self) -> tuple[tuple[Timestamp, ...], ...]:
-        """When each object of `dump` was last changed, in the same order."""
+        """The time of the last change of each object of `dump`, in the same order."""
         return tuple(tuple(stored.updated for stored in objects) for _, objects in self._in_order())
 
     def _in_order(self) -> Iterator[tuple[str, list[AnyStored]]]:
@@ -233,11 +234,11 @@ class Contents:
             and self.times() == other.times()
         )
 
-    __hash__ = None  # type: ignore[assignment]  # equality is deep; contents are no dict keys
+    __hash__ = None  # type: ignore[assignment]  # equality is deep, so contents cannot be dict keys
 
 
 class _Draft:
-    """Contents on their way to the next: maps that are copied where they are first touched."""
+    """The next contents under construction. Each map is copied when it is first changed."""
 
     __slots__ = ("_groups", "_kinds", "_names", "_new_groups", "_new_names", "_new_objects")
 
@@ -271,7 +272,7 @@ class _Draft:
     def put(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
     ) -> None:
-        """Put ``new`` where ``old`` stands, in the objects and in both indexes."""
+        """Put ``new`` in the place of ``old``, in the objects and in both indexes."""
         objects = self.objects(kind.kind)
         if new is not None:
             objects[key] = new
@@ -323,17 +324,17 @@ class _Draft:
 
 
 def stamp(written: Iterable[AnyStored], at: Timestamp) -> None:
-    """Give what a transaction has written its time.
+    """Set the time of the objects that a transaction has written.
 
-    Only for objects that the caller has made and no other thread has seen: this is the one place
-    where an object in memory is written to. Readers of the present wait for it.
+    Only for objects that the caller made and no other thread has seen. This is the only place that
+    changes an object in memory. Readers of the latest version wait for it.
     """
     for stored in written:
         stored.updated = at
 
 
 def share_parts(old: AnyStored, new: AnyStored) -> None:
-    """Let ``new``, in the place of ``old``, hold the same name and id and not equal ones."""
+    """Let ``new`` use the id and name objects of ``old`` if they are equal, to save memory."""
     new.id = old.id
     if new.name == old.name:
         new.name = old.name
@@ -349,13 +350,13 @@ def restore(
     *,
     at: Timestamp = NEVER_UPDATED,
 ) -> Contents:
-    """The contents that `Contents.dump` and `Contents.times` gave.
+    """The contents whose `Contents.dump` and `Contents.times` are ``kinds`` and ``times``.
 
-    Where there are no ``times`` every object was last changed ``at``.
+    If ``times`` is empty, ``at`` is the time of the last change of every object.
     """
     draft = _Draft(Map(), Map(), Map())
     of_kinds = list(times)
-    with keeping_garbage:  # looks for it take twice as long as all the rest
+    with keeping_garbage:  # garbage collection would take twice as long as the rest
         for number, (name, records) in enumerate(kinds):
             when = of_kinds[number] if of_kinds else repeat(at, len(records))
             _restore_kind(draft, collection(name), records, when)
@@ -365,7 +366,7 @@ def restore(
 def _restore_kind(
     draft: _Draft, kind: Collection, records: tuple[bytes, ...], times: Iterable[Timestamp]
 ) -> None:
-    """All objects of one kind into an empty draft: what `_Draft.put` does, without the looks."""
+    """Add all objects of one kind to an empty draft, without the lookups of `_Draft.put`."""
     objects = draft.objects(kind.kind)
     parent, names = -1, _NO_NAMES.mutate()
     for data, at in zip(records, times, strict=True):

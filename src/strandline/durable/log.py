@@ -1,23 +1,24 @@
-"""The update log: the one thing that a durable catalog needs from below.
+"""The update log: the only interface that a durable catalog needs from its storage.
 
-A log is a row of updates, one a version, from 1 on; version 0 is the empty catalog. ``upper`` is
-the version that the next update will have. ``since`` is the lowest version that can still be read:
-at 0 all updates are there; above it, the log has a snapshot in the place of the update that made
-``since`` and of all before it. ``since`` moves by `UpdateLog.compact` alone, never by an append.
+A log is a sequence of updates, one for each version, starting at 1; version 0 is the empty catalog.
+``upper`` is the version that the next update will get. ``since`` is the lowest version that can
+still be read. While it is 0, the log has all updates. Above 0, the log has a snapshot of version
+``since`` in place of the update that made it and of all earlier updates. Only `UpdateLog.compact`
+moves ``since``; an append never does.
 
-Both are read together, as a `Frontier`. A reader that asked for one after the other could find a
-``since`` above its ``upper``, and would pay two round trips to a remote log for each look.
+The two are read together, as a `Frontier`. A reader that read one after the other could see a
+``since`` above its ``upper``, and would need two round trips to a remote log for each read.
 
-Every append names the fence token of its writer, and is refused with `Fenced` when the log's token
-is another one; so a writer that was replaced can make nothing durable, however late it comes.
+Every append names the fence token of its writer. The log refuses it with `Fenced` if its own token
+differs. So a writer that was replaced can make nothing durable, however late its append arrives.
 
-A version has one time, and it stands inside the update. The log that orders an update first gives
-the time. A second log, a copy or a restore of it is given the times, and keeps them.
+A version has one time, which is part of the update. The log that first orders an update assigns the
+time. A second log, a copy or a restored one, is given the times and keeps them.
 
-A log compacts itself from its own contents. What a node has in memory is never written as a
-snapshot, so a mistake in memory cannot become durable. It costs a recovery of the catalog, at a
-compaction alone. *Rejected*: a snapshot handed in (a log that consolidates rows of changes has no
-use for it, and would have to compare it with what it has).
+A log compacts itself from its own contents. It never writes what a node has in memory as a
+snapshot, so a mistake in memory cannot become durable. The cost is that each compaction recovers
+the catalog from the log. *Rejected*: the caller passes a snapshot (a log that consolidates rows of
+changes has no use for it, and would have to compare it with its own rows).
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from strandline.fencing import FenceToken
 from strandline.sql import Query
 
 READ_AT_ONCE = 1000
-"""Updates that one call of `UpdateLog.updates` is asked for."""
+"""The number of updates that callers request with one call of `UpdateLog.updates`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How far the log reaches: versions ``since`` to ``upper`` − 1 can be read.
+    """The readable range of the log: versions ``since`` to ``upper`` − 1.
 
-    ``pruned`` has the append-only kinds of which objects are gone, by name, and the version up to
-    which they are.
+    ``pruned`` lists the append-only kinds that were pruned: the name of the kind, and the version
+    up to which its objects were removed.
     """
 
     since: int
@@ -60,13 +61,16 @@ class Frontier:
     pruned: tuple[tuple[str, int], ...] = ()
 
     def pruned_up_to(self, kind: str) -> int:
-        """The version up to which the objects of an append-only kind are gone; 0 if none are."""
+        """The version up to which the objects of an append-only kind were removed, or 0."""
         return dict(self.pruned).get(kind, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A linearizable look at the log: its frontier, and a time that no later update is given."""
+    """The result of a linearizable read of the log.
+
+    ``time`` is before the time of every later update.
+    """
 
     frontier: Frontier
     time: Timestamp
@@ -82,48 +86,54 @@ class Scanned:
 
 
 class Companion(Protocol):
-    """What else the SQL transaction of an append writes, in the database that the log is in."""
+    """Writes rows in the SQL transaction of an append, in the log's own database."""
 
     @property
     def asks(self) -> tuple[Query, ...]:
         """The statements that `write` begins with, in their order."""
 
-    def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: of the log's sort
-        """Write what belongs to ``updates``, which have their times. By raising it undoes all."""
+    def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: depends on the log
+        """Write the rows that belong to ``updates``, which have their times.
+
+        If it raises, the append is rolled back.
+        """
 
     def committed(self) -> None:
-        """What `write` has written is committed. Not called where the outcome is unknown."""
+        """Called after what `write` wrote was committed.
+
+        Not called if the append got no answer, even if the log finds it committed later.
+        """
 
 
 class UpdateLog(ABC):
-    """See the module. Safe to use from several threads; several processes may share a log."""
+    """See the module. Safe for use by several threads; several processes may share a log."""
 
     @property
     def environment(self) -> str | None:
-        """The environment id that a new catalog in this log has; None where any will do."""
+        """The environment id that a new catalog in this log must have, or None for any id."""
         return None
 
     @property
     @abstractmethod
     def max_updates(self) -> int:
-        """How many updates, each with an audit event, one append may have."""
+        """The maximum number of updates in one append, where each has an audit event."""
 
     @abstractmethod
     def frontier(self) -> Frontier:
-        """Linearizable; cheap while nothing was appended."""
+        """The frontier. Linearizable; cheap while nothing was appended."""
 
     @property
     @abstractmethod
     def frontier_is_cheap(self) -> bool:
-        """Whether `frontier` takes microseconds while nothing was appended, not a round trip."""
+        """Whether `frontier` takes microseconds, not a round trip, while nothing was appended."""
 
     @abstractmethod
     def check(self) -> Checked:
-        """Linearizable, and ordered after every append in flight."""
+        """The frontier and a time. Linearizable, and ordered after every append in flight."""
 
     @abstractmethod
     def token(self) -> FenceToken | None:
-        """The token that appends have to name; None while the log is empty."""
+        """The token that appends must name, or None while the log is empty."""
 
     @abstractmethod
     def append(
@@ -136,34 +146,38 @@ class UpdateLog(ABC):
         new_token: FenceToken | None = None,
         companion: Companion | None = None,
     ) -> tuple[Update, ...]:
-        """Append ``updates``, of consecutive versions from ``expected_upper`` on, all or none.
+        """Append all of ``updates`` or none, with consecutive versions from ``expected_upper`` on.
 
-        ``new_token`` becomes the log's token in the same step. ``companion`` writes in it too; that
-        needs a log in a SQL database (`UnsupportedOperation`). Without ``times`` the log gives all
-        of ``updates`` one time. ``times`` are those that another log gave, one for each update:
-        `InvalidInput` if they go back, or lie below the time of the version before, or ahead of
-        this log's own time (`check`). Returns the updates with their time. Raises `OutOfSync` when
-        the upper is another one, `Fenced` when the token is, `Unavailable` when nothing was
-        appended, `UnknownOutcome` when it was sent and cannot be settled now. After these two the
-        same updates may be appended again: whichever try lands, they are in the log once.
+        ``new_token`` becomes the log's token in the same step. ``companion`` writes in the same
+        step too; this needs a log in a SQL database, other logs raise `UnsupportedOperation`.
+        Without ``times`` the log gives all of ``updates`` one time. ``times`` are the times that
+        another log gave, one for each update.
+
+        Returns the updates with their times. After `Unavailable` or `UnknownOutcome` the caller may
+        append the same updates again: whichever attempt succeeds, they are in the log once.
+
+        Raises `OutOfSync` if the log's upper differs, `Fenced` if its token differs, `InvalidInput`
+        if ``times`` decrease, start before the time of the preceding version, or are after this
+        log's own time (`check`). Raises `Unavailable` if nothing was appended, and `UnknownOutcome`
+        if the append was sent and its outcome cannot be determined now.
         """
 
     @abstractmethod
     def time_of(self, update: Update) -> Timestamp | None:
-        """The time that the log gave to ``update``; None unless it stands at its version.
+        """The time of ``update``, or None if the log does not have it at its version.
 
-        Reads no more of the log's record than its id.
+        Decodes only the id of the record in the log.
         """
 
     @abstractmethod
     def first_snapshot(self) -> Snapshot:
-        """The snapshot at ``since``; that of version 0 is empty."""
+        """The snapshot at ``since``. The snapshot of version 0 is empty."""
 
     def snapshot(self, as_of: int | None = None) -> Snapshot:
-        """Every object at version ``as_of``; without it, at ``since``.
+        """The snapshot of version ``as_of``, or of ``since`` if it is None.
 
-        Costs the size of the catalog and of the updates since ``since``. Raises `VersionNotFound`
-        for a version below ``since`` or above the last.
+        The cost is proportional to the size of the catalog and of the updates since ``since``.
+        Raises `VersionNotFound` for a version below ``since`` or above the last one.
         """
         snapshot = self.first_snapshot()
         if as_of is None or as_of == snapshot.version:
@@ -182,53 +196,54 @@ class UpdateLog(ABC):
 
     @abstractmethod
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
-        """The updates of versions from ``start`` to ``end`` − 1, all of them.
+        """All updates of versions ``start`` to ``end`` − 1.
 
-        Raises `VersionNotFound` for versions at or below ``since`` or above the last,
-        `CorruptData` for a hole.
+        Raises `VersionNotFound` for versions at or below ``since`` or above the last one, and
+        `CorruptData` if a version between is missing.
         """
 
     @abstractmethod
     def listen(self, after: Frontier, *, timeout: float) -> bool:
-        """Wait until the frontier is no longer ``after``; False after ``timeout`` seconds."""
+        """Wait until the frontier is not ``after``. Returns False after ``timeout`` seconds."""
 
     @abstractmethod
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        """The objects of an append-only kind from versions ``start`` to ``end`` − 1, in order.
+        """The objects of an append-only kind in versions ``start`` to ``end`` − 1, in order.
 
-        Trimming the history takes none of them away; those that are pruned are gone.
+        Compaction does not remove them. Pruned objects are not returned.
         """
 
     @abstractmethod
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         """Remove the objects of an append-only kind from all versions up to ``up_to``.
 
-        False, and nothing changed, where that was done before. Raises `Fenced`, `VersionNotFound`
-        for a version that is not in the log, and `ValueError` for a kind that is lasting.
+        Returns False, and changes nothing, if they were pruned that far before. Raises `Fenced`,
+        `VersionNotFound` if the version is not in the log, and `ValueError` if the kind is lasting.
         """
 
     @abstractmethod
     def compact(self, up_to: int, token: FenceToken) -> bool:
-        """Let go of all versions below ``up_to``, to which ``since`` moves.
+        """Move ``since`` to ``up_to`` and remove the history of all versions below it.
 
-        Objects of append-only kinds stay. False, and nothing changed, when ``since`` is there or
-        above it already. Raises `Fenced`, and `VersionNotFound` for a version that is not in the
-        log.
+        Objects of append-only kinds are kept. Returns False, and changes nothing, if ``since`` is
+        at or above ``up_to`` already. Raises `Fenced`, and `VersionNotFound` if the version is not
+        in the log.
         """
 
     def copy_blobs(self, folder: Path) -> frozenset[str]:
-        """Copy the blobs that the log's last state names to ``folder``.
+        """Copy to ``folder`` the blobs that the log's last state refers to.
 
-        Returns the keys of those that are missing.
+        Returns the keys of the blobs that are missing.
         """
         return frozenset()
 
     def _settle(
         self, updates: Sequence[Update], times: Sequence[Timestamp] | None, error: Exception
     ) -> tuple[Update, ...]:
-        """The append got no answer: whose id stands at its last version decides.
+        """Settle an append that got no answer: the id of the update at its last version decides.
 
-        Of a copy, another process may have appended the first of these versions alone.
+        The last version is compared because, in a copy, another process may have appended only the
+        first of these versions.
         """
         try:
             upper = self.frontier().upper
@@ -242,7 +257,7 @@ class UpdateLog(ABC):
             return at_times(updates, times, time)
         if upper <= updates[0].version:
             if isinstance(error, Unavailable):
-                raise error  # it is not there, and the caller's deadline decides what to do next
+                raise error  # not appended; the caller's deadline decides about a retry
             raise UnknownOutcome(
                 f"version {updates[0].version} was sent to the log, not answered ({error}) and is "
                 "not there yet; read the catalog before doing it again"
@@ -255,7 +270,7 @@ class UpdateLog(ABC):
         updates: Sequence[Update],
         times: Sequence[Timestamp] | None,
     ) -> tuple[Update, ...]:
-        """The append was refused: why, unless an earlier try of it is what stands in its way."""
+        """Raise why the append was refused, or return its updates if an earlier try succeeded."""
         time = self.time_of(updates[-1])
         if time is not None:
             return at_times(updates, times, time)
@@ -270,7 +285,7 @@ class UpdateLog(ABC):
 
 
 class Replaced(Fenced):
-    """A newer deploy generation holds the catalog: this process has nothing to do here any more."""
+    """A newer deploy generation holds the catalog, so this process must stop using it."""
 
 
 MOVED = (
@@ -280,26 +295,29 @@ MOVED = (
 
 
 def refuse_sealed(token: FenceToken | None) -> None:
-    """Raise `Replaced` where ``token`` is that of a log whose catalog was moved to another one."""
+    """Raise `Replaced` if ``token`` is that of a log whose catalog was moved to another log."""
     if token is not None and token.is_sealed:
         raise Replaced(MOVED)
 
 
 def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:
-    """`ValueError` unless ``updates`` are some, of the versions from ``expected_upper`` on."""
+    """Raise `ValueError` unless ``updates`` have consecutive versions from ``expected_upper`` on.
+
+    An empty ``updates`` is an error too.
+    """
     versions = [update.version for update in updates]
     if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
         raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
 
 
 def refuse_lasting(kind: str) -> None:
-    """`ValueError` unless ``kind`` is append-only, and one whose objects do not stay for good."""
+    """Raise `ValueError` unless ``kind`` is an append-only kind that is not lasting."""
     if kind in LASTING or kind not in APPEND_ONLY:
         raise ValueError(f"objects of {kind} are not removed by their age")
 
 
 def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> None:
-    """Raise `Fenced` where the log's token is not that of the caller."""
+    """Raise `Fenced` if the log's token is not the caller's."""
     if current != token:
         shown = "gone" if current is None else current.beside(token)
         raise Fenced(
@@ -309,7 +327,7 @@ def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> 
 
 
 def refuse_absent(version: int, frontier: Frontier) -> None:
-    """Raise `VersionNotFound` for a version to trim to that is not in the log yet."""
+    """Raise `VersionNotFound` if the log does not have the version that it is to be trimmed to."""
     if version >= frontier.upper:
         raise VersionNotFound(
             f"version {version} is not in the log, which goes from version {frontier.since} to "
@@ -326,7 +344,7 @@ def check_times(
 ) -> None:
     """Raise `InvalidInput` for times that no log could have given to ``updates``.
 
-    ``earliest`` is the time of the version before, ``latest`` the log's own.
+    ``earliest`` is the time of the preceding version, ``latest`` the log's own time.
     """
     for update, time in zip(updates, times, strict=True):
         if not earliest <= time <= latest:
@@ -341,12 +359,12 @@ def check_times(
 def at_times(
     updates: Sequence[Update], times: Sequence[Timestamp] | None, time: Timestamp
 ) -> tuple[Update, ...]:
-    """The updates with the ``times`` that they were appended with; without these, at ``time``."""
+    """The updates with the ``times`` that they were appended with, or all with ``time`` if None."""
     if times is None:
         return tuple(update.at(time) for update in updates)
     return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
 
 
 def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:
-    """The snapshot of ``contents``, those of ``version``, which the log made at ``time``."""
+    """The snapshot of version ``version``, which has these contents and was made at ``time``."""
     return Snapshot(version, time, contents.dump(), contents.times())

@@ -1,16 +1,17 @@
-"""A log as the copy of another one: bringing it level, and proving that both say the same.
+"""A log as the copy of another one: bringing it up to date, and proving that both are equal.
 
-The **original** decides, the **copy** follows: it gets the original's own updates with their times,
-and is compacted and pruned as far as the original. Nothing is in the copy that was not in the
-original before. So whoever comes may make it level, several at once too: two that append the same
-updates append them once, by their ids. What a crash leaves is a copy that is behind.
+The **original** decides, the **copy** follows. The copy gets the original's own updates with their
+times, and is compacted and pruned as far as the original. The copy never has anything that the
+original did not have before. So any process may bring it up to date, and several may do so at the
+same time: if two append the same updates, the ids ensure that the copy gets them once. A crash
+leaves a copy that is behind.
 
-Where the original begins with a snapshot above all that the copy has, the copy gets updates that
-lead to the snapshot, and is compacted to it. They are made up: what is append-only stands in the
-version that it is of, each object is written by an update with the time at which it last changed,
-and the versions between are empty. So every log takes a history that was trimmed by what it can do
-anyway. *Rejected*: an operation of every log that begins with a snapshot (each would need a way to
-store it that nothing else takes, and what a crash leaves in the midst of it).
+If the original starts with a snapshot above everything in the copy, the copy gets made-up updates
+that lead to the snapshot, and is then compacted to it. Append-only objects keep their versions.
+Each object is written by an update with the time of its last change. The other versions are empty.
+So every log can take over a trimmed history with the operations that it has anyway. *Rejected*: an
+operation of every log to start with a snapshot (each log would need storage code that nothing else
+uses, and would have to handle a crash in the middle of it).
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from strandline.wire.registry import decode
 COPIED_AT_ONCE = 200
 _SHOWN = 1200
 _MADE_UP = "configure"
-"""The verb, a silent one, of made up entries."""
+"""The verb of made-up entries. It is silent."""
 
 
 class LogCopy:
-    """See the module. ``names`` are those of the two logs in messages; both use one clock.
+    """See the module. ``names`` are the names of the two logs in messages; both logs use one clock.
 
-    The copy gets the original's fence token with its updates; or ``token``, which no writer holds,
-    so that nobody can write to the copy by itself.
+    The copy gets the original's fence token with its updates. If ``token`` is given, which no
+    writer holds, the copy gets that one, so that no writer can write to the copy directly.
     """
 
     def __init__(
@@ -62,14 +63,15 @@ class LogCopy:
         self._token = token
 
     def level(self, *, upper: int | None = None) -> tuple[Frontier, bool]:
-        """Bring the copy to the frontier of the original; that, and whether it is there.
+        """Bring the copy to the frontier of the original. Returns that, and whether it succeeded.
 
-        With ``upper`` that upper is enough: an original that grows faster is not followed. The copy
-        is not level where the copy was opened for reading. Raises `CorruptData` where it has more
-        than the original, and `Replaced` where it has taken the original's place.
+        With ``upper``, the copy need only reach that upper, so that a fast-growing original is not
+        followed for ever. It does not succeed if the copy was opened for reading. Raises
+        `CorruptData` if the copy has more than the original, and `Replaced` if the catalog was
+        moved away from the original.
         """
         while True:
-            # The copy is looked at before the original: it never has more then.
+            # The copy is read before the original, so it cannot have more than the original.
             copied = self._copy.frontier()
             frontier = self._original.frontier()
             if copied == frontier:
@@ -89,16 +91,16 @@ class LogCopy:
                     for kind, up_to in frontier.pruned:
                         self._copy.prune(kind, up_to, self._token_of_copy())
             except (OutOfSync, Fenced, VersionNotFound) as refused:
-                # Another process was first, or trimmed what was to be read. Where nothing moved,
-                # it is the copy that refuses what it should take: no caller of the original is
-                # fenced or out of sync by that.
+                # Another process was first, or trimmed the versions to be read. If no frontier
+                # moved, the copy refuses what it should accept. That is damage: no caller of the
+                # original is fenced or out of sync because of it.
                 if (self._copy.frontier(), self._original.frontier()) == (copied, frontier):
                     raise self.differ("what may be appended next", frontier, refused) from refused
             except UnsupportedOperation:
                 return frontier, False  # it was opened for reading
 
     def _append_next(self, start: int, frontier: Frontier) -> None:
-        """Append to the copy what the original has from version ``start`` on, or a part of it."""
+        """Append to the copy the original's updates from version ``start`` on, or some of them."""
         at_once = min(COPIED_AT_ONCE, self._copy.max_updates)
         if start <= frontier.since:
             snapshot = self._original.first_snapshot()
@@ -115,9 +117,9 @@ class LogCopy:
             raise self.differ(f"versions {start} to {end - 1}", updates, "not what it was given")
 
     def _append(self, updates: Sequence[Update]) -> None:
-        # The token is read behind the updates, so it is that of the last of them or a later one.
+        # The token is read after the updates, so it is the token of the last one or a later one.
         token = self._token or self._original.token()
-        self._original.check()  # moves the clock behind the times of all that it has
+        self._original.check()  # moves the clock past the times of all its updates
         self._copy.append(
             updates[0].version,
             self._copy.token(),
@@ -127,7 +129,7 @@ class LogCopy:
         )
 
     def _refuse_doubles(self, updates: Sequence[Update]) -> None:
-        """An update has one id and one version; one that came twice has two versions."""
+        """Raise `CorruptData` if an update occurs twice: two versions with one id."""
         before = updates[0].version - 1
         known = {}
         if before > self._copy.frontier().since:
@@ -148,7 +150,7 @@ class LogCopy:
             )
         return token
 
-    # -- what a snapshot stands for
+    # -- the made-up updates that lead to a snapshot
 
     def _made_up(self, start: int, snapshot: Snapshot) -> Iterator[Update]:
         """Updates from version ``start`` on that lead from the copy's contents to ``snapshot``."""
@@ -187,9 +189,9 @@ class LogCopy:
         appended: Mapping[int, Timestamp],
         needed: Sequence[Timestamp],
     ) -> list[Timestamp]:
-        """A time for each version from ``start`` to that of ``snapshot``; all ``needed`` are there.
+        """A time for each version from ``start`` to that of ``snapshot``, including all ``needed``.
 
-        They never go back. A version that has something ``appended`` has the time of that.
+        They never decrease. A version with ``appended`` objects has the time of those.
         """
         known = {**appended, snapshot.version: snapshot.time}
         missing = [time for time in reversed(needed) if time not in known.values()]
@@ -209,10 +211,11 @@ class LogCopy:
     # -- the proof
 
     def prove(self, frontier: Frontier, *, above: int = 0) -> None:
-        """Return if both say the same of all versions above ``above`` and below the upper.
+        """Return if both logs have the same versions above ``above`` and below the upper.
 
-        With 0 for ``above``, of the snapshot and of all append-only objects too. Raises
-        `CorruptData` with both answers, and `VersionNotFound` where a log was trimmed meanwhile.
+        If ``above`` is 0, the snapshot and all append-only objects are compared too. Raises
+        `CorruptData` with both answers, and `VersionNotFound` if a log was trimmed during the
+        comparison.
         """
         logs = self._original, self._copy
         if not above:
@@ -229,11 +232,12 @@ class LogCopy:
                 pass
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        """What `UpdateLog.scan` gives of both, where that is the same.
+        """The result of `UpdateLog.scan`, compared between the two logs.
 
-        Objects that the original has pruned meanwhile are passed over. Raises `CorruptData`.
+        Objects that the original pruned during the scan are skipped. Raises `CorruptData` if the
+        logs differ.
         """
-        given = 0  # of version ``start``
+        given = 0  # number of objects of version ``start`` that were yielded
         pruned = 0
         while True:
             scans = (log.scan(kind, start, end) for log in (self._original, self._copy))
@@ -251,7 +255,7 @@ class LogCopy:
                 start, given = pruned + 1, 0
 
     def differ(self, what: str, first: object, second: object) -> CorruptData:
-        """The error that shows what each log has of ``what``."""
+        """The error that shows what each log has for ``what``."""
         original, copy = self._names
         return CorruptData(
             f"the two logs of the catalog differ in {what}: {original} has {_shown(first, second)};"
@@ -261,7 +265,7 @@ class LogCopy:
 
 
 def _objects_of(snapshot: Snapshot) -> list[tuple[object, ...]]:
-    """Version and time of a snapshot, then its objects, in an order and with their times."""
+    """Version and time of a snapshot, then its objects with their times, in a fixed order."""
     contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
     objects: list[tuple[object, ...]] = [(snapshot.version, snapshot.time)]
     for (kind, records), times in zip(contents.dump(), contents.times(), strict=True):
@@ -270,7 +274,7 @@ def _objects_of(snapshot: Snapshot) -> list[tuple[object, ...]]:
 
 
 def _appended(log: UpdateLog, start: int, end: int) -> dict[int, list[tuple[str, Scanned]]]:
-    """What the versions from ``start`` to ``end`` − 1 have of append-only kinds, by version."""
+    """The append-only objects of versions ``start`` to ``end`` − 1, by version."""
     appended: dict[int, list[tuple[str, Scanned]]] = {}
     for kind in APPEND_ONLY:
         for scanned in log.scan(kind, start, end):
@@ -285,9 +289,10 @@ def _objects(appended: Iterable[tuple[str, Scanned]]) -> tuple[Appended, ...]:
 def _changes_by_time(
     before: Contents, after: Contents
 ) -> tuple[list[Change], dict[Timestamp, list[Change]]]:
-    """What leads from ``before`` to ``after``: what goes first, then changes by their times.
+    """The changes that lead from ``before`` to ``after``: removals first, then changes by time.
 
-    An object whose name could be another's meanwhile goes first, and comes back at its time.
+    An object whose name another object could have in between is removed first and put back at its
+    time.
     """
     cleared: list[Change] = []
     changes: dict[Timestamp, list[Change]] = {}
@@ -307,7 +312,7 @@ def _changes_by_time(
 
 
 def _shown(value: object, other: object) -> str:
-    """``value`` for a message; of two sequences, the first element in which they differ."""
+    """``value`` for a message; for two sequences, the first element in which they differ."""
     if isinstance(value, Sequence) and isinstance(other, Sequence) and not isinstance(value, str):
         pairs = enumerate(zip_longest(value, other, fillvalue="nothing"))
         place, pair = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))

@@ -2,28 +2,28 @@
 
 ====================================  ==========================================================
 ``catalog.version``                   the last version, 20 decimal digits
-``catalog.update.{version}``          that update's record, or a snapshot's at ``since``
+``catalog.update.{version}``          the record of that update, or of the snapshot at ``since``
 ``catalog.snapshot.version``          ``since``; absent while it is 0
 ``catalog.fence``                     the record of the fence token
-``catalog.append.{kind}.{version}.{n}``  the n-th object of an append-only kind of that version
-``catalog.pruned.{kind}``             the version up to which those are gone; absent while it is 0
+``catalog.append.{kind}.{version}.{n}``  the n-th object of an append-only kind in that version
+``catalog.pruned.{kind}``             the version up to which the kind is pruned; absent while 0
 ``catalog.chunk.{random}.{n}``        a part of a large snapshot (`strandline.durable.chunks`)
 ====================================  ==========================================================
 
-Versions in keys have 20 digits, so that a range of keys is in the order of versions. An append is
-one ``invoke`` on two conditions: ``catalog.version`` is the version before, and ``catalog.fence``
+Versions in keys have 20 digits, so a range of keys is in the order of versions. An append is one
+``invoke`` with two conditions: ``catalog.version`` is the preceding version, and ``catalog.fence``
 is the writer's token. The time of an update is the store's time of that invoke, or the time that
-it was appended with; it stands inside the update and its audit event. What a release before 0.2.1
-wrote has it in the metadata of its key alone. No time inside is later than the one beside it. A
-snapshot's record carries the time of its version.
+the caller of the append passed. It is part of the bytes of the update and of its audit event.
+Releases before 0.2.1 stored the time only in the metadata of the key. The time in a record is never
+later than the time of its key. The record of a snapshot contains the time of its version.
 
-The condition on the fence compares bytes, and the same token had other bytes in an older release.
-So it names those that were read.
+The condition on the fence compares bytes, and an older release encoded the same token differently.
+The condition therefore uses the bytes that were read from the store.
 
-An append without an answer is settled by reading whose id stands at its version. Where nothing
-stands there, a store that said `Unavailable` has not done it and never will; one that said
-`UnknownOutcome` may still do it. The *same* updates, with their ids, may then be appended again:
-whichever try lands, the version is theirs, and lands once.
+If an append gets no answer, the log reads the update at its version and compares the id. If the
+version is absent, it depends on the error: after `Unavailable` the store has not done the append
+and never will; after `UnknownOutcome` it may still do it. The caller may then append the *same*
+updates, with their ids, again: whichever attempt succeeds, the updates are in the log once.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _digits(version: int) -> bytes:
 
 
 def _version_in(pair: KeyValue | None) -> int:
-    """The version that stands at a key; 0 where there is none. Raises `CorruptData`."""
+    """The version stored at a key, or 0 if the key does not exist. Raises `CorruptData`."""
     if pair is None:
         return 0
     if len(pair.value) != _VERSION_DIGITS or not pair.value.isdigit():
@@ -114,7 +114,7 @@ def _version_in(pair: KeyValue | None) -> int:
 
 
 def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
-    """The put of a record. Its ``time`` goes inside, or the store's if it is None."""
+    """The put of a record that contains ``time``, or the time of the invoke if it is None."""
     timed = timed_head(data)
     if timed is None:
         return Put(key, data)
@@ -123,9 +123,10 @@ def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
 
 
 def time_of(pair: KeyValue) -> Timestamp:
-    """The time of the version whose record stands at a key. Raises `CorruptData`.
+    """The time of the version whose record is stored at a key.
 
-    It may have been appended with a time of the past, never with one of the future.
+    The record may contain an earlier time than the key (the log was given the time). Raises
+    `CorruptData` if it contains a later one.
     """
     inside = time_in(pair.value)
     if inside is None:
@@ -154,9 +155,10 @@ def _beside(
 def upper_within(
     get: Callable[[C, str], KeyValue | None], version_key: str = VERSION
 ) -> Callable[[C], int]:
-    """Reads the log's upper inside a transaction that the caller opened on the log's own database.
+    """Return a function that reads the log's upper in a transaction of the caller.
 
-    ``get`` is `Metastorage.get` inside such a transaction.
+    The caller opens the transaction on the log's own database. ``get`` is `Metastorage.get` inside
+    such a transaction.
     """
     return lambda connection: _version_in(get(connection, version_key)) + 1
 
@@ -174,23 +176,23 @@ class MetastorageLog(UpdateLog):
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._seen: tuple[int, Frontier] | None = None
-        self._fence: tuple[FenceToken, bytes] | None = None  # as it was last read
+        self._fence: tuple[FenceToken, bytes] | None = None  # the token and its bytes, as last read
 
     @property
     def max_updates(self) -> int:
-        # The version and the fence, then for each update itself and its audit event.
+        # One operation each for the version and the fence, two for each update and its audit event.
         return max(1, (self._store.max_operations - 2) // 2)
 
     def frontier(self) -> Frontier:
         return self._frontier_at(self._store.revision())
 
     def _frontier_at(self, revision: int) -> Frontier:
-        """The frontier, no older than the store's ``revision``, which was just read."""
+        """The frontier at the store's ``revision``, which was just read, or at a later revision."""
         seen = self._seen
         if seen is not None and seen[0] == revision:
             return seen[1]
         frontier = self._read_frontier()
-        # Read at or after `revision`: true of it, or of a later one, which asks again.
+        # The frontier may belong to a later revision; then the next call reads it again.
         self._saw(revision, frontier)
         return frontier
 
@@ -204,9 +206,9 @@ class MetastorageLog(UpdateLog):
                 self._seen = (revision, frontier)
 
     def _read_frontier(self) -> Frontier:
-        # All only grow. Since is read first, so a compaction in between gives an old `since`
-        # below a new `upper`, which `updates` finds out; never a `since` above its `upper`.
-        pairs = self._store.range(PRUNED, f"{SNAPSHOT_VERSION} ")  # no key has a space in it
+        # All of them only grow. Since is read first, so a compaction between the reads gives an old
+        # `since` with a new `upper`, which `updates` detects; never a `since` above its `upper`.
+        pairs = self._store.range(PRUNED, f"{SNAPSHOT_VERSION} ")  # no key contains a space
         lowest = {pair.key: _version_in(pair) for pair in pairs}
         since = lowest.pop(SNAPSHOT_VERSION, 0)
         pruned = ((key.removeprefix(PRUNED), version) for key, version in lowest.items())
@@ -226,7 +228,7 @@ class MetastorageLog(UpdateLog):
         return token
 
     def _fence_bytes(self, token: FenceToken) -> bytes:
-        """The bytes that stand in the store while ``token`` is the log's."""
+        """The bytes that the store has at the fence key while ``token`` is the log's token."""
         if self._fence is None or self._fence[0] != token:
             self.token()
         known = self._fence
@@ -269,7 +271,7 @@ class MetastorageLog(UpdateLog):
         if outcome.succeeded:
             seen = self._seen
             if seen is not None and seen[0] == outcome.revision - 1:
-                # Nothing came between that look and this append, so no `since` has moved.
+                # Nothing was written between that read and this append, so no `since` has moved.
                 self._saw(outcome.revision, replace(seen[1], upper=updates[-1].version + 1))
             if companion is not None:
                 companion.committed()
@@ -290,7 +292,7 @@ class MetastorageLog(UpdateLog):
         return self.snapshot(version).time
 
     def time_of(self, update: Update) -> Timestamp | None:
-        # Where its version was trimmed since, its audit event still tells.
+        # If the version was trimmed since, its audit event still has the id and the time.
         pair = self._store.get(update_key(update.version))
         if pair is not None and open_record(pair.value)[0].of is Update:
             head = decode_up_to(pair.value, Update, "id")
@@ -318,7 +320,7 @@ class MetastorageLog(UpdateLog):
                     f"the snapshot of version {since} is not in the log, or a part of it; restore "
                     "the store from a backup"
                 )
-            since = now  # compacted again while we read
+            since = now  # another node compacted the log during the read
         return Snapshot(0, MIN_TIMESTAMP, ())
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
@@ -337,7 +339,10 @@ class MetastorageLog(UpdateLog):
         return updates
 
     def _explain(self, start: int, end: int, pairs: Sequence[KeyValue]) -> NoReturn:
-        """Why there are no updates from ``start`` to ``end`` − 1: trimmed, or a hole."""
+        """Raise the error for missing updates from ``start`` to ``end`` − 1.
+
+        It is `VersionNotFound` if they are outside the log, `CorruptData` if the log has a hole.
+        """
         frontier = self._read_frontier()
         if start <= frontier.since:
             raise VersionNotFound(
@@ -357,7 +362,7 @@ class MetastorageLog(UpdateLog):
         )
 
     def listen(self, after: Frontier, *, timeout: float) -> bool:
-        # The revision is taken before the look, so that what comes between is not slept through.
+        # The revision is read before the frontier, so the wait misses no change between the two.
         revision = self._store.revision()
         if self._frontier_at(revision) != after:
             return True
@@ -371,7 +376,7 @@ class MetastorageLog(UpdateLog):
                 yield Scanned(version, time_of(pair), pair.value)
             if len(page) < SCANNED_AT_ONCE:
                 return
-            begin = page[-1].key + " "  # the first key behind it: no key has a space in it
+            begin = page[-1].key + " "  # the next possible key: no key contains a space
 
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         refuse_lasting(kind)
@@ -431,11 +436,11 @@ class MetastorageLog(UpdateLog):
             if outcome.succeeded:
                 return True
             self._explain_refused_compaction(since, up_to, token)
-            prepared = None  # the other compaction has removed what this one had written
+            prepared = None  # the other compaction has removed the chunks of this one
         return False
 
     def _snapshot_to_keep(self, up_to: int, frontier: Frontier) -> Snapshot | None:
-        """The snapshot of ``up_to``; None where another node trimmed the log while it was read."""
+        """The snapshot of ``up_to``, or None if another node trimmed the log during the read."""
         refuse_absent(up_to, frontier)
         try:
             return self.snapshot(up_to)
@@ -445,7 +450,10 @@ class MetastorageLog(UpdateLog):
             return None
 
     def _explain_refused_compaction(self, since: int, up_to: int, token: FenceToken) -> None:
-        """Raise why a compaction was refused, unless another one was first: then try again."""
+        """Raise the reason for the refusal, or return if another compaction was first.
+
+        In the second case the caller tries again.
+        """
         refuse_other_token(self.token(), token)
         if self._read_frontier().since == since:
             raise CorruptData(

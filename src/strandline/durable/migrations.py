@@ -1,22 +1,22 @@
-"""Migrations: how a catalog of an older release gets the meaning that this release reads.
+"""Migrations: how a catalog of an older release gets the meaning that this release expects.
 
-A new *shape* of an object is a new version of its format: old bytes stay as they are, and are read
-by their own format (`strandline.wire`). A new *meaning* is a migration: a step that changes the
-objects of the whole catalog, in one version. The catalog's configuration says how many steps it has
-had (`FORMAT`), a new catalog has all of them from its first version on.
+A new *shape* of an object is a new version of its format: old bytes stay unchanged and are read in
+their own format (`strandline.wire`). A new *meaning* is a migration: a step that changes objects of
+the whole catalog in one version. The catalog's configuration has the number of steps that were
+applied (`FORMAT`). A new catalog has all of them from its first version on.
 
-`OpenableState.open` makes the steps that are missing, each in a version of its own, behind the new
-epoch: so no older program works on the catalog meanwhile, and a crash leaves it between two steps,
-where the next `open` goes on. To join or read a catalog takes one whose steps are exactly those of
-this program. Versions before a migration keep their old meaning, so what reads the past has to know
-it.
+`OpenableState.open` applies the missing steps after it took the new epoch, each in its own version.
+So no older program writes to the catalog in the meantime. A crash leaves the catalog between two
+steps, and the next `open` continues. To join or read a catalog, a program must have exactly the
+catalog's steps. Versions before a migration keep their old meaning, so code that reads the past
+must know it.
 
-What the program itself brings into a catalog (its system views) is no migration: it is brought by
-fingerprint (`strandline.catalog.system_views.synchronization`), and by no step. Its number is the
-**content version**, a setting of the catalog. A program with a lower one refuses the catalog: it
-would take back what the newer program has brought.
+The program's own objects in the catalog (its system views) are not a migration. They are updated by
+fingerprint (`strandline.catalog.system_views.synchronization`), not by a step. Their number is the
+**content version**, a setting of the catalog. A program with a lower one refuses the catalog,
+because it would undo what the newer program added.
 
-Rejected: a migration when an object is next written (every reader would have to know both meanings
+Rejected: migrating an object when it is next written (every reader would have to know both meanings
 for ever).
 """
 
@@ -34,16 +34,17 @@ from strandline.model.descriptors import ConfigEntry, Setting
 FORMAT = "format_version"
 CONTENT = "content_version"
 CONTENT_VERSION = 1
-"""Raised by each release that brings other system views."""
+"""Increased by each release that changes the system views."""
 MIGRATE = "migrate"
-"""The verb of the entry that a migration is."""
+"""The verb of the entry of a migration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step. ``change`` puts and deletes objects, inside an entry; it reads no present code.
+    """One step. ``change`` puts and deletes objects, inside an entry.
 
-    A step that was released never changes: catalogs that had it are not looked at again.
+    It depends on no code that a later release may change. A released step never changes: catalogs
+    that have it do not run it again.
     """
 
     name: str
@@ -51,30 +52,30 @@ class Migration:
 
 
 MIGRATIONS: list[Migration] = []
-"""All steps, in their order; `strandline.catalog.migrations` registers them."""
+"""All steps, in order; `strandline.catalog.migrations` registers them."""
 
 
 class NeedsMigration(IncompatibleFormat):
-    """An older release wrote the catalog, and it was not opened by this one yet."""
+    """An older release wrote the catalog, and this release has not opened it yet."""
 
 
 def present_format() -> ConfigEntry:
-    """What a catalog of this program says of its format."""
+    """The format entry of a catalog of this release."""
     return ConfigEntry(FORMAT, str(len(MIGRATIONS)))
 
 
 def present_content() -> Setting:
-    """What a catalog says of its content that has what this program brings."""
+    """The content version setting of a catalog with this program's content."""
     return Setting(CONTENT, str(CONTENT_VERSION))
 
 
 def format_of(contents: Contents) -> int:
-    """How many steps a catalog has had; 0 for those of releases before the first one."""
+    """The number of steps that a catalog has had; 0 before the first release with steps."""
     return _number(FORMAT, config_in(contents, FORMAT))
 
 
 def content_of(contents: Contents) -> int:
-    """The content version of a catalog; 0 for those of releases before the first one."""
+    """The content version of a catalog; 0 before the first release that has one."""
     setting = contents.get("setting", CONTENT.encode())
     return _number(CONTENT, None if setting is None else str(setting.value.value))
 
@@ -88,7 +89,7 @@ def _number(name: str, text: str | None) -> int:
 
 
 def refuse_newer(contents: Contents) -> None:
-    """Raise `IncompatibleFormat` for a catalog that this program does not understand."""
+    """Raise `IncompatibleFormat` if this program does not understand the catalog."""
     for name, found, known in (
         ("format", format_of(contents), len(MIGRATIONS)),
         ("content version", content_of(contents), CONTENT_VERSION),
@@ -112,7 +113,7 @@ def refuse_other(contents: Contents) -> None:
 
 
 def migrate(state: DurableCatalogState) -> bool:
-    """Make the steps that are missing; whether there were any. Raises `OutOfSync`, `Fenced`."""
+    """Apply the missing steps. Returns whether there were any. Raises `OutOfSync`, `Fenced`."""
     position = state.recovered[-1]
     first = format_of(position.contents)
     for number, migration in enumerate(MIGRATIONS[first:], start=first + 1):

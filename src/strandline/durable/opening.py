@@ -1,7 +1,7 @@
 """Opening the durable catalog state; see `strandline.durable.state` for the ways to do it.
 
-An update that takes a new epoch may come with others, in one append: the first contents of a new
-catalog, or an edit. Either all of them are in the log, or nothing has changed, the epoch included.
+An update that takes a new epoch may be appended together with others: the first contents of a new
+catalog, or an edit. Either all of them are in the log, or nothing changes, including the epoch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from strandline.model.descriptors import FenceEntry
 _NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
 
 RaiseFence = Callable[[FenceToken, str | None], None]
-"""Told of a new token before the log is: (token, environment id or None before there is one)."""
+"""Called with a new token before the log gets it: (token, environment id).
+
+The id is None before the catalog exists.
+"""
 
 Fill = Callable[[CatalogTransaction], None]
-"""Fills a new catalog, in the transaction that makes it; or edits one that is there."""
+"""Fills a new catalog in the transaction that creates it, or edits an existing catalog."""
 
 
 class OpenableState:
-    """A catalog that this process has connected to and not opened."""
+    """A catalog that this process has connected to but not opened."""
 
     def __init__(self, log: UpdateLog) -> None:
         self._log = log
@@ -45,12 +48,12 @@ class OpenableState:
         return ReadOnlyState(self._log).environment is not None
 
     def epoch(self) -> int | None:
-        """The present epoch; None before the first open."""
+        """The current epoch, or None before the first open."""
         token = self._log.token()
         return None if token is None else token.epoch
 
     def deploy_generation(self) -> int | None:
-        """The present deploy generation; None before the first open."""
+        """The current deploy generation, or None before the first open."""
         token = self._log.token()
         return None if token is None else token.deploy_generation
 
@@ -63,11 +66,11 @@ class OpenableState:
         deploy_generation: int = 0,
         author: str = "system",
     ) -> DurableCatalogState:
-        """Take a new epoch, fencing every earlier holder; create the catalog if there is none.
+        """Take a new epoch, which fences every earlier holder. Create the catalog if there is none.
 
         A catalog of an older release is migrated (`strandline.durable.migrations`). Raises `Fenced`
-        when a newer deploy generation holds the catalog, and `IncompatibleFormat` when a newer
-        release has migrated it.
+        if a newer deploy generation holds the catalog, and `IncompatibleFormat` if a newer release
+        has migrated it.
         """
         while True:
             latest = ReadOnlyState(self._log)
@@ -81,7 +84,7 @@ class OpenableState:
                     return state
                 return DurableCatalogState(self._log, token=state.token, member=member)
             except OutOfSync:
-                continue  # another process opened or committed meanwhile; take the epoch after
+                continue  # another process opened or committed; take the epoch after its own
 
     def create(
         self,
@@ -92,9 +95,10 @@ class OpenableState:
         deploy_generation: int = 0,
         author: str = "system",
     ) -> DurableCatalogState:
-        """Create the catalog and hold its first epoch, fencing no other holder.
+        """Create the catalog and hold its first epoch, without fencing another holder.
 
-        Raises `OutOfSync` when there is a catalog, also if another process made it meanwhile: join.
+        Raises `OutOfSync` if there is a catalog, also if another process created it at the same
+        time; join that one.
         """
         latest = ReadOnlyState(self._log)
         if self._log.token() is not None:
@@ -105,7 +109,7 @@ class OpenableState:
         )
 
     def _initializing(self, initialize: Fill) -> Fill:
-        """``initialize``, told of the environment id that the log asks for."""
+        """``initialize``, with the environment id that the log requires set on the transaction."""
 
         def fill(transaction: CatalogTransaction) -> None:
             transaction.environment = self._log.environment
@@ -116,11 +120,11 @@ class OpenableState:
     def edit(
         self, change: Fill, *, member: str, raise_fence: RaiseFence, author: str
     ) -> DurableCatalogState | None:
-        """Take a new epoch and make ``change`` in one step; None where it changes nothing.
+        """Take a new epoch and apply ``change`` in one step. Returns None if it changes nothing.
 
-        For repairs: every holder is fenced, so that nobody goes on with what was in its memory.
-        What ``change`` raises leaves the catalog as it is, the epoch included. Raises `NotFound`
-        where there is no catalog.
+        For repairs: every holder is fenced, so that no node continues with what it had in memory.
+        If ``change`` raises, the catalog and its epoch stay as they are. Raises `NotFound` if there
+        is no catalog.
         """
         while True:
             latest = self.open_read_only()
@@ -131,17 +135,17 @@ class OpenableState:
             try:
                 return self._take_over(latest, change, member, raise_fence, author)
             except OutOfSync:
-                continue  # another process opened or committed meanwhile; edit what is there now
+                continue  # another process opened or committed; edit the newer contents
 
     def check_open(self, *, member: str) -> DurableCatalogState:
-        """What `open` would give, without a trace in the log: a trial on a `BufferedLog`.
+        """The state that `open` would return, tried on a `BufferedLog` without changing the log.
 
-        It may be written to like any other, and nobody else sees that. Raises `NotFound` where
-        there is no catalog, and what `open` raises.
+        It accepts writes as usual, but no other process sees them. Raises `NotFound` if there is no
+        catalog, and what `open` raises.
         """
         while True:
             openable = OpenableState(BufferedLog(self._log))
-            with suppress(NotFresh):  # trimmed by a running node beyond what is tried out
+            with suppress(NotFresh):  # a running node trimmed the log; try again
                 openable._read()
                 return openable.open(
                     member=member,
@@ -160,9 +164,9 @@ class OpenableState:
         *,
         deploy_generation: int | None = None,
     ) -> DurableCatalogState:
-        """Append the next epoch behind ``latest``, in one step with what ``fill`` writes.
+        """Append the next epoch after ``latest``, together with what ``fill`` writes.
 
-        Without ``deploy_generation`` it is the present one.
+        ``deploy_generation`` is the current one by default.
         """
         position, environment = latest.recovered[-1], latest.environment
         current = self._log.token()
@@ -202,9 +206,10 @@ class OpenableState:
         return state
 
     def join(self, *, member: str) -> DurableCatalogState:
-        """Share the current epoch. `NotFound` when there is no catalog to join.
+        """Share the current epoch.
 
-        Raises `NeedsMigration` or `IncompatibleFormat` unless its format is this program's.
+        Raises `NotFound` if there is no catalog, and `NeedsMigration` or `IncompatibleFormat`
+        unless its format is this program's.
         """
         token = self._log.token()
         if token is None:
@@ -222,9 +227,10 @@ class OpenableState:
         return state
 
     def open_read_only(self) -> ReadOnlyState:
-        """A state that follows the catalog and cannot write; `NotFound` if there is none.
+        """A state that follows the catalog and cannot write.
 
-        Raises `NeedsMigration` or `IncompatibleFormat` unless its format is this program's.
+        Raises `NotFound` if there is no catalog, and `NeedsMigration` or `IncompatibleFormat`
+        unless its format is this program's.
         """
         state = self._read()
         refuse_other(state.recovered[-1].contents)
@@ -238,9 +244,9 @@ class OpenableState:
 
 
 def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
-    """A state that shares the epoch by which ``fenced`` was fenced, as the same member.
+    """A state of the same member that shares the epoch by which ``fenced`` was fenced.
 
-    Raises `Replaced` where the holder is of a newer deploy generation, and what `join` raises.
+    Raises `Replaced` if the holder has a newer deploy generation, and what `join` raises.
     """
     current = fenced.log.token()
     refuse_sealed(current)
@@ -251,14 +257,14 @@ def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
         )
     state = durable_state(fenced.log).join(member=fenced.member)
     if state.token.deploy_generation > fenced.token.deploy_generation:
-        return joined_anew(fenced)  # it came between the two looks
+        return joined_anew(fenced)  # it took over after `current` was read
     return state
 
 
 def fencing_transaction(
     position: Position, token: FenceToken, *, author: str
 ) -> CatalogTransaction:
-    """A transaction that says in the catalog that ``token`` holds it."""
+    """A transaction that records in the catalog that ``token`` holds it."""
     fencing = CatalogTransaction(position, author=author)
     with fencing.entry("fence", {"epoch": token.epoch}):
         fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
@@ -266,10 +272,10 @@ def fencing_transaction(
 
 
 def durable_state(log: UpdateLog) -> OpenableState:
-    """Connect to the catalog in ``log``; nothing is read or changed yet."""
+    """Connect to the catalog in ``log``. Nothing is read or changed yet."""
     return OpenableState(log)
 
 
 def new_environment_id() -> str:
-    """A name for one catalog and its object store that no other has."""
+    """A new unique id for one catalog and its object store."""
     return str(uuid.uuid4())

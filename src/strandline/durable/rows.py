@@ -1,32 +1,34 @@
-"""Updates as rows: what the logs share that keep a collection of rows and not a row of updates.
+"""Updates as rows, for the logs that store a collection of rows instead of a sequence of updates.
 
 A **row** is (kind, key, value, version, diff): at ``version``, ``value`` was added at ``key`` (diff
-1) or taken away (diff −1). All rows up to a version, added up, are the catalog at it. An update is
+1) or removed (diff −1). The sum of all rows up to a version is the catalog at that version. An
+update becomes these rows:
 
 ====================  =======  ==============================================  ====
 kind                  key      value                                           diff
 ====================  =======  ==============================================  ====
-``update``            version  the head: all of the update but its changes     1
-the kind of an        of the   the exact bytes that were there, or are there   −1,
-object                object   now                                             1
+``update``            version  the head: the update without its changes        1
+the kind of an        of the   the exact bytes of the old object,              −1,
+object                object   or of the new object                            1
 an append-only kind   version  the bytes of the object                         1
                       and n
 ====================  =======  ==============================================  ====
 
-Versions in keys have 8 bytes and the number n of an append-only object 4, big-endian.
+In keys, a version has 8 bytes, and the number n of an append-only object 4 bytes, big-endian.
 
-Rows have no order. The head says of each change which rows it is: their places among the rows of
-objects of its version, in the order of `place_of`. So an update comes back as it was, with its
-entries and the order of its changes, also where it changed an object twice. Two rows that are equal
-in all parts are both kept as long as the version can be read.
+Rows have no order. For each change, the head has the places of its rows among the object rows of
+the version, sorted by `place_of`. So an update is restored exactly, with its entries and the order
+of its changes, even if it changed an object twice. Two rows that are equal in all parts are both
+kept as long as the version can be read.
 
-A row also has the **time** of its version. The log knows it only when it orders the update; the
-rows that have it in their bytes too (the head, an audit event) are finished then (`Unordered.at`).
-Where rows are consolidated, the row that is left of an object keeps the version and the time at
-which the object last changed. So a snapshot made of rows is the same as one made of updates.
+A row also has the **time** of its version. The log knows the time only when it orders the update.
+It then completes the rows that contain the time in their bytes (the head, an audit event), see
+`Unordered.at`. Consolidation leaves for each object the row with the version and the time of its
+last change. So a snapshot made of rows equals one made of updates.
 
-What must stay true: of all rows up to a version, each object has at most one left, and every other
-is taken back by exactly its bytes. Anything else is corruption, never repaired.
+What must stay true: of all rows up to a version, at most one row of each object remains, and every
+other one is cancelled by a row with exactly the same bytes. Anything else is corruption and is
+never repaired.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _VERSION_BYTES = 8
 _NUMBER_BYTES = 4
 _ABSENT = 0
 REMEDY = "restore the store from a backup"
-"""How messages end that find a log damaged."""
+"""The end of error messages about a damaged log."""
 
 
 class Row(NamedTuple):
@@ -69,8 +71,9 @@ class Row(NamedTuple):
 class UpdateHead:
     """An update without its changes.
 
-    ``entries`` are verb, arguments and places: two numbers for each change, where the row of the
-    old and that of the new object stand, from 1 on; 0 where there is none.
+    Each of ``entries`` is a verb, its arguments and places. The places are two numbers for each
+    change: the place of the row of the old object and that of the new object, counted from 1; 0 if
+    absent.
     """
 
     version: int
@@ -108,12 +111,12 @@ def appended_key(version: int, number: int = 0) -> bytes:
 
 
 def is_object(kind: str) -> bool:
-    """Whether rows of ``kind`` are objects of the catalog: what is in a snapshot."""
+    """Whether rows of ``kind`` are objects of the catalog, which snapshots contain."""
     return kind != UPDATE and kind not in APPEND_ONLY
 
 
 def place_of(row: Row) -> tuple[str, bytes, int, bytes]:
-    """What the rows of objects of one version are sorted by, where the head counts them."""
+    """The sort key of the object rows of one version; it determines the places in the head."""
     return row.kind, row.key, row.diff, row.value
 
 
@@ -125,7 +128,7 @@ def checksum(row: Row) -> int:
 
 
 class Unordered:
-    """The rows of an update that no log has ordered yet: all is there but the time."""
+    """The rows of an update that no log has ordered yet; only the time is missing."""
 
     def __init__(self, update: Update) -> None:
         version = update.version
@@ -145,7 +148,7 @@ class Unordered:
         self.version = version
 
     def at(self, time: Timestamp) -> list[Row]:
-        """The rows of the update, which the log has ordered at ``time``: first its head."""
+        """The rows of the update, which the log ordered at ``time``; the head is first."""
         rows = [
             Row(kind, key, value(time), self.version, time, 1) for kind, key, value in self._timed
         ]
@@ -170,7 +173,7 @@ def _rows_of_changes(changes: Iterable[Change], version: int) -> Iterator[Row]:
 
 
 def _places(objects: Sequence[Row]) -> dict[tuple[str, bytes, int, bytes], list[int]]:
-    """The places of each row, the lowest last; equal rows have several."""
+    """The places of each row in descending order; equal rows have several."""
     places: dict[tuple[str, bytes, int, bytes], list[int]] = {}
     for place in range(len(objects), 0, -1):
         places.setdefault(place_of(objects[place - 1]), []).append(place)
@@ -186,7 +189,7 @@ def _take_places(
 
 
 def _at_time(data: bytes) -> Callable[[Timestamp], bytes]:
-    """What gives a record its time, where it has one."""
+    """A function that returns the record with a time in it, if its format has one."""
     timed = timed_head(data)
     if timed is None:
         return lambda time: data
@@ -194,13 +197,13 @@ def _at_time(data: bytes) -> Callable[[Timestamp], bytes]:
     return lambda time: head(time) + rest
 
 
-# -- and back --------------------------------------------------------------------------------------
+# -- from rows to updates --------------------------------------------------------------------------
 
 
 def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
-    """The updates that ``rows``, in any order, are; those of append-only kinds are passed over.
+    """The updates in ``rows``, sorted by version. Rows of append-only kinds are ignored.
 
-    By version. Raises `CorruptData` where a version is not whole.
+    ``rows`` may be in any order. Raises `CorruptData` if a version is incomplete.
     """
     heads: dict[int, UpdateHead] = {}
     objects: dict[int, list[Row]] = {}
@@ -260,10 +263,11 @@ def _changes_at(places: Sequence[int], objects: Sequence[Row], version: int) -> 
 
 
 def consolidated(rows: Iterable[Row]) -> list[Row]:
-    """What is left of the rows of objects, by kind and key: where each was last changed.
+    """The remaining row of each object, by kind and key: the row of its last change.
 
-    ``rows``, in any order, are all rows up to a version of the objects that are among them. Those
-    of other kinds are passed over. Raises `CorruptData` for rows that do not add up.
+    ``rows``, in any order, must contain all rows, up to some version, of each object that occurs in
+    them. Rows of heads and of append-only kinds are ignored. Raises `CorruptData` if rows do not
+    add up.
     """
     objects = sorted((row for row in rows if is_object(row.kind)), key=_by_object)
     left: list[Row] = []
@@ -286,7 +290,7 @@ def _by_object(row: Row) -> tuple[str, bytes]:
 
 
 def _remaining(rows: Sequence[Row]) -> Row | None:
-    """The row that is left of those of one object; any with diff −1 where they do not add up."""
+    """The remaining row of one object, or None; a row with diff −1 if the rows do not add up."""
     sums: dict[bytes, int] = {}
     for row in rows:
         sums[row.value] = sums.get(row.value, 0) + row.diff
@@ -304,7 +308,7 @@ def _version(row: Row) -> int:
 
 
 def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snapshot:
-    """The snapshot of ``version``, made at ``time``, of rows that are `consolidated`."""
+    """The snapshot of ``version``, made at ``time``, from rows that are `consolidated`."""
     kinds: list[tuple[str, tuple[bytes, ...]]] = []
     times: list[tuple[Timestamp, ...]] = []
     for kind, of_kind in groupby(rows, key=lambda row: row.kind):

@@ -1,11 +1,11 @@
-"""Sealing a log whose catalog goes to another one: it takes no writer any more.
+"""Sealing a log whose catalog is moved to another log, so that it accepts no writer any more.
 
-A seal is the last version of the log: it replaces the fence token by one that no writer ever holds
-(`FenceToken.sealed`). Who held the token before is fenced by it and finds itself `Replaced`; to
-join, open or edit the catalog in a sealed log is refused likewise. The seal is part of the history.
-So the log that the catalog moves to gets it as well, with its time, and is opened behind it by
-`unseal`; and a log that a catalog has left stays a true beginning of its history, to which the
-catalog may come back.
+A seal is the last version of the log. It replaces the fence token by one that no writer ever holds
+(`FenceToken.sealed`). The seal fences the previous holder, which finds itself `Replaced`. Joining,
+opening or editing the catalog in a sealed log is refused in the same way. The seal is part of the
+history. So the log that the catalog moves to gets the seal too, with its time, and `unseal` opens
+that log after it. A log that a catalog has left remains a valid beginning of its history, and the
+catalog may be moved back to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.model.descriptors import FenceEntry
 from strandline.wire.registry import decode
 
 FILLING = FenceToken(0, 0).sealed()
-"""The token of a log while it gets the history of another one."""
+"""The token of a log while the history of another log is copied to it."""
 _AUTHOR = "system"
 
 
@@ -34,10 +34,9 @@ def seal(
     member: str,
     companion: Companion | None = None,
 ) -> None:
-    """Seal ``log`` behind ``position``, its last version, while its token is ``token``.
+    """Seal ``log`` after ``position``, its last version, while its token is ``token``.
 
-    Raises `OutOfSync` or `Fenced` where another process was first, and what `UpdateLog.append`
-    raises.
+    Raises `OutOfSync` or `Fenced` if another process was first, and what `UpdateLog.append` raises.
     """
     sealing = fencing_transaction(position, token.sealed(), author=_AUTHOR)
     log.append(
@@ -50,7 +49,10 @@ def seal(
 
 
 def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: RaiseFence) -> None:
-    """Begin a new epoch behind the seal of ``sealed_epoch``; nothing where that is not the end."""
+    """Begin a new epoch after the seal of ``sealed_epoch``.
+
+    Does nothing if the log does not end with that seal.
+    """
     sealed = log.token()
     if sealed is None or not sealed.is_sealed:
         return
@@ -70,12 +72,12 @@ def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: Raise
             new_token=behind,
         )
     except (OutOfSync, Fenced):
-        if log.token() == sealed:  # no other process has done it
+        if log.token() == sealed:  # else another process has unsealed it
             raise
 
 
 def _sealed_token(update: Update, sealed_epoch: int) -> FenceToken | None:
-    """The token that ``update`` has sealed; None unless it is the seal of that epoch."""
+    """The token that ``update`` sealed, or None unless it is the seal of that epoch."""
     for change in update.changes():
         if change.kind == FENCE_KIND.kind and change.old is not None and change.new is not None:
             before, after = decode(change.old, FenceEntry), decode(change.new, FenceEntry)

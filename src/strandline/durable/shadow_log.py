@@ -1,33 +1,32 @@
-"""The update log as two logs, which must say the same.
+"""The update log as two logs that must agree.
 
-The **first** decides: its append orders an update and gives it its time, and its refusal is the
-answer. The **second** follows. Before each call it is brought to the first's upper, with the
-first's own updates and their times, to the first's since, and to what the first has pruned, by the
-caller that finds it behind. Then the call is made on both, and the answers are compared. A
-difference is a `CorruptData` that shows both answers.
+The **first** log decides. Its append orders an update and assigns the time, and its refusal is the
+answer. The **second** follows. Before each call, the caller brings it up to date with the first:
+its updates with their times, its since, and what it pruned. Then the call is made on both, and the
+answers are compared. A difference raises `CorruptData`, which shows both answers.
 
-So a process that dies between the two leaves the second behind, and the next call of any process
-makes it level. Several processes need nothing more: two that bring the second level append the same
-updates, of which each lands once.
+So a process that dies between the two appends leaves the second behind, and the next call of any
+process brings it up to date. Several processes need no further coordination: if two bring the
+second up to date, they append the same updates, and each of these lands once.
 
-What must stay true: nothing is in the second that was not in the first before. A second that has
-more than the first is a difference, as is an append that either of them acknowledges and does not
-have, has twice, or has with other bytes; so each append is read back from both.
+What must stay true: the second never has anything that the first did not have before. A second that
+has more than the first is a difference. So is an append that either log acknowledged and does not
+have, has twice, or has with other bytes. Therefore each append is read back from both.
 
-These differ by nature, and are not compared:
+These differ by design and are not compared:
 
-* the time that a log gives by itself (`check`): the first's is the answer;
-* how a refused append is worded, and what the second would have said: it is not asked, because an
-  append that it took would put it ahead;
-* what a companion writes: it takes part in the first's append alone;
-* the number of an append-only object in its version, which no log shows;
-* what happened between a look at the one and a look at the other, by another process. Where the
-  first has moved meanwhile, both are looked at again.
+* the time that a log returns by itself (`check`): the first's is the answer;
+* the wording of a refused append, and the second's answer to it: the second is not called, because
+  an append that it accepted would put it ahead;
+* what a companion writes: it takes part only in the first's append;
+* the number of an append-only object within its version, which no log exposes;
+* changes by another process between the two calls. If the first moved, both are called again.
 
-A process that may only read cannot bring the second level. Where it is behind, such a process gets
-the first's answer. An append that the first has taken is acknowledged although either could not be
-reached behind that: this is logged, and the next call makes the second level or fails. (Reported as
-`Unavailable`, which says that nothing was appended, it would be done a second time.)
+A process that may only read cannot bring the second up to date. If the second is behind, such a
+process gets the first's answer. An append that the first accepted is acknowledged even if one of
+the logs could not be reached after that. This is logged, and the next call brings the second up to
+date or fails. (`Unavailable` would say that nothing was appended, and the caller would repeat the
+append.)
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOKS = 20
-"""How often two answers are compared that differ while the first moves."""
+"""How often two differing answers are compared while the first log moves."""
 
 
 class ShadowLog(UpdateLog):
-    """See the module. ``names`` are those of the two logs in messages."""
+    """See the module. ``names`` are the names of the two logs in messages."""
 
     def __init__(self, first: UpdateLog, second: UpdateLog, *, names: tuple[str, str]) -> None:
         self._first, self._second = first, second
@@ -128,7 +127,7 @@ class ShadowLog(UpdateLog):
         return appended
 
     def _read_back(self, appended: Sequence[Update]) -> None:
-        """Compare what was appended with what both logs have of it now."""
+        """Compare the appended updates with what both logs have now."""
         start, end = appended[0].version, appended[-1].version + 1
         try:
             present = self.updates(start, end)
@@ -158,7 +157,7 @@ class ShadowLog(UpdateLog):
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         frontier, is_level = self._copy.level()
-        end = min(end, frontier.upper)  # what comes behind it may be in one of them alone
+        end = min(end, frontier.upper)  # later versions may be in only one of the logs
         return (self._copy if is_level else self._first).scan(kind, start, end)
 
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
@@ -179,7 +178,7 @@ class ShadowLog(UpdateLog):
     # -- comparing
 
     def _same(self, what: str, ask: Callable[[UpdateLog], T]) -> T:
-        """What the first answers, and the second as well."""
+        """The answer of the first log, if the second gives the same one. Raises `CorruptData`."""
         answers: tuple[T | StrandlineError, T | StrandlineError] | None = None
         for _ in range(_LOOKS):
             before, is_level = self._copy.level()

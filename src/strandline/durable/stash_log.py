@@ -1,21 +1,22 @@
 """The update log as a stash: rows of (collection, key, value, time, diff) in a SQL database.
 
-An append adds the rows of its updates and moves ``upper``, in one write transaction. It compares
-the fence token and ``upper`` in that transaction, under the database's write lock, with what the
-one row of ``stash`` says. So a writer that was replaced, or that lost a race, writes nothing.
+An append adds the rows of its updates and moves ``upper``, in one write transaction. In that
+transaction, under the database's write lock, it compares the fence token and ``upper`` with the one
+row of ``stash``. So a writer that was replaced, or that lost a race, writes nothing.
 
-A compaction moves ``since`` and takes out what that consolidates: the heads of all versions up to
-it, and each row of an object that another row takes back. What is left stays where it is, with the
-version and the time at which the object last changed; so a compaction costs one look at the rows
-and writes as much as has changed. It reads before it takes the write lock: rows up to a version
-below ``upper`` change by a compaction alone, and that moves ``since``, which is compared.
+A compaction moves ``since`` and deletes the rows that this makes redundant: the heads of all
+versions up to it, and each pair of rows of an object that cancel out. The remaining rows stay
+unchanged, with the version and the time of the object's last change. So a compaction reads the rows
+once and writes in proportion to what changed. It reads before it takes the write lock. This is safe
+because only a compaction changes rows of versions below ``upper``, and a compaction moves
+``since``, which is compared under the lock.
 
-The tables, and how damage is found, are in `strandline.durable.stash_tables`. Each append, each
-compaction and each pruning is one SQL transaction: a crash leaves all of it or nothing.
+`strandline.durable.stash_tables` describes the tables and how damage is detected. Each append, each
+compaction and each pruning is one SQL transaction, so a crash leaves all of it or nothing.
 
-One since and one upper hold for all collections. *Rejected*: a pair for each, as in the stash that
-this one is modelled on. There a collection could be sealed alone; here a commit seals all of them,
-so they would be the same two numbers in twenty rows, written by each commit.
+All collections share one since and one upper. *Rejected*: a pair for each collection, as in the
+stash that this one is modelled on. There, a collection could be sealed separately. Here, a commit
+seals all of them, so each commit would write the same two numbers into twenty rows.
 """
 
 from __future__ import annotations
@@ -91,20 +92,20 @@ _APPENDED = (
 
 
 def upper_within(connection: Connection) -> int:
-    """The log's upper inside a transaction that the caller opened on its database."""
+    """The log's upper, read in a transaction that the caller opened on the log's database."""
     return int(value(connection, *READ_UPPER) or tables.EMPTY.upper)
 
 
 class StashLog(UpdateLog):
-    """See the module. The database is the caller's."""
+    """See the module. The caller owns the database and closes it."""
 
     def __init__(self, database: Database, clock: HybridClock) -> None:
         self._database = database
         self._clock = clock
         self._closed = False
-        self._kinds = tables.Kinds(())  # those that are committed
+        self._kinds = tables.Kinds(())  # as last committed or read
         self._remembered: tuple[int, Frontier] | None = None
-        """A mark, and the frontier that was read after it; only where a mark is proof."""
+        """A mark, and the frontier that was read after it. Used only if `mark_is_proof`."""
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
 
     @property
@@ -203,7 +204,7 @@ class StashLog(UpdateLog):
         unordered: Sequence[Unordered],
         ordered: Sequence[Update],
     ) -> tables.Kinds:
-        """Add the rows of updates that have their times; the collections that there are then."""
+        """Add the rows of updates that have their times. Returns the collections afterwards."""
         versions = [rows.at(update.time) for rows, update in zip(unordered, ordered, strict=True)]
         kinds = self._kinds_on(connection, state)
         missing = {row.kind for rows in versions for row in rows} - kinds.numbers.keys()
@@ -216,7 +217,7 @@ class StashLog(UpdateLog):
         return kinds
 
     def time_of(self, update: Update) -> Timestamp | None:
-        # Where its version was trimmed since, its audit event still tells.
+        # If the version was trimmed since, its audit event still has the id and the time.
         with self._database.read() as connection:
             kinds = self._kinds_on(connection, tables.state_on(connection))
             heads = run(
@@ -286,7 +287,7 @@ class StashLog(UpdateLog):
             place = last.version, int.from_bytes(last.key[len(head_key(0)) :], "big") + 1
 
     def _kinds_on(self, connection: Connection, state: StashState) -> tables.Kinds:
-        """The collections that there are in ``state``, which was read by the same transaction."""
+        """The collections of ``state``, which the same transaction has read."""
         kinds = self._kinds
         if kinds.sum != state.collections:
             self._kinds = kinds = tables.kinds_on(connection, state)
@@ -332,7 +333,7 @@ class StashLog(UpdateLog):
                 refuse_absent(up_to, _frontier_in(state, kinds))
                 parts = run(connection, _CHANGED, (up_to, state.since, up_to))
             numbered = [tables.row_in(row, kinds.names) for row in parts]
-            # All that is thrown away was read whole: a version with a hole keeps its rows.
+            # This raises, before anything is deleted, if a version to consolidate is missing.
             removed, compacted = _consolidate(state, up_to, numbered)
             with self._database.write(first=[tables.READ_STATE]) as connection:
                 current = tables.state_on(connection)
@@ -357,7 +358,7 @@ class StashLog(UpdateLog):
                 return True
 
     def close(self) -> None:
-        """Let all who listen return, and refuse what comes."""
+        """Wake all threads that wait in `listen`; later calls raise `Stopping`."""
         self._closed = True
         self._database.wake()
 
@@ -375,7 +376,7 @@ def _appended(
     *,
     limit: int,
 ) -> list[Row]:
-    """Rows of an append-only kind from version and number ``place`` on, below version ``end``."""
+    """Rows of an append-only kind, from (version, number) ``place`` on, below version ``end``."""
     collection = kinds.numbers.get(kind)
     if collection is None:
         return []
@@ -401,10 +402,10 @@ def _weight(rows: Sequence[Numbered]) -> tuple[int, int]:
 def _consolidate(
     state: StashState, up_to: int, rows: Sequence[Numbered]
 ) -> tuple[list[Numbered], StashState]:
-    """What a compaction up to ``up_to`` takes out, and the state behind it.
+    """The rows that a compaction up to ``up_to`` deletes, and the state after it.
 
-    ``rows`` are those of the versions between, and all rows of objects of which one is taken back.
-    Raises `CorruptData` where they are not whole.
+    ``rows`` are the rows of the versions after ``since``, and all rows of each object of which one
+    was removed. Raises `CorruptData` if a version is missing or the rows do not add up.
     """
     of_versions = updates_of(one.row for one in rows if one.row.version > state.since)
     versions = [update.version for update in of_versions]

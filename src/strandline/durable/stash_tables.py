@@ -1,21 +1,21 @@
 """The tables of the stash: a catalog as rows of (collection, key, value, time, diff) in SQL.
 
 =====================  =========================================================================
-``stash``              one row: ``upper``, ``since``, the fence token; none while it is empty
-``stash_collection``   the name of each kind that has rows, the number that they have for it, and
-                       the version up to which they are gone, of an append-only kind
+``stash``              one row: ``upper``, ``since``, the fence token; no row while it is empty
+``stash_collection``   each kind that has rows: its number in the rows, its name, and, for an
+                       append-only kind, the version up to which its rows were pruned
 ``stash_row``          the rows of versions (see `strandline.durable.rows`): heads and objects
 ``stash_appended``     the rows of append-only kinds, which are never consolidated
 =====================  =========================================================================
 
-Of a row, ``version`` is the time in the model's sense, and ``time`` that of the version. ``number``
-is 0 for the head of an update, and above it the row's place in it.
+In a row, ``version`` is what the model calls time, and ``time`` is the time of that version.
+``number`` is 0 for the head of an update; for the other rows it is their place in the update.
 
-What must stay true: a row says what was written into it. Each has the checksum of all its parts,
-among them the name of its collection. A row may also get lost, by a bit in its version that moves
-it out of every read. In a version that can be read the head counts its rows; of those below, the
-``stash`` row has number and sum of checksums, and the sum of those of the collections. That row has
-a checksum itself.
+What must stay true: damage to a row is detected. Each row has a checksum of all its parts,
+including the name of its collection. A row may also become invisible, if a flipped bit in its
+version moves it out of every read. In a readable version the head has the number of its rows. For
+the versions up to ``since``, the ``stash`` row has the number of rows and the sum of their
+checksums; it also has the sum of the checksums of the collections, and a checksum of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _add_nonce(connection: Connection) -> None:
 
 
 STEPS: Mapping[int, Step] = {2: _add_nonce}
-"""How the tables of an older version become those of `VERSION`."""
+"""The steps that upgrade the tables of an older version to `VERSION`."""
 
 STASH = Table(
     "stash",
@@ -90,7 +90,7 @@ ROWS = Table(
     Column("diff", SmallInteger, nullable=False),
     Column("checksum", BigInteger, nullable=False),
     Column("key", LargeBinary, nullable=False),
-    # Last, because SQLite reads a row from its start, through every page of a large value.
+    # The last column, because SQLite reads a row from its start, through all pages of a value.
     Column("value", LargeBinary, nullable=False),
 )
 APPENDED = Table(
@@ -107,7 +107,7 @@ APPENDED = Table(
 whole_row(COLLECTIONS)
 
 READ_STATE: Query = ("SELECT stash.* FROM stash WHERE id = 1", ())
-"""All its columns: a table of version 1, which a reader does not change, has no nonce."""
+"""Selects all columns: a table of version 1, which a reader does not upgrade, has no nonce."""
 _COLUMNS_OF_1 = 11
 _PUT_STATE = (
     "INSERT INTO stash (id, upper, time, since, since_time, deploy_generation, epoch, objects, sum,"
@@ -125,7 +125,7 @@ _PUT_APPENDED = (
     "INSERT INTO stash_appended (collection, version, number, time, checksum, key, value) VALUES "
 )
 _PUTS_AT_ONCE = 8
-"""Of one statement; so there are few texts for the driver to know."""
+"""Rows in one INSERT statement. Few, so that the driver caches few statement texts."""
 ROW_PARTS = "version, number, collection, time, diff, checksum, key, value"
 
 
@@ -133,9 +133,9 @@ ROW_PARTS = "version, number, collection, time, diff, checksum, key, value"
 class StashState:
     """The one row of ``stash``.
 
-    ``time`` is that of the last version, ``since_time`` that of version ``since``. ``objects`` is
-    the number of rows of objects up to ``since``, ``sum`` that of their checksums. ``collections``
-    is the sum of the checksums of the collections (`Kinds.sum`).
+    ``time`` is the time of the last version, ``since_time`` that of version ``since``. ``objects``
+    is the number of object rows up to ``since``, ``sum`` the sum of their checksums.
+    ``collections`` is the sum of the checksums of the collections (`Kinds.sum`).
     """
 
     upper: int
@@ -149,16 +149,16 @@ class StashState:
 
 
 EMPTY = StashState(1, MIN_TIMESTAMP, 0, MIN_TIMESTAMP, None, 0, 0, 0)
-"""A stash before its first version."""
+"""The state of a stash before its first version."""
 
 
 def state_on(connection: Connection) -> StashState:
-    """The state as the transaction of ``connection`` sees it. Raises `CorruptData`."""
+    """The state that the transaction of ``connection`` sees. Raises `CorruptData`."""
     return state_in(first_row(connection, *READ_STATE))
 
 
 def state_in(row: SqlRow | None) -> StashState:
-    """The state in an answer to `READ_STATE`. Raises `CorruptData`."""
+    """The state in the result of `READ_STATE`. Raises `CorruptData`."""
     if row is None:
         return EMPTY
     _, *numbers, kept = row[:_COLUMNS_OF_1]
@@ -174,9 +174,9 @@ def state_in(row: SqlRow | None) -> StashState:
 
 
 def put_state(connection: Connection, state: StashState) -> None:
-    """Replace the one row."""
+    """Write ``state`` into the one row of ``stash``."""
     token = state.token
-    assert token is not None  # a log that is not empty has one
+    assert token is not None  # a non-empty log has a token
     numbers: tuple[int, ...] = (
         state.upper,
         state.time,
@@ -193,13 +193,13 @@ def put_state(connection: Connection, state: StashState) -> None:
 
 
 def _checksum_of(numbers: Sequence[int], nonce: int) -> int:
-    """Without a nonce it is what version 1 wrote."""
+    """The checksum of the ``stash`` row. Without a nonce it equals the one that version 1 wrote."""
     return crc32(" ".join(map(str, (*numbers, nonce) if nonce else numbers)).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A row, and where it lies in its table."""
+    """A row, with its number and checksum in the table."""
 
     row: Row
     number: int
@@ -207,7 +207,7 @@ class Numbered:
 
 
 def row_in(parts: SqlRow, kinds: Mapping[int, str]) -> Numbered:
-    """The row in an answer with `ROW_PARTS`. Raises `CorruptData`."""
+    """The row in a result with the columns `ROW_PARTS`. Raises `CorruptData`."""
     version, number, collection, time, diff, kept, key, value = parts
     kind = kinds.get(collection)
     row = Row(kind or "", bytes(key), bytes(value), version, Timestamp(time), diff)
@@ -221,15 +221,15 @@ def row_in(parts: SqlRow, kinds: Mapping[int, str]) -> Numbered:
 
 
 def appended_in(parts: SqlRow, collection: int, kinds: Mapping[int, str]) -> Row:
-    """The row in an answer with version, number, time, checksum, key and value."""
+    """The row in a result with version, number, time, checksum, key and value."""
     version, number, time, kept, key, value = parts
     return row_in((version, number, collection, time, 1, kept, key, value), kinds).row
 
 
 class Kinds:
-    """The collections: the name of each by its number, and the number by its name.
+    """The collections: from number to name, and from name to number.
 
-    ``rows`` are those of the table, ``pruned`` what `Frontier.pruned` is.
+    ``rows`` are the rows of ``stash_collection``, ``pruned`` is `Frontier.pruned`.
     """
 
     def __init__(self, rows: Iterable[SqlRow]) -> None:
@@ -242,9 +242,9 @@ class Kinds:
 
 
 def kinds_on(connection: Connection, state: StashState) -> Kinds:
-    """The collections as ``state``, which the same transaction has read, knows them.
+    """The collections of ``state``, which the same transaction has read.
 
-    Raises `CorruptData`.
+    Raises `CorruptData` if they do not match its checksum.
     """
     kinds = Kinds(run(connection, "SELECT id, name, pruned FROM stash_collection"))
     if kinds.sum != state.collections:
@@ -256,7 +256,7 @@ def kinds_on(connection: Connection, state: StashState) -> Kinds:
 
 
 def with_kinds(connection: Connection, kinds: Kinds, names: Iterable[str]) -> Kinds:
-    """``kinds`` and ``names``, each of which gets a number above those of ``kinds``."""
+    """Add ``names`` to ``kinds``, with numbers above the existing ones. Returns all collections."""
     first = max(kinds.names, default=0) + 1
     added = [(number, name, 0) for number, name in enumerate(sorted(names), first)]
     text = "INSERT INTO stash_collection (id, name, pruned) VALUES (?, ?, ?)"
@@ -265,7 +265,10 @@ def with_kinds(connection: Connection, kinds: Kinds, names: Iterable[str]) -> Ki
 
 
 def with_pruned(connection: Connection, kinds: Kinds, kind: str, up_to: int) -> Kinds:
-    """``kinds``, of which the rows of the append-only ``kind`` are removed up to a version."""
+    """Remove the rows of the append-only ``kind`` up to version ``up_to``.
+
+    Returns the collections with that version.
+    """
     number = kinds.numbers[kind]
     run(connection, "UPDATE stash_collection SET pruned = ? WHERE id = ?", (up_to, number))
     run(
@@ -278,7 +281,7 @@ def with_pruned(connection: Connection, kinds: Kinds, kind: str, up_to: int) -> 
 
 
 def put_rows(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, int]) -> None:
-    """Add the head and the objects of one version; ``numbers`` are those of the collections."""
+    """Add the head and the objects of one version; ``numbers`` has the number of each kind."""
     values: list[tuple[Parameter, ...]] = []
     for place, row in enumerate(rows):
         kind, key, value, version, time, diff = row
@@ -287,7 +290,7 @@ def put_rows(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, 
 
 
 def put_appended(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, int]) -> None:
-    """Add what one version has of append-only kinds."""
+    """Add the rows of append-only kinds of one version."""
     _put(
         connection,
         _PUT_APPENDED,

@@ -1,32 +1,32 @@
 """The durable catalog state: one class, written once over any update log.
 
-`strandline.durable.opening.durable_state` connects and changes nothing. What it returns answers the
-few questions that can be asked of a catalog that no process has opened, and opens it:
+`strandline.durable.opening.durable_state` connects to a catalog and changes nothing. It returns an
+`OpenableState`, which answers the few questions that need no open catalog, and opens it:
 
-* `OpenableState.open` makes this process the holder of a **new epoch**: it fences every earlier
-  holder. They learn it at their next commit, sync or `confirm_leadership`; nothing that they try
-  becomes durable, and their handles stay fenced. It creates the catalog where there is none.
-* `OpenableState.join` adopts the current token. The nodes of one deployment share it knowingly;
-  they differ by their member id, and the append alone orders their commits.
-* `OpenableState.open_read_only` gives a state without the means to write.
-* `OpenableState.check_open` gives one whose writes nobody sees: it tries what `open` would do.
-* `OpenableState.edit` opens, and repairs the catalog in the same step.
+* `OpenableState.open` takes a **new epoch** for this process and fences every earlier holder. Those
+  learn it at their next commit, sync or `confirm_leadership`. Nothing that they attempt becomes
+  durable, and their handles stay fenced. If there is no catalog, it is created.
+* `OpenableState.join` adopts the current token. The nodes of one deployment share it on purpose.
+  They differ in their member id, and only the append orders their commits.
+* `OpenableState.open_read_only` returns a state that has no methods to write.
+* `OpenableState.check_open` tries what `open` would do. Nobody else sees the writes of its state.
+* `OpenableState.edit` opens the catalog and repairs it in the same step.
 
-A fenced handle stays fenced. Its process may go on with another one: `joined_anew` joins the newer
-epoch, unless a newer deploy generation has taken over (`Replaced`).
+A fenced handle stays fenced. Its process may continue with another handle: `joined_anew` joins the
+newer epoch, unless a newer deploy generation has taken over (`Replaced`).
 
-No state has a position that moves: `ReadOnlyState.updates_after` is asked with the version that the
-caller has come to, and a transaction names its base. So the caller that keeps the versions is the
-one owner of how far the log was applied.
+No state has a position that moves. The caller passes the version that it has reached to
+`ReadOnlyState.updates_after`, and a transaction names its base. So how far the log was applied is
+known in one place only: in the caller that keeps the versions.
 
-What must stay true: no two calls of `open` get the same epoch (the new token is appended with the
-old one as its condition); a state applies the log one update at a time, and the fence before it
-decodes what comes after; the outer store (``raise_fence``) is fenced before the log, so that no
-moment exists in which an old writer can still write there after the new one began.
+What must stay true: no two calls of `open` get the same epoch (the new token is appended on
+condition of the old one); a state applies the log one update at a time, and checks the fence of an
+update before it applies the next one; the outer store (``raise_fence``) is fenced before the log,
+so that an old writer can never write there after the new one began.
 
-Rejected: mutability as a flag that is looked at when writing (a read-only state simply has no such
-methods), a leadership lease in place of the fence (a paused holder would not notice), and a call
-that gives up what a state holds (it holds nothing that others wait for).
+Rejected: a read-only flag that writes check (a read-only state simply has no such methods), a
+leadership lease instead of the fence (a paused holder would not notice that it expired), and a call
+that releases a state (it holds nothing that others wait for).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAX_UPDATES_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """An update and the contents that it made."""
+    """An update, and the contents of the catalog after it."""
 
     update: Update
     contents: Contents
@@ -77,9 +77,9 @@ class AppliedUpdate:
 
 
 class ExpectedUpdate:
-    """An update that may be appended behind ``base``, applied to it.
+    """An update that another process may append after ``base``, applied in advance.
 
-    So that it takes no time to apply it once it is in the log (`DurableCatalogState.if_appended`).
+    So applying it takes no time once it is in the log (`DurableCatalogState.if_appended`).
     """
 
     def __init__(self, base: Position, update: Update) -> None:
@@ -90,16 +90,16 @@ class ExpectedUpdate:
 
 
 class TrimmedAway(NotFresh):
-    """The updates behind a version are gone: `ReadOnlyState.start` and begin again from there."""
+    """The updates after a version were trimmed; start again from `ReadOnlyState.start`."""
 
 
 class ReadOnlyState:
-    """An opened catalog that can be read from its log. Not for several threads at once.
+    """An opened catalog that can be read from its log. Not safe for use by several threads.
 
-    ``recovered`` is what opening it read: where the log begins, then each update that it had, in
-    order. ``environment`` is the id that was made when the catalog was initialized. ``epoch`` is
-    the one that it was in when it was opened here, and ``boot_timestamp`` when that began; both 0
-    before the catalog is initialized.
+    ``recovered`` is what opening the catalog read: the start of the log, then each update, in
+    order. ``environment`` is the id that was created with the catalog. ``epoch`` is the epoch at
+    the time of opening, ``boot_timestamp`` the time when that epoch began. Before the catalog is
+    initialized, ``epoch`` is 0 and ``boot_timestamp`` is `MIN_TIMESTAMP`.
     """
 
     def __init__(self, log: UpdateLog) -> None:
@@ -117,17 +117,17 @@ class ReadOnlyState:
             try:
                 while applied := self.updates_after(recovered[-1]):
                     recovered += applied
-            except TrimmedAway:  # between the look at the snapshot and the look at the log
+            except TrimmedAway:  # between the read of the snapshot and that of the log
                 continue
             return recovered
 
     def take_recovered(self) -> list[AppliedUpdate]:
-        """``recovered``, which this state then no longer keeps in memory."""
+        """Return ``recovered`` and drop it from this state, to free the memory."""
         recovered, self.recovered = self.recovered, []
         return recovered
 
     def start(self) -> AppliedUpdate:
-        """Where the log begins: its snapshot, as if it were an update."""
+        """The start of the log: its snapshot, as if it were an update."""
         snapshot = self.log.snapshot()
         contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
         return AppliedUpdate(
@@ -135,10 +135,9 @@ class ReadOnlyState:
         )
 
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
-        """What the log has behind ``position``, up to version ``up_to`` if given; applied to it.
+        """The updates after ``position``, up to version ``up_to`` if given, applied to it.
 
-        At most 1000 updates at once, so ask again until nothing comes. Raises `Fenced` when the
-        log's fence is no longer this state's, and `TrimmedAway`.
+        Returns at most 1000 updates; call it again until it returns none. Raises `TrimmedAway`.
         """
         frontier = self.log.frontier()
         version, contents = position.version, position.contents
@@ -155,7 +154,7 @@ class ReadOnlyState:
             return []
         try:
             updates = self.log.updates(version + 1, end)
-        except VersionNotFound as gone:  # trimmed since the look at the frontier
+        except VersionNotFound as gone:  # trimmed since the frontier was read
             raise TrimmedAway(gone.message) from gone
         applied: list[AppliedUpdate] = []
         for update in updates:
@@ -165,11 +164,11 @@ class ReadOnlyState:
         return applied
 
     def _compare_fence_of(self, update: Update, contents: Contents) -> None:
-        """Nothing to compare with: a reader follows every writer."""
+        """Does nothing: a reader has no token, it follows every writer."""
 
 
 class DurableCatalogState(ReadOnlyState):
-    """An opened catalog that may be written to. Commits may come from several threads."""
+    """An opened catalog that may be written to. Several threads may commit."""
 
     def __init__(self, log: UpdateLog, *, token: FenceToken, member: str) -> None:
         self.token = token
@@ -195,7 +194,7 @@ class DurableCatalogState(ReadOnlyState):
 
     def _compare_fence(self, entry: FenceEntry) -> None:
         token = FenceToken(entry.deploy_generation, entry.epoch)
-        if token.is_sealed:  # the end of this log; or history, of a catalog that was moved
+        if token.is_sealed:  # the log's end; or old history, if the catalog was moved here
             self._compare_token()
         elif token > self.token:
             self._fenced = self._overtaken_by(token)
@@ -207,7 +206,10 @@ class DurableCatalogState(ReadOnlyState):
 
     @contextmanager
     def _fence_before_bytes(self) -> Iterator[None]:
-        """What a newer holder wrote may be unreadable here; the news is then that it holds."""
+        """Raise `Fenced` in place of a decoding error if a newer holder fenced this state.
+
+        What the newer holder wrote may be unreadable for this release.
+        """
         try:
             yield
         except (CorruptData, IncompatibleFormat):
@@ -215,31 +217,36 @@ class DurableCatalogState(ReadOnlyState):
             raise
 
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
-        """See `ReadOnlyState.updates_after`. A fenced state stays fenced."""
+        """See `ReadOnlyState.updates_after`.
+
+        Raises `Fenced` if the log's fence is no longer this state's. A fenced state stays fenced.
+        """
         self._check_fenced()
         with self._fence_before_bytes():
             return super().updates_after(position, up_to=up_to)
 
     def transaction(self, base: Position, *, author: str) -> CatalogTransaction:
-        """A transaction on ``base``: the latest version, or what another transaction makes."""
+        """A transaction on ``base``: the latest version, or the result of another transaction."""
         self._check_fenced()
         return CatalogTransaction(base, author=author)
 
     def commit_transaction(self, transaction: CatalogTransaction) -> AppliedUpdate:
-        """`commit_transactions` of one."""
+        """`commit_transactions` with one transaction."""
         return self.commit_transactions([transaction])[0]
 
     def commit_transactions(
         self, transactions: Sequence[CatalogTransaction], *, companion: Companion | None = None
     ) -> list[AppliedUpdate]:
-        """Append each of ``transactions`` as a version of its own, all in one step or none.
+        """Append each of ``transactions`` as its own version, all of them in one step or none.
 
-        The first has the latest version as its base, each other one what the one before it makes.
-        ``companion`` writes in the same step (`UpdateLog.append`).
-        They are in the log when this returns; it gives the versions that they became. Raises
-        `OutOfSync` when another commit was first (validate again on the new base), `Fenced`, and
-        what `UpdateLog.append` raises. After an error that leaves the outcome open, the same
-        transactions may be committed again: whichever try lands, they are in the log once.
+        The base of the first is the latest version, the base of each other one is the transaction
+        before it. ``companion`` writes in the same step (`UpdateLog.append`). Returns the versions
+        that they became; they are in the log by then. After an error that leaves the outcome open,
+        the caller may commit the same transactions again: whichever attempt succeeds, they are in
+        the log once.
+
+        Raises `OutOfSync` if another commit was first (the caller validates again on the new base),
+        `Fenced`, and what `UpdateLog.append` raises.
         """
         self._check_fenced()
         updates = [transaction.update(member=self.member) for transaction in transactions]
@@ -252,17 +259,20 @@ class DurableCatalogState(ReadOnlyState):
         except Fenced as error:
             self._fenced = error.message
             if type(error) is Fenced:
-                self._compare_token()  # raises too, and says by whom
+                self._compare_token()  # also raises, and names the newer holder
             raise
         applied = []
         for transaction, update, objects in zip(transactions, appended, written, strict=True):
-            # What was validated is what every node will read from the log; only the time is new.
+            # Every node will read the validated contents from the log; only the time is new.
             stamp(objects, update.time)
             applied.append(AppliedUpdate(update, transaction.contents))
         return applied
 
     def if_appended(self, expected: ExpectedUpdate) -> AppliedUpdate | None:
-        """What was expected, as it stands in the log; None if it does not. Raises `Fenced`."""
+        """The expected update as the log has it, or None if the log does not have it.
+
+        Raises `Fenced`.
+        """
         self._check_fenced()
         time = self.log.time_of(expected.update)
         if time is None:
@@ -274,7 +284,10 @@ class DurableCatalogState(ReadOnlyState):
         return AppliedUpdate(expected.update.at(time), expected.contents)
 
     def confirm_leadership(self) -> None:
-        """Return if this state is not fenced, judged by a linearizable look at the log."""
+        """Return if this state is not fenced, after a linearizable read of the log.
+
+        Raises `Fenced` otherwise.
+        """
         self._check_fenced()
         self.log.check()
         self._compare_token()
@@ -288,7 +301,7 @@ class DurableCatalogState(ReadOnlyState):
         self._check_fenced()
 
     def _overtaken_by(self, current: FenceToken | None) -> str:
-        """Why this state is fenced, and by whom, as far as the log tells."""
+        """A text that says why this state is fenced and, if the log has it, by which member."""
         opening = None if current is None else opening_with(self.log, current)
         shown = "gone" if current is None else current.beside(self.token)
         return f"this node holds fence token {self.token}, the catalog's is {shown}" + (
@@ -301,13 +314,13 @@ class DurableCatalogState(ReadOnlyState):
         return self.log.compact(version, self.token)
 
     def prune(self, kind: str, version: int) -> bool:
-        """Remove what is older of an append-only kind; see `UpdateLog.prune`."""
+        """Remove old objects of an append-only kind; see `UpdateLog.prune`."""
         self._check_fenced()
         return self.log.prune(kind, version, self.token)
 
 
 def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
-    """Who took ``token`` and when, as the end of a sentence; None where the log does not tell."""
+    """A clause that says which member took ``token`` and when, or None if it is not in the log."""
     frontier = log.frontier()
     first = max(frontier.since + 1, frontier.upper - MAX_UPDATES_AT_ONCE)
     try:
@@ -317,12 +330,12 @@ def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
                     entry = decode(change.new, FenceEntry)
                     if (entry.deploy_generation, entry.epoch) == token.rank:
                         return f"{update.member} took at {format_timestamp(update.time)}"
-    except StrandlineError:  # it cannot be read here, or now: that the fence is newer stands
+    except StrandlineError:  # unreadable here or now; the newer fence counts all the same
         return None
     return None
 
 
 def config_in(contents: Contents, name: str) -> str | None:
-    """A fact of the catalog's configuration that was written when it was made."""
+    """A value of the catalog's configuration, or None if ``name`` is not in it."""
     entry = contents.get("config", name.encode())
     return None if entry is None else str(entry.value.value)

@@ -1,10 +1,9 @@
-"""A transaction on the catalog: changes over an immutable base, not yet in the log.
+"""A transaction on the catalog: changes to an immutable base that are not in the log yet.
 
-Opening one copies nothing; each operation costs the size of the change. It remembers its base. Any
-number may be open: one commits, the others find out that they are out of sync and are validated
-again on the new base. What a transaction wrote, it reads. A transaction has the id of the update
-that it makes, so committing it a second time (because the first outcome is unknown) is no second
-commit.
+Starting a transaction copies nothing; each operation costs in proportion to the change. The
+transaction remembers its base. Any number may be open. If one commits, the others are out of sync
+and are validated again on the new base. A transaction reads its own writes. It has the id of the
+update that it makes, so committing it again (after an unknown outcome) is not a second commit.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from strandline.wire.registry import encode
 from strandline.wire.stored import AnyStored
 
 OBJECT_IDS = "object"
-"""The allocator that every object of the catalog takes its id from."""
+"""The allocator from which every object of the catalog takes its id."""
 
 MAX_IDS_AT_ONCE = 1_000_000
 MAX_ID = 2**63 - 1
-"""Databases and clients keep ids in 64 bits with a sign, the next one too."""
+"""Databases and clients store ids as signed 64-bit integers, including the next id."""
 ID_BYTES = 16
 
 
 class Position(Protocol):
-    """A version, and all objects of the catalog at it."""
+    """A version, and all objects of the catalog in it."""
 
     @property
     def version(self) -> int: ...
@@ -57,7 +56,7 @@ class Position(Protocol):
 
 
 class _Written(NamedTuple):
-    """What stands at a key, and what takes its place."""
+    """The old object at a key and the new one, either None."""
 
     kind: Collection
     key: bytes
@@ -66,7 +65,7 @@ class _Written(NamedTuple):
 
 
 class CatalogTransaction:
-    """See the module. Not for several threads."""
+    """See the module. Not safe for use by several threads."""
 
     def __init__(self, base: Position, *, author: str) -> None:
         self.base = base
@@ -77,10 +76,10 @@ class CatalogTransaction:
         self.on_insert: Callable[[object], object] | None = None
         """Completes a value that is about to be inserted."""
         self.environment: str | None = None
-        """The environment id that a new catalog is to have, if any."""
+        """The environment id that a new catalog must have, or None for any."""
         self._changes: list[Change] = []
         self._appended: list[Appended] = []
-        # The last change of an allocator, by its key: the number of the entry, the place in it.
+        # By the key of an allocator, its last change: the number of the entry, the place in it.
         self._allocations: dict[bytes, tuple[int, int]] = {}
 
     def get(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
@@ -89,7 +88,7 @@ class CatalogTransaction:
         return None if stored is None else stored.value
 
     def get_named(self, kind: str, name: str) -> Any:  # Any: the descriptor of that kind
-        """The object of a kind that is keyed by name, or None."""
+        """The object of that name, of a kind that is keyed by name, or None."""
         stored = self.contents.get(kind, name.encode())
         return None if stored is None else stored.value
 
@@ -101,9 +100,9 @@ class CatalogTransaction:
     ) -> None:
         """Insert ``value``, or replace the object with its key.
 
-        An equal value writes nothing, so what an older release wrote keeps its bytes. ``record`` is
-        what ``value`` was decoded from, if it is known. Raises `AlreadyExists` when its name stands
-        for another object of its namespace.
+        If the object equals ``value``, nothing is written, so an object of an older release keeps
+        its bytes. ``record`` is the record that ``value`` was decoded from, if known. Raises
+        `AlreadyExists` if another object of the namespace has its name.
         """
         written = self._written(value, record=record)
         if written is not None:
@@ -111,10 +110,11 @@ class CatalogTransaction:
             self._change(written)
 
     def put_all(self, values: Iterable[Any]) -> None:  # Any: descriptors of some kinds
-        """Put ``values`` together: their names are judged by where all of them end.
+        """Put ``values`` together. Names are checked only against the final result.
 
-        So objects may exchange their names, which put one by one would each meet the other. Of two
-        values for one key the last counts. Raises `AlreadyExists`, and then has put none of them.
+        So objects may swap their names, which would conflict if they were put one by one. If two
+        values have one key, the last one counts. Raises `AlreadyExists`, in which case none of them
+        is put.
         """
         before, done = self.contents, len(self._changes)
         of_keys = {}
@@ -147,7 +147,7 @@ class CatalogTransaction:
         *,
         record: bytes | None = None,
     ) -> _Written | None:
-        """What putting ``value`` replaces and by what; None where an equal value is there."""
+        """The change that putting ``value`` makes, or None if the object equals it."""
         kind = collection_of(value)
         key = id_key(value.id) if kind.has_id else value.name.encode()
         old = self.contents.get(kind.kind, key)
@@ -171,9 +171,9 @@ class CatalogTransaction:
             raise AlreadyExists(f"{holder.kind} {new.name!r} exists already")
 
     def delete(self, kind: str, key: int | str) -> None:
-        """Remove the object of ``kind`` with that id, or that name where it is keyed by name.
+        """Remove the object of ``kind`` with that id, or that name if it is keyed by name.
 
-        `ObjectNotFound` if there is none.
+        Raises `ObjectNotFound` if it does not exist.
         """
         stored_key = id_key(key) if isinstance(key, int) else key.encode()
         old = self.contents.get(kind, stored_key)
@@ -183,7 +183,7 @@ class CatalogTransaction:
         self._change(_Written(collection(kind), stored_key, old, None))
 
     def append(self, kind: str, event: object) -> None:
-        """Add an object of an append-only kind, which no transaction reads."""
+        """Add an object of an append-only kind. Transactions cannot read it."""
         self._appended.append(Appended(kind, encode(event)))
 
     def _change(self, written: _Written) -> None:
@@ -195,7 +195,7 @@ class CatalogTransaction:
         self._changes.append(change)
 
     def allocate_id(self, name: str = OBJECT_IDS, *, amount: int = 1) -> range:
-        """Take the next ``amount`` ids of the allocator ``name``; nothing else ever gets them."""
+        """Take the next ``amount`` ids of the allocator ``name``; they are never reused."""
         if not 0 <= amount <= MAX_IDS_AT_ONCE:
             raise InvalidInput(f"{amount} ids asked for at once; ask for 0 to {MAX_IDS_AT_ONCE}")
         key = name.encode()
@@ -213,9 +213,9 @@ class CatalogTransaction:
 
     @contextmanager
     def entry(self, verb: str, arguments: Arguments) -> Iterator[None]:
-        """Everything put or deleted inside belongs to one entry; no change, no entry.
+        """Collect what the block puts and deletes into one entry.
 
-        An exception takes back what was done inside.
+        A block that changes nothing makes no entry. If the block raises, its changes are undone.
         """
         if self._changes:
             raise RuntimeError("entries do not nest")
@@ -232,22 +232,22 @@ class CatalogTransaction:
             self.entries.append(Entry(verb, EntryArguments(arguments), changes))
 
     def _consolidate(self, before: Contents) -> list[Change]:
-        """What came of the changes since ``before``; what ends as it began is as it was there."""
+        """The net changes since ``before``. An object that ends as it began is restored."""
         consolidated = _consolidated(self._changes)
         if len(consolidated) < len(self._changes):
             left = {(change.kind, change.key) for change in consolidated}
             for kind, key in {(change.kind, change.key) for change in self._changes} - left:
-                # With the same bytes it would yet be a new object, which gets another time.
+                # Even with the same bytes, a new object would get another time.
                 ended, began = self.contents.get(kind, key), before.get(kind, key)
                 if ended is not began:
                     self.contents = self.contents.replaced(collection(kind), key, ended, began)
         return consolidated
 
     def _fold_allocations(self, changes: Iterable[Change]) -> list[Change]:
-        """``changes``, without those of an allocator that an earlier entry has changed.
+        """``changes`` without those of allocators that an earlier entry has changed already.
 
-        The change of that entry then goes on to the present number. So a batch of n commands
-        changes an allocator once, and not n times.
+        The change in that entry is extended to the present number instead. So a batch of n commands
+        changes an allocator once, not n times.
         """
         kept: list[Change] = []
         for change in changes:
@@ -273,7 +273,7 @@ class CatalogTransaction:
         return (change for entry in self.entries for change in entry.changes)
 
     def update(self, *, member: str) -> Update:
-        """The update that this transaction makes, each time the same."""
+        """The update that this transaction makes; the same one at each call."""
         return new_update(
             self.version,
             self.entries,
@@ -284,7 +284,7 @@ class CatalogTransaction:
         )
 
     def rebased(self, base: Position) -> CatalogTransaction:
-        """The same entries on a newer base, which differs from the old one in other objects."""
+        """The same entries on a newer base that differs from the old one only in other objects."""
         rebased = CatalogTransaction(base, author=self.author)
         rebased.entries = self.entries
         rebased._appended = self._appended
@@ -299,10 +299,11 @@ def _refuse_running_back(kind: Collection, old: AnyStored | None, new: AnyStored
 
 
 def _consolidated(changes: list[Change]) -> list[Change]:
-    """``changes`` without those that came to nothing: they lead to the same objects.
+    """``changes`` without those that cancel out; they lead to the same objects.
 
-    An object that was made and removed leaves none, and changes of one object in a row are one.
-    Others stay as they are: what came between may rest on a name that was given up or taken.
+    If an object was created and then removed, both changes are dropped. Consecutive changes of one
+    object become one. All others stay as they are, because a change in between may depend on a name
+    that was released or taken.
     """
     ends: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
     for change in changes:
@@ -332,7 +333,10 @@ def new_update(
     update_id: bytes | None = None,
     appended: Iterable[Appended] = (),
 ) -> Update:
-    """An update with the audit event of what is not silent in it; without an id, a random one."""
+    """An update, with an audit event of its entries that are not silent.
+
+    ``update_id`` is random by default.
+    """
     update_id = update_id or secrets.token_bytes(ID_BYTES)
     actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
     objects = tuple(appended)

@@ -1,22 +1,22 @@
-"""Updates: what the log of the catalog is made of.
+"""Updates: the elements of the catalog's log.
 
 An **update** is one commit and one version. It has a random ``id`` (an append whose answer was lost
-is settled by looking whose id stands at its version), the ``time`` that the log gave it, an author,
-the member of the deployment that wrote it, and a tuple of entries. An **entry** is a verb with its
-arguments and the changes it makes. The *changes* alone decide the state, the same way in every log;
-the *verb* decides which event fires and is what people read later. A **change** replaces the object
-at ``(kind, key)``: ``old`` and ``new`` are the exact bytes, None where there is none.
+is settled by comparing the id at its version), the ``time`` that the log gave it, an author, the
+member of the deployment that wrote it, and a tuple of entries. An **entry** is a verb with its
+arguments and the changes that it makes. Only the *changes* determine the state, in the same way in
+every log. The *verb* determines which event fires and what users read later. A **change** replaces
+the object at ``(kind, key)``: ``old`` and ``new`` are its exact bytes, or None if absent.
 
-The time stands inside the update and its audit event, so that every log, copy and restore of them
-has the same one. The log knows it only when it orders the append, and finishes the bytes then
-(`strandline.wire.registry.timed_head`). What releases before 0.2.1 wrote has its time beside it, in
-the key's metadata.
+The time is part of the update and of its audit event, so every log, copy and restore has the same
+one. The log knows the time only when it orders the append, and then completes the bytes
+(`strandline.wire.registry.timed_head`). Releases before 0.2.1 stored the time only in the metadata
+of the key.
 
-Append-only objects (`appended`) travel in the same commit under keys of their own. They are in no
-snapshot and in no memory.
+Append-only objects (`appended`) are written in the same commit under their own keys. They are in no
+snapshot and not kept in memory.
 
-An update whose entries are all silent keeps the books only (fence, configuration): no event fires
-for it and no history shows it.
+An update whose entries are all silent is bookkeeping (fence, configuration). No event fires for it,
+and it is in no history.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Argument = str | int | bool | list[str] | None
 Arguments = Mapping[str, Argument]
 
 SILENT_VERBS = frozenset({"fence", "configure", "allocate"})
-"""Verbs that keep the books. They fire no event and are in no history."""
+"""Verbs of bookkeeping entries. They fire no event and are in no history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The object of ``kind`` at ``key`` goes from the bytes ``old`` to the bytes ``new``."""
+    """The object of ``kind`` at ``key`` changes from the bytes ``old`` to the bytes ``new``."""
 
     kind: str
     key: bytes
@@ -62,13 +62,13 @@ class Change:
 
     @property
     def object_id(self) -> int:
-        """The id of an object whose key is one."""
+        """The id of the object, of a kind whose keys are ids."""
         return int.from_bytes(self.key, "big")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that was done."""
+    """One action: a verb, its arguments and its changes."""
 
     verb: str
     arguments: Arguments
@@ -120,9 +120,9 @@ class Update:
 class Snapshot:
     """Every object of the catalog at ``version``, by kind, in place of all updates up to it.
 
-    ``time`` is that of the update that made the version. ``times`` are those of the updates that
-    last changed each object, in the order of ``kinds``; where there are none it is ``time`` for
-    all, as in what release 0.1.0 wrote.
+    ``time`` is the time of the update that made the version. ``times`` are the times of the last
+    change of each object, in the order of ``kinds``. If ``times`` is empty, as in snapshots of
+    release 0.1.0, ``time`` is the time of all objects.
     """
 
     version: int
@@ -133,7 +133,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """What one update did, without the changes: it outlives the update."""
+    """The actions of one update, without its changes. It outlives the update."""
 
     version: int
     id: bytes
@@ -144,11 +144,11 @@ class AuditEvent:
 
 
 class EntryArguments(Mapping[str, Argument]):
-    """The arguments of an entry, and the JSON text with sorted keys that they are stored as.
+    """The arguments of an entry, and the JSON text with sorted keys in which they are stored.
 
-    Only one of the two is there at first. Few readers of an update look at its arguments, so they
-    are parsed at the first touch, which raises `CorruptData` for a text that is no JSON object; and
-    the text, which the update, its audit event and its notification contain, is written once.
+    At first only one of the two exists. Few readers of an update look at its arguments, so the text
+    is parsed at the first access, which raises `CorruptData` if it is not a JSON object. The text
+    is encoded once, although the update, its audit event and its notification all contain it.
     """
 
     __slots__ = ("_text", "_values")
@@ -159,14 +159,14 @@ class EntryArguments(Mapping[str, Argument]):
 
     @property
     def text(self) -> bytes:
-        """The stored form, in UTF-8. Raises `InvalidInput` for half a character."""
+        """The stored form, in UTF-8. Raises `InvalidInput` for a lone surrogate."""
         if self._text is None:
             self._text = encode_text(_write_json(self._values))
         return self._text
 
     @property
     def values_by_name(self) -> dict[str, Argument]:
-        """All arguments."""
+        """All arguments by name."""
         if self._values is None:
             self._values = _parse_arguments(self._text or b"")
         return self._values
@@ -175,7 +175,7 @@ class EntryArguments(Mapping[str, Argument]):
         return self.values_by_name[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self.values_by_name.get(name, default)  # without an error for each absent name
+        return self.values_by_name.get(name, default)  # `Mapping.get` raises and catches an error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_name)
@@ -226,7 +226,7 @@ def _read_times(reader: Reader) -> tuple[Timestamp, ...]:
 _TIME_BYTES = 8
 
 TIMES: Codec[tuple[Timestamp, ...]] = Codec(_write_times, _read_times)
-"""``BYTES`` of 8 a time: a hundred thousand of them are read in one step."""
+"""``BYTES`` with 8 bytes for each time: a hundred thousand of them are decoded in one step."""
 
 
 def _snapshot(
@@ -259,7 +259,7 @@ def _read_change(reader: Reader) -> Change:
     )
 
 
-# An update may have tens of thousands, so they go without the loop over fields.
+# An update may have tens of thousands of changes, so these bypass the loop over fields.
 register_codec(
     Change, type_id=3, version=1, since="0.1.0", codec=Codec(_write_change, _read_change)
 )

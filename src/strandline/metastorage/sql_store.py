@@ -1,21 +1,21 @@
 """The metastorage in the tables of a SQL database: a SQLite file, or a PostgreSQL server.
 
-Every invoke is one write transaction, so the database's write lock is the order of the store:
-conditions are read, time is taken and the head is moved under it. The time comes from the
-database's clock row, which transactions and notifications of the same store share.
+Every invoke is one write transaction, so the database's write lock determines the order of the
+store. Under the lock the invoke reads its conditions, takes the time and moves the head. The time
+comes from the database's clock row, which transactions and notifications of the same store share.
 
-`check` takes the write lock too, so it comes after every write in flight, and leaves its time in
-the clock row: the next write, by whatever process and wall clock, gets a higher one.
+`check` takes the write lock too, so it comes after every write in flight. It leaves its time in the
+clock row, so the next write gets a later one, whatever process and wall clock it comes from.
 
-Deletions leave a row (revision, key), so that a waiter learns of them whenever it looks. Only the
-last few thousand are kept; ``forgotten`` in the head row says up to which revision they are gone,
-and a waiter that is behind it is told that something changed.
+A deletion leaves a row (revision, key), so that waiting threads learn of it whenever they look.
+Only the last few thousand are kept. ``forgotten`` in the head row is the revision up to which they
+were removed. A thread that waits from an earlier revision is told that something changed.
 
-Where an unmoved mark of the database proves that nothing was committed, `revision` remembers the
-head's revision together with the mark that was taken *before* it was read, and reads it again only
-when the mark has moved. Each remembered pair is true by itself, so threads may overwrite each
-other's pairs in any order. (With the mark taken after the read, a commit between the two would
-count as seen.) Waiting is that of `strandline.sql.looking`.
+If an unmoved mark of the database proves that nothing was committed, `revision` remembers the
+head's revision with the mark that was taken *before* it was read. It reads the revision again only
+if the mark has moved. Each remembered pair is correct by itself, so threads may overwrite each
+other's pairs in any order. (If the mark were taken after the read, a commit between the two would
+count as seen.) `strandline.sql.looking` implements the waiting.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _PUT = (
     " time = excluded.time, value = excluded.value"
 )
 _PUTS_AT_ONCE = 8
-"""Of one statement; so there are few texts for the driver to know."""
+"""Rows in one INSERT statement. Few, so that the driver caches few statement texts."""
 _MOVE_HEAD = (
     "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
     " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time"
@@ -108,7 +108,7 @@ _CHANGED = (
 
 
 class SqlMetastorage(Metastorage):
-    """See `Metastorage`. The database is the caller's unless the store owns it."""
+    """See `Metastorage`. `close` closes the database only if ``owns_database`` is set."""
 
     max_operations = 100_000
 
@@ -129,7 +129,7 @@ class SqlMetastorage(Metastorage):
         self._deletions_kept = deletions_kept
         self._closed = False
         self._remembered = (-1, 0)
-        """A mark, and the revision that was read after it; only where a mark is proof."""
+        """A mark, and the revision that was read after it. Used only if `mark_is_proof`."""
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
@@ -140,12 +140,12 @@ class SqlMetastorage(Metastorage):
         return _key_value(key, rows[0]) if rows else None
 
     def get_on(self, connection: Connection, key: str) -> KeyValue | None:
-        """`get` inside a transaction that the caller has open on the same database."""
+        """`get` in a transaction that the caller has open on the same database."""
         row = first_row(connection, *self.getting(key))
         return None if row is None else _key_value(key, row)
 
     def getting(self, key: str) -> Query:
-        """What `get_on` asks."""
+        """The query of `get_on`."""
         return _GET, (check_key(key),)
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
@@ -198,7 +198,7 @@ class SqlMetastorage(Metastorage):
         return revision
 
     def revision_on(self, connection: Connection) -> int:
-        """`revision` inside a transaction that the caller has open on the same database."""
+        """`revision` in a transaction that the caller has open on the same database."""
         return _head_and_answers(connection, _asking(()))[0].revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
@@ -209,7 +209,7 @@ class SqlMetastorage(Metastorage):
             nonlocal after
             revision, changed = self._look(mark, prefix, end, after)
             if not changed:
-                # What was looked through need not be looked through again.
+                # Revisions that were examined once need not be examined again.
                 after = max(after, revision)
             return changed
 
@@ -282,9 +282,9 @@ class SqlMetastorage(Metastorage):
             self._database.close()
 
     def _look(self, mark: int, start: str, end: str, after: int) -> tuple[int, bool]:
-        """The revision, and whether a key of the range changed after a revision, or may have.
+        """The revision, and whether a key of the range changed after ``after`` or may have changed.
 
-        ``mark`` was taken before; what was read under the same mark is not read again.
+        ``mark`` was taken before. A revision that was read under the same mark is not read again.
         """
         remembered_mark, revision = self._remembered
         if self.revision_is_cheap and mark == remembered_mark and revision <= after:
@@ -306,19 +306,19 @@ class SqlMetastorage(Metastorage):
             )
 
     def _apply(self, connection: Connection, operations: Sequence[Operation], head: Head) -> bool:
-        """Do the operations and move the head; False if they changed nothing."""
+        """Do the operations and move the head. Returns False if they changed nothing."""
         deleted = 0
         puts: list[tuple[Parameter, ...]] = []
-        for operation in operations:  # before what is changed here: its first answers are there
+        for operation in operations:  # first, since a change would drop what was read ahead
             if isinstance(operation, Beside):
                 operation.write(connection, head.time)
-        for operation in operations:  # in any order: none of them touches the key of another
+        for operation in operations:  # in any order, since no two of them touch one key
             match operation:
                 case Put() | PutTimed():
                     put = operation if isinstance(operation, Put) else operation.at(head.time)
                     puts.append((put.key, head.revision, head.time, put.value))
                 case Delete():
-                    # No key holds a character below a blank, so this range holds the one key alone.
+                    # No key contains a character below the space: the range has only this key.
                     deleted += _delete(connection, operation.key, operation.key + "\1", head)
                 case DeleteRange():
                     deleted += _delete(connection, operation.start, operation.end, head)
@@ -331,13 +331,13 @@ class SqlMetastorage(Metastorage):
         return True
 
     def _first(self, asked: Sequence[Query], on_success: Sequence[Operation]) -> Sequence[Query]:
-        """What an invoke begins with; nothing where that depends on other answers."""
+        """The queries that an invoke begins with; none if a later one depends on their answers."""
         if len(asked) != 1:
             return ()
         if not on_success:
             return asked
         beside = (o.asks for o in on_success if isinstance(o, Beside))
-        taking = taking_time(self._clock, bounded=False)  # asks the clock, and does not move it
+        taking = taking_time(self._clock, bounded=False)  # reads the clock without moving it
         return *asked, taking, *chain.from_iterable(beside)
 
     def _forget_old_deletions(self, connection: Connection) -> None:
@@ -368,7 +368,7 @@ def _key_value(key: str, row: Row) -> KeyValue:
 
 
 def _asking(conditions: Sequence[Condition], now: Timestamp | None = None) -> list[Query]:
-    """What `_head_and_answers` runs; ``now`` is the time, where a condition is about a lease."""
+    """The queries of `_head_and_answers`; ``now`` is the time for conditions about leases."""
     queries: list[Query] = []
     for start in range(0, max(len(conditions), 1), _CONDITIONS_AT_ONCE):
         chunk = [_condition(c, now) for c in conditions[start : start + _CONDITIONS_AT_ONCE]]
@@ -379,14 +379,14 @@ def _asking(conditions: Sequence[Condition], now: Timestamp | None = None) -> li
 
 
 def _head_and_answers(connection: Connection, queries: Sequence[Query]) -> tuple[Head, bool]:
-    """The head, and whether all conditions hold that ``queries`` ask for (`_asking`)."""
+    """The head, and whether all conditions of ``queries`` hold (see `_asking`)."""
     rows = [row for (row,) in run_all(connection, *queries)]
     revision, time, _ = rows[0]
     return Head(revision or 0, Timestamp(time or 0)), all(row[2] for row in rows)
 
 
 def _condition(condition: Condition, now: Timestamp | None) -> Query:
-    """The SQL that is true where the condition holds, and its parameters."""
+    """The SQL expression that is true if the condition holds, and its parameters."""
     match condition:
         case Absent():
             return "NOT EXISTS (SELECT 1 FROM metastorage WHERE key = ?)", (condition.key,)
@@ -407,12 +407,12 @@ def _condition(condition: Condition, now: Timestamp | None) -> Query:
 
 
 def _known(number: int) -> int:
-    """``number``; one that no row has in place of one that no row can have."""
+    """``number``, or -1, which no row has, if a column cannot hold it."""
     return number if 0 <= number <= _LARGEST_NUMBER else -1
 
 
 def _putting(rows: Sequence[tuple[Parameter, ...]]) -> Iterator[Query]:
-    """Puts these rows, each of another key."""
+    """The queries that put these rows, each with another key."""
     for start in range(0, len(rows), _PUTS_AT_ONCE):
         part = rows[start : start + _PUTS_AT_ONCE]
         text = _PUT.format(rows=", ".join(["(?, ?, ?, ?)"] * len(part)))
@@ -420,7 +420,7 @@ def _putting(rows: Sequence[tuple[Parameter, ...]]) -> Iterator[Query]:
 
 
 def _delete(connection: Connection, start: str, end: str, head: Head) -> int:
-    """Delete a range, leaving word of each key; how many there were."""
+    """Delete a range and record each deleted key. Returns the number of keys."""
     run(
         connection,
         "INSERT INTO metastorage_deletion (revision, key)"

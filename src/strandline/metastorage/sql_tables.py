@@ -1,9 +1,9 @@
 """The tables of the metastorage in a SQL database, and the leases among them.
 
-A lease row stays when its lease ends, with no holder, so that its token goes on growing. A lease is
-found expired only in a write transaction that leaves its time in the clock row. Against a time that
-was merely looked at, another reader whose wall clock is behind could find the lease alive again;
-against a stored one nothing can.
+The row of a lease stays when the lease ends, without a holder, so that its token keeps growing. A
+lease is declared expired only in a write transaction that stores its time in the clock row. If the
+time were only read, another reader with a slower wall clock could find the lease alive again; with
+a stored time this is impossible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.metastorage.store import Lease
 from strandline.sql import first_row, run
 from strandline.sql.ground import Step, add_indexes, whole_row
 
-# Keys are compared byte by byte, whatever language the server was set up for.
+# Keys are compared byte by byte, whatever collation the server has.
 _KEY = String().with_variant(String(collation="C"), "postgresql")
 
 METADATA = MetaData()
@@ -40,7 +40,7 @@ ENTRIES = Table(
     Column("key", _KEY, primary_key=True),
     Column("revision", BigInteger, nullable=False),
     Column("time", BigInteger, nullable=False),
-    # Last, because SQLite reads a row from its start, through every page of a large value.
+    # The last column, because SQLite reads a row from its start, through all pages of a value.
     Column("value", LargeBinary, nullable=False),
 )
 Index("metastorage_by_revision", ENTRIES.c.revision, ENTRIES.c.key)
@@ -51,7 +51,7 @@ HEAD = Table(
     Column("id", Integer, primary_key=True),
     Column("revision", BigInteger, nullable=False),
     Column("time", BigInteger, nullable=False),
-    # Of deletions up to this revision nothing is known any more.
+    # The records of deletions up to this revision were removed.
     Column("forgotten", BigInteger, nullable=False),
 )
 
@@ -81,11 +81,11 @@ def _add_indexes(connection: Connection) -> None:
 
 
 STEPS: Mapping[int, Step] = {2: _add_indexes}
-"""How the tables of an older version become those of `VERSION`."""
+"""The steps that upgrade the tables of an older version to `VERSION`."""
 
 
 def lease_row(connection: Connection, name: str) -> Lease | None:
-    """The lease in the row of ``name``, expired or not; None where there is no holder."""
+    """The lease in the row of ``name``, expired or not; None if it has no holder."""
     row = first_row(
         connection,
         "SELECT holder, expires, token FROM metastorage_lease"
@@ -96,7 +96,7 @@ def lease_row(connection: Connection, name: str) -> Lease | None:
 
 
 def live_lease(connection: Connection, name: str, now: Timestamp) -> Lease | None:
-    """The lease if it is held at ``now``, the time that this write transaction took."""
+    """The lease if it is held at ``now``, the time that this write transaction took, else None."""
     lease = lease_row(connection, name)
     return lease if lease is not None and lease.expires > now else None
 
@@ -104,7 +104,10 @@ def live_lease(connection: Connection, name: str, now: Timestamp) -> Lease | Non
 def grant_lease(
     connection: Connection, name: str, holder: str, now: Timestamp, ttl_ms: int
 ) -> Lease | None:
-    """The lease for ``holder``: a new one with the next token, or its own; None if it is taken."""
+    """The lease for ``holder``: a new one with the next token, or its own extended.
+
+    None if another holder has it.
+    """
     expires = add_milliseconds(now, ttl_ms)
     present = live_lease(connection, name, now)
     if present is not None and present.holder != holder:
@@ -127,7 +130,7 @@ def grant_lease(
 
 
 def end_lease(connection: Connection, lease: Lease) -> None:
-    """Take the holder out of the row if it is still this lease."""
+    """Remove the holder from the row if it still has this lease."""
     run(
         connection,
         "UPDATE metastorage_lease SET holder = NULL WHERE name = ? AND token = ?",

@@ -149,9 +149,10 @@ class DeleteRange:
 class Beside:
     """Call ``write(connection, time)`` in the SQL transaction of this invoke, with its time.
 
-    It is called before the operations beside it are done, and undoes them all by raising. Only a
-    store whose SQL database has other tables too can do this; others raise `UnsupportedOperation`.
-    ``asks`` are the statements that it begins with, in their order (see `Database.write`).
+    The call comes before the other operations. If it raises, the whole invoke is rolled back. Only
+    a store whose SQL database also has other tables supports this; others raise
+    `UnsupportedOperation`. ``asks`` are the statements that ``write`` begins with, in their order
+    (see `Database.write`).
     """
 
     write: Callable[[Any, Timestamp], object]  # Any: a connection, which this layer does not use

@@ -1,4 +1,4 @@
-"""The one seam to SQL databases: engine and transactions, schema versions, clock row, fence row."""
+"""The one interface to SQL databases: transactions, schema versions, clock row, fence row."""
 
 from strandline.sql.clock_row import (
     accept_time,

@@ -1,17 +1,17 @@
 """The one clock row of a database.
 
-Every write that wants a place in time takes it here, inside its own write transaction: the row is
-where the order of a database is decided. Metastorage writes, begin and commit of transactions and
-notification events share it, so that one order holds over all of them.
+Every write that needs a position in time takes it from this row, inside its own write transaction.
+The row decides the order of a database. Metastorage writes, begin and commit of transactions and
+notification events share it, so one order holds over all of them.
 
 What must stay true: times grow in commit order, whatever any wall clock does. The row is read and
-written under the write lock, so the time of a later transaction is above that of every earlier one
-that committed. A time taken before the lock would not do: its owner could be stopped for ten
-seconds and then commit into a past that others have read.
+written under the write lock, so the time of a transaction is above that of every transaction that
+committed before. A time taken before the lock would not do: its owner could be paused for ten
+seconds and then commit into a past that others have already read.
 
-A time that is too far ahead of the wall clock is refused, because no later one could go back. Where
-the store has such a time already, and an operator has said to go on (`accept_time`), its times grow
-by one logical step each until the wall clock has caught up. What was accepted is the second row.
+A time that is too far ahead of the wall clock is refused, because no later time could go back. If
+the store has such a time already, and an operator has accepted it (`accept_time`), its times grow
+by one logical step each until the wall clock has caught up. The accepted time is in the second row.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ _TAKE = (
 def take_time(
     connection: Connection, clock: HybridClock, *, bounded: bool = True, count: int = 1
 ) -> Timestamp:
-    """The next time of this database: max(the clock's, the last time + 1).
+    """The next time of this database: max(the clock's time, the last time + 1).
 
-    With ``count``, so many times are taken, one after the other, all above the last time; this is
-    the last of them.
-
-    Called inside a write transaction; the time counts from its commit on. The clock is moved past
-    the time. Not ``bounded`` is what leaves nothing in the history, a look or a lease: that the
-    store's time is ahead already is no reason to refuse it. Raises `WrongClock`.
+    With ``count``, it takes that many consecutive times, all above the last time, and returns the
+    last of them. Call it inside a write transaction; the time counts once that commits. The clock
+    is moved past the time. Pass ``bounded=False`` for what leaves nothing in the history, such as a
+    read or a lease: then a store whose time is far ahead does not refuse. Raises `WrongClock`.
     """
     taken = Timestamp(value(connection, *taking_time(clock, bounded=bounded, count=count)))
     if bounded and clock.is_too_far_ahead(taken):
@@ -51,31 +49,32 @@ def take_time(
 
 
 def taking_time(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
-    """What `take_time` runs, for a write that begins with it.
+    """The query of `take_time`, for a write that begins with it.
 
-    The clock is asked before the write lock is there then: the row decides all the same.
+    In that case the clock is read before the write lock is held. The row decides the time all the
+    same.
     """
     first = clock.now() if bounded else clock.current()
     return _TAKE, (first + count - 1, count, count)
 
 
 def stored_time(connection: Connection) -> Timestamp:
-    """The last time given; 0 if none was."""
+    """The last time given, or 0."""
     return _row(connection, _LAST)
 
 
 def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
-    """The later of the clock's and the store's time."""
+    """The later of the clock's time and the store's."""
     return max(clock.current(), stored_time(connection))
 
 
 def accepted_time(connection: Connection) -> Timestamp:
-    """The time up to which an operator has accepted times that are ahead; 0 if none."""
+    """The time up to which an operator has accepted times that are ahead, or 0."""
     return _row(connection, _ACCEPTED)
 
 
 def accept_time(connection: Connection) -> None:
-    """Go on behind the last time given, however far ahead it is. Inside a write transaction."""
+    """Accept the last time given, however far ahead it is. Call it inside a write transaction."""
     run(
         connection,
         "INSERT INTO strandline_clock (id, time) SELECT ?, time FROM strandline_clock WHERE id = ?"

@@ -1,8 +1,8 @@
-"""Numbers that are given one after the other, from a row of the database.
+"""Consecutive numbers from a row of the database.
 
-They are taken in a write transaction, whose lock nobody shares, and are given back with it. In a
-file that is one statement. To a server the last number is one of the statements that a write begins
-with, and the new one goes with its commit: so a number costs no round trip.
+Numbers are taken in a write transaction, which holds the write lock. If it is rolled back, so are
+the numbers. For a file this is one statement. For a server, the write reads the last number among
+its first statements and writes the new one with its commit, so a number costs no extra round trip.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strandline.sql.statements import Query, change_each, run_all, value
 
 
 class Counter:
-    """The last number given, in ``column`` of the row 1 of ``table``; no row for 0.
+    """The last number given, in ``column`` of row 1 of ``table``; without that row it is 0.
 
     ``zeros`` are the columns that are 0 in a new row.
     """
@@ -29,14 +29,14 @@ class Counter:
         self._put = f"{put} excluded.{column}"
         self._take = f"{put} {table}.{column} + excluded.{column} RETURNING {column}"
         self.ahead: Query = f"SELECT {column} FROM {table} WHERE id = 1", ()
-        """What `take` asks first."""
+        """The query that `take` runs first on a server."""
 
     @staticmethod
     def take(connection: Connection, *counts: tuple[Counter, int]) -> list[int]:
-        """Take so many numbers of each counter, which follow each other; the last one of each."""
+        """Take that many consecutive numbers of each counter. Returns the last one of each."""
         if connection.dialect.name == "sqlite":
             return [int(value(connection, of._take, (count,))) for of, count in counts]
-        # All are read before one is changed: behind a change, nothing counts that was read ahead.
+        # Read all before changing one, because a change drops what was read ahead.
         answers = run_all(connection, *(of.ahead for of, _ in counts))
         taken = []
         for (of, count), rows in zip(counts, answers, strict=True):

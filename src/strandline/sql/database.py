@@ -1,28 +1,28 @@
-"""One SQL database under our rules: read and write transactions, and schema versions.
+"""One SQL database: read and write transactions, and schema versions.
 
-What holds on every dialect:
+These rules hold in every dialect:
 
-* A *read* is a snapshot: it sees everything that was committed when it began, by anyone, and waits
-  for no other. Writing in it is refused.
-* A *write* holds the database's one write lock from its begin to its end, so that what it reads is
-  what it changes, and so that writes have one order. The threads of a process queue for their turn
-  in order of arrival, then the one whose turn it is waits for other processes. Both waits end at
-  the caller's deadline with `DeadlineExceeded`, and at `Database.stop_waiting` with `Stopping`.
-* A write that returned is on disk. The exceptions are `Database.write_unsynced`, for what is worth
-  remembering only as long as the machine of the database runs, and `Database.write_derived`, for
-  what is made again where it was lost.
-* A write that raised has not happened, unless the error is `UnknownOutcome`. The next read of the
-  same object settles it: it comes after the write's end, whatever that was.
+* A *read* is a snapshot. It sees everything that any process had committed when it began, and waits
+  for no other transaction. Writing in it is refused.
+* A *write* holds the database's one write lock from its begin to its end. So what it reads cannot
+  change before it writes, and writes have one order. The threads of a process queue for their turn
+  in order of arrival; the thread whose turn it is then waits for other processes. Both waits end
+  with `DeadlineExceeded` at the caller's deadline, and with `Stopping` at `Database.stop_waiting`.
+* A write that returned is on disk. The exceptions are `Database.write_unsynced`, for data that
+  matters only while the machine of the database runs, and `Database.write_derived`, for data that
+  is derived again if it is lost.
+* A write that raised has not happened, unless the error is `UnknownOutcome`. Then the next read of
+  the same object settles it, because that read starts after the write has ended, either way.
+* A *mark* is a number that moves with each commit of any process. A read that begins after a mark
+  was taken sees every commit that the mark counts. So while the mark stays the same, nothing new is
+  known. `Database.mark_is_proof` says whether this is a proof: for a file, an unmoved mark proves
+  that nothing was committed; for a server, the notification of a commit may still be on its way.
 
-* A *mark* is a number that moves with each commit, of anyone. What is read from the database after
-  a mark was taken reflects every commit that the mark counts; so while the mark stays the same,
-  nothing new is known of. `Database.mark_is_proof` says how far that goes: in a file an unmoved
-  mark proves that nothing was committed, a server's news of a commit may still be on its way.
-
-The whole database has one write lock, not each table, because the parts of a store write together:
-a commit checks the fence, takes its time from the clock row and logs its notification. Rejected:
-serializable isolation in place of the lock. It lets transactions fail at their end for the sake of
-writes that run side by side, and here the clock row leaves nothing that could.
+The whole database has one write lock instead of one for each table, because the parts of a store
+write together: a commit checks the fence, takes its time from the clock row and logs its
+notification. Rejected: serializable isolation instead of the lock. It accepts that transactions
+fail at their end so that others can run concurrently, but here every write needs the clock row, so
+no two could.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from strandline.sql.statements import Parameter, Query, Row, change, run
 from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
-"""Seconds that a write waits for its turn when its caller names no deadline."""
+"""Seconds that a write waits for its turn if the caller gives no deadline."""
 _CLOSE_PATIENCE = 10.0
 NO_STEPS: Mapping[int, ground.Step] = MappingProxyType({})
 
@@ -63,9 +63,9 @@ NO_STEPS: Mapping[int, ground.Step] = MappingProxyType({})
 class DatabaseStatistics:
     """Counts since the database was opened; ``waited`` is in seconds, over all writers.
 
-    ``lost_turns`` are attempts for the write lock that another process won; ``lost_connections``
-    those that a server or the network ended. ``looks`` are those for a commit of another process,
-    by those who wait for one.
+    ``lost_turns`` counts attempts for the write lock that another process won, ``lost_connections``
+    connections that a server or the network ended, and ``looks`` the checks of waiting threads for
+    a commit of another process.
     """
 
     reads: int
@@ -81,23 +81,23 @@ class DatabaseStatistics:
 
 
 class Database(ABC):
-    """One open database. Safe for threads; of one process, not of its forks.
+    """One open database. Safe for threads, but not for use after a fork.
 
-    ``name`` is how messages name it. One that is ``read_only`` refuses to write with
-    `UnsupportedOperation`, and leaves the tables of an older release as they are.
+    ``name`` is its name in messages. A ``read_only`` database refuses writes with
+    `UnsupportedOperation`, and does not upgrade the tables of an older release.
 
-    Every method raises `Stopping` after `close`, and `UnsupportedOperation` in a fork, where
-    `close` does nothing: the connections are the parent's, and two processes that use one would
-    read each other's answers.
+    Every method raises `Stopping` after `close`, and `UnsupportedOperation` in a forked child,
+    where `close` does nothing: the connections are the parent's, and two processes that share one
+    would read each other's answers.
     """
 
     dialect: ClassVar[str]
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
     may_lose_provisional: ClassVar[bool]
-    """Whether a crash of the machine may undo a write that was provisional.
+    """Whether a crash of the machine may undo a provisional write.
 
-    On a server none may be: other machines have seen its time, and go on.
+    Always False for a server: other machines have seen the time of the write, and keep running.
     """
 
     def __init__(self, name: str, *, patience: float, read_only: bool = False) -> None:
@@ -116,13 +116,13 @@ class Database(ABC):
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Connection]:
-        """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+        """A read transaction: one snapshot, as of its first statement. It refuses to write."""
 
     @abstractmethod
     def allow_more_time(self, connection: Connection) -> None:
-        """Give a transaction of many statements the patience of a new one, from now on.
+        """Restart the patience of a transaction of many statements.
 
-        To be called before each of them.
+        Call it before each of them.
         """
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
@@ -138,19 +138,21 @@ class Database(ABC):
         is_news: bool = True,
         is_provisional: bool = False,
     ) -> AbstractContextManager[Connection]:
-        """A write transaction: committed, on disk, when the block ends; undone when it raises.
+        """A write transaction: committed and on disk when the block ends, rolled back if it raises.
 
-        ``deadline`` is an instant of `time.monotonic`, by default the database's patience from
-        now. Raises `DeadlineExceeded` when the write lock was not free by then; a deadline that
-        has passed still tries once. Raises `UnknownOutcome` when disk or connection failed during
-        the commit. Not reentrant within a thread.
+        ``deadline`` is an instant of `time.monotonic`, by default the database's patience from now.
+        A deadline that has passed still allows one attempt. Not reentrant within a thread.
 
-        ``first`` are the statements that the block begins with behind the look at the fence, in
-        their order: from a server they are read ahead, also those that it then does not ask for.
-        They are known again by their text. Where the block changes nothing that any memory shows,
-        it is no news, and moves a mark only where that cannot be avoided. What is provisional waits
-        for no disk where only a crash of this machine can undo it, with all that came after it: a
-        later synced write makes it durable.
+        ``first`` are the statements that the block begins with, after it reads the fence, in their
+        order. A server runs them with the begin, whether or not the block asks for them later; a
+        statement is recognized by its text. If ``is_news`` is False, the block changes nothing that
+        a process keeps in memory, and the mark moves only if that cannot be avoided. If
+        ``is_provisional`` is True, the commit does not wait for the disk, provided that only a
+        crash of this machine can undo it and everything after it (`may_lose_provisional`). A later
+        synced write makes it durable.
+
+        Raises `DeadlineExceeded` if the write lock was not free by the deadline, and
+        `UnknownOutcome` if the disk or the connection failed during the commit.
         """
         synced = not (is_provisional and self.may_lose_provisional)
         return self._write(deadline, synced=synced, first=first, is_news=is_news)
@@ -168,64 +170,64 @@ class Database(ABC):
     def write_derived(
         self, *, deadline: float | None = None, first: Sequence[Query] = ()
     ) -> AbstractContextManager[Connection]:
-        """Like `write`, for what follows from rows that are durable and is made again if lost.
+        """Like `write`, for data that is derived from durable rows and is derived again if lost.
 
-        As durable as those who see it need it.
+        As durable as its readers need it.
         """
 
     @property
     @abstractmethod
     def is_synced(self) -> bool:
-        """Whether all that this object committed is known to be on disk."""
+        """Whether everything that this object committed is known to be on disk."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Return when all that was committed before, by any process, is on disk.
+        """Return once everything that any process committed before is on disk.
 
-        Also inside of a write.
+        May be called inside a write.
         """
 
     @abstractmethod
     def check_place(self) -> None:
-        """Raise `StoreMoved` where the database is known to be no longer where it was opened.
+        """Raise `StoreMoved` if the database is known to have moved from where it was opened.
 
-        Each write does so before its commit; what changes more than the database, before that.
+        Each write calls this before its commit. A caller that also changes things outside of the
+        database calls it before that.
         """
 
     @abstractmethod
     def write_time(self) -> AbstractContextManager[Connection]:
-        """A write of the clock row alone, by which a reader learns what time it is.
+        """A write of only the clock row, by which a reader learns the time.
 
-        As durable as those who see the time need it. It moves a mark only where that cannot be
-        avoided.
+        As durable as its readers need it. It moves a mark only if that cannot be avoided.
         """
 
     @abstractmethod
     def find_damage(self) -> list[str]:
-        """What is wrong with the database itself, below its tables; may take long."""
+        """The faults of the database itself, below its tables. May take long."""
 
     def index_hint(self, index: str) -> str:
-        """What a statement says behind a table's name to be answered by way of this index."""
+        """The text after a table's name that makes a statement use this index."""
         return ""
 
     @abstractmethod
     def size(self) -> int:
-        """The bytes that it takes."""
+        """The size of the database in bytes."""
 
     @abstractmethod
     def mark(self) -> int:
-        """A number that moves with each commit, see the module; costs no round trip."""
+        """A number that moves with each commit (see the module). Costs no round trip."""
 
     @abstractmethod
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
-        """Wait until `mark` is no longer ``after``, for ``timeout`` seconds, or `wake`.
+        """Wait until `mark` is no longer ``after``, for ``timeout`` seconds, or until `wake`.
 
-        Returns the mark of the end.
+        Returns the mark at the end.
         """
 
     @abstractmethod
     def wake(self) -> None:
-        """Let all who wait for a commit return now."""
+        """Make all threads that wait for a commit return now."""
 
     def ensure_schema(
         self,
@@ -235,12 +237,12 @@ class Database(ABC):
         *,
         steps: Mapping[int, ground.Step] = NO_STEPS,
     ) -> None:
-        """Bring the tables of ``part`` to ``version``: create them, or upgrade what is older.
+        """Bring the tables of ``part`` to ``version``: create them, or upgrade an older version.
 
-        ``steps[N]`` takes the tables from version N - 1 to N. All of it is one write transaction,
-        and safe when several processes do it at once. Raises `IncompatibleFormat` when the database
-        has a newer version, or one from which a step is missing, `CorruptData` when a table or
-        column is not there, and changes nothing.
+        ``steps[N]`` upgrades the tables from version N - 1 to N. All of it is one write
+        transaction, which several processes may run at the same time. If it raises, nothing has
+        changed. Raises `IncompatibleFormat` if the database has a newer version, or one from which
+        a step is missing, and `CorruptData` if a table or column is missing.
         """
         current = partial(ground.is_current, part=part, version=version, name=self.name)
         with self.read() as connection:
@@ -281,7 +283,7 @@ class Database(ABC):
         change(connection, added, (part, version))
 
     def statistics(self) -> DatabaseStatistics:
-        """What this object did so far."""
+        """What this object has done so far."""
         with self._state:
             return DatabaseStatistics(
                 reads=self._counts["reads"],
@@ -297,16 +299,16 @@ class Database(ABC):
             )
 
     def stop_waiting(self) -> None:
-        """From now on, no thread waits for the write lock; for a process that is about to end.
+        """Stop waiting for the write lock, because the process is about to end.
 
-        The writes that wait for it get `Stopping`, as do later ones that find it taken. A write
-        that has it goes on.
+        Writes that wait for it get `Stopping`, and so do later ones that find it taken. A write
+        that holds the lock continues.
         """
         self._nobody_waits = True
         self._turns.stop_waiting()
 
     def close(self) -> None:
-        """Refuse new transactions, wait for those that run, close every connection. Idempotent."""
+        """Refuse new transactions, wait for running ones, close all connections. Idempotent."""
         if self._process != os.getpid():
             return
         with self._state:
@@ -320,10 +322,10 @@ class Database(ABC):
     def refuse_incomplete(
         self, connection: Connection, parts: Mapping[str, tuple[int | None, MetaData]]
     ) -> None:
-        """Raise `CorruptData` unless each table of some parts is there with all its columns.
+        """Raise `CorruptData` unless the tables of all ``parts`` exist with all their columns.
 
-        ``parts`` gives for each the version in which it stands, and its tables: none of them may be
-        there where it has no version.
+        ``parts`` gives the stored version and the tables of each part. If the version is None, none
+        of its tables may exist.
         """
         columns = self._columns(connection)
         for part, (version, metadata) in parts.items():
@@ -355,7 +357,7 @@ class Database(ABC):
 
     @abstractmethod
     def _schema_change(self) -> AbstractContextManager[Connection]:
-        """A write transaction that also works where no table is there yet."""
+        """A write transaction that also works before any table exists."""
 
     @abstractmethod
     def _open_connections(self) -> int: ...
@@ -365,11 +367,11 @@ class Database(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception) -> StrandlineError | None:
-        """Our error for one of the driver or of the pool; None for all others."""
+        """The `StrandlineError` for an error of the driver or of the pool, or None."""
 
     @contextmanager
     def _in_use(self, count: str) -> Iterator[None]:
-        """Count a transaction, which `close` waits for; it raises no error of the driver."""
+        """Count a transaction, for `close` to wait for, and translate errors of the driver."""
         self._refuse_in_a_fork()
         with self._state:
             if self._closed:
@@ -385,7 +387,7 @@ class Database(ABC):
             try:
                 raise ours from error
             finally:
-                del ours  # else the frame and its error keep each other, and an open cursor
+                del ours  # else a reference cycle keeps the frame and an open cursor alive
         finally:
             with self._state:
                 self._active -= 1
@@ -418,7 +420,7 @@ class Database(ABC):
             )
 
     def _other_process_that_writes(self) -> str | None:
-        """Which process the thread whose turn it is waits for, in words; None where unknown."""
+        """A description of the process that holds the write lock, or None if unknown."""
         return None
 
     def _refuse_in_a_fork(self) -> None:

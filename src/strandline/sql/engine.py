@@ -1,4 +1,4 @@
-"""Opening a database by its URL; a dialect is loaded when its scheme is first asked for."""
+"""Opening a database by its URL. The module of a dialect is loaded at its first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIALECTS = {
     "sqlite": "strandline.sql.sqlite_database",
     "postgresql": "strandline.sql.postgres_database",
 }
-"""Scheme of a URL, and the module whose ``open_url`` opens it."""
+"""The module whose ``open_url`` opens a URL, by the scheme of the URL."""
 
 
 class _Dialect(Protocol):
@@ -20,14 +20,13 @@ class _Dialect(Protocol):
 
 
 def open_engine(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> Database:
-    """Open the database at ``url`` and make the tables that every database of ours has.
+    """Open the database at ``url`` and create the tables that every database of the store has.
 
-    ``sqlite:////folder/file`` (the file is made if it is missing) or
-    ``postgresql://user@host/database``. ``patience`` is how many seconds a write waits at most
-    when it names no deadline, and how long a server may leave a call without an answer. With
-    ``read_only`` no table is made or upgraded, and writing is refused. Raises
-    `InvalidInput`, `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`;
-    then nothing was changed.
+    ``url`` is ``sqlite:////folder/file`` (the file is created if it is missing) or
+    ``postgresql://user@host/database``. ``patience`` is how many seconds a write without a deadline
+    waits at most, and how long a call waits for a server's answer. With ``read_only`` no table is
+    created or upgraded, and writes are refused. Raises `InvalidInput`, `UnsupportedOperation`,
+    `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing has changed.
     """
     scheme = url.partition(":")[0].partition("+")[0].lower()
     if scheme == url:

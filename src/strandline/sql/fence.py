@@ -1,12 +1,12 @@
 """The fence row: the object store's half of the fence.
 
-One row holds the environment id (made when the store was initialized), the highest fence token and
-the highest catalog version that this database was told of. It is read inside every write
-transaction of transactions and object store, so a write of a replaced owner fails in the moment in
-which it would have become durable, not some time before.
+One row has the environment id (created when the store was initialized), and the highest fence token
+and catalog version that were recorded in this database. Every write transaction of transactions and
+object store reads it. So a write of a replaced owner fails at the moment in which it would become
+durable, not some time before.
 
-A token *below* the caller's is refused like one above it: a process that opens a catalog raises
-this row first, so a lower one means that this half was restored from an older day.
+A write is also refused if the row's token is *below* the caller's. A process that opens a catalog
+raises this row first, so a lower token means that this half was restored from an older backup.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FENCE_ROW = (
 
 @dataclass(frozen=True, slots=True)
 class FenceState:
-    """What the row says."""
+    """The contents of the row."""
 
     environment: str
     token: FenceToken
@@ -36,20 +36,19 @@ class FenceState:
 
 
 class FenceRow:
-    """The operations on the one row; each runs on the caller's transaction and keeps no state."""
+    """The operations on the one row. Each runs on the caller's transaction and keeps no state."""
 
     @staticmethod
     def read(connection: Connection) -> FenceState | None:
-        """The row; None before `initialize`."""
+        """The row, or None before `initialize`."""
         row = first_row(connection, FENCE_ROW)
         return None if row is None else FenceState(row[0], FenceToken(row[1], row[2]), row[3])
 
     @staticmethod
     def initialize(connection: Connection, environment: str, token: FenceToken) -> None:
-        """Write the row. On a row of the same environment this is `raise_to`.
+        """Write the row. If there is a row of the same environment, this is `raise_to`.
 
-        So an initialization that was cut off can be made again. Raises `WrongEnvironment` or
-        `Fenced`.
+        So an interrupted initialization can be repeated. Raises `WrongEnvironment` or `Fenced`.
         """
         present = FenceRow.read(connection)
         if present is not None:
@@ -68,7 +67,7 @@ class FenceRow:
 
     @staticmethod
     def raise_to(connection: Connection, token: FenceToken) -> None:
-        """Make ``token`` the one that writes need. Never lowers it: raises `Fenced` instead."""
+        """Make ``token`` the one that writes need. Raises `Fenced` if that would lower it."""
         present = _present(FenceRow.read(connection))
         if token < present.token:
             raise Fenced(
@@ -81,7 +80,10 @@ class FenceRow:
 
     @staticmethod
     def check(connection: Connection, *, environment: str, token: FenceToken) -> None:
-        """Return if a write with this token may happen; else `Fenced` or `WrongEnvironment`."""
+        """Return if a write with this token is allowed.
+
+        Raises `Fenced` or `WrongEnvironment`.
+        """
         present = _present(FenceRow.read(connection))
         _same_environment(present, environment)
         if token < present.token:
@@ -97,7 +99,7 @@ class FenceRow:
 
     @staticmethod
     def noting(version: int) -> Query:
-        """Remembers that the catalog has reached ``version``; a lower one changes nothing."""
+        """The query that records that the catalog has reached ``version``, unless it is lower."""
         text = "UPDATE strandline_fence SET catalog_version = ? WHERE catalog_version < ?"
         return text, (version, version)
 

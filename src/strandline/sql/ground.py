@@ -1,8 +1,8 @@
-"""The tables that every database of ours has, and the versions of what the layers add.
+"""The tables that every database of the store has, and the versions of all parts.
 
-One row of ``strandline_schema`` for each part (``sql`` itself, ``metastorage``, ``transactions`` …)
-says in which version its tables are. A part that finds an older version than its own takes the
-steps to it, one for each version, in the write transaction that also moves the row. It refuses
+``strandline_schema`` has one row for each part (``sql`` itself, ``metastorage``, ``transactions``
+…), with the version of its tables. If a part finds an older version than its own, it runs the
+upgrade steps, one for each version, in the write transaction that also updates the row. It refuses
 every other version before it reads any row of its tables.
 """
 
@@ -58,17 +58,17 @@ FENCE = Table(
 
 
 def whole_row(table: Table) -> Index:
-    """An index on all columns of ``table``, in SQLite: a second copy of what a row says.
+    """An index on all columns of ``table``, in SQLite: a second copy of each row.
 
     SQLite has no checksums of its pages. Its integrity check (`Database.find_damage`) compares each
-    row with its entry in each index, so a row of which every column stands in some index cannot be
-    changed unnoticed. For small tables whose columns are no records with a checksum of their own.
+    row with its entry in each index. So if every column of a row is in some index, a change by
+    damage is detected. Used for small tables whose columns are not records with their own checksum.
     """
     return Index(f"{table.name}_whole", *table.c).ddl_if(dialect="sqlite")
 
 
 def add_indexes(connection: Connection, *tables: Table) -> None:
-    """Make the indexes of ``tables`` that are not there yet; a step's work."""
+    """Create the missing indexes of ``tables``; for use in an upgrade step."""
     for table in tables:
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             if connection.dialect.name == "sqlite" or not str(index.name).endswith("_whole"):
@@ -78,7 +78,7 @@ def add_indexes(connection: Connection, *tables: Table) -> None:
 for _table in (SCHEMA, CLOCK, FENCE):
     whole_row(_table)
 
-# Asked at each opening of a store; the inspector of SQLAlchemy takes many times as long.
+# Run each time a store is opened; SQLAlchemy's inspector takes many times as long.
 _FIND_TABLE = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?",
     "postgresql": "SELECT t.relname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace"
@@ -86,17 +86,20 @@ _FIND_TABLE = {
 }
 
 _creations: dict[tuple[MetaData, str], tuple[str, ...]] = {}
-"""What makes the tables of a part, by dialect: writing the statements takes longer than they do."""
+"""The statements that create the tables of a part, by dialect.
+
+Cached, because generating them takes longer than running them.
+"""
 
 Step = Callable[[Connection], None]
-"""Takes the tables of a part from one version to the next, inside the caller's transaction."""
+"""Upgrades the tables of a part by one version, inside the caller's transaction."""
 
 
 STEPS: Mapping[int, Step] = {
     2: lambda connection: add_indexes(connection, CLOCK, FENCE),
     3: lambda connection: add_indexes(connection, SCHEMA),
 }
-"""How the ground's tables of an older version become those of `GROUND_VERSION`."""
+"""The steps that upgrade the tables of this module to `GROUND_VERSION`."""
 
 
 def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
@@ -110,7 +113,7 @@ def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
 def refuse_incomplete(
     present: Mapping[str, Collection[str]], metadata: MetaData, *, part: str, name: str
 ) -> None:
-    """Raise `CorruptData` unless each table of ``metadata`` is there with all its columns.
+    """Raise `CorruptData` unless each table of ``metadata`` exists with all its columns.
 
     ``present`` has the columns of each table of the database ``name``.
     """
@@ -130,7 +133,7 @@ def refuse_incomplete(
 
 
 def refuse_unknown_parts(versions: Mapping[str, int], known: Collection[str], *, name: str) -> None:
-    """Raise `IncompatibleFormat` where a newer release has added a part; see `versions_of`."""
+    """Raise `IncompatibleFormat` if a newer release has added a part; see `versions_of`."""
     unknown = sorted(
         f"{part!r} (version {version})" for part, version in versions.items() if part not in known
     )
@@ -142,19 +145,19 @@ def refuse_unknown_parts(versions: Mapping[str, int], known: Collection[str], *,
 
 
 def versions_of(connection: Connection) -> dict[str, int]:
-    """The version of each part that this database has; before it is a store, there is none."""
+    """The version of each part of this database; empty if it is not a store yet."""
     if value(connection, _FIND_TABLE[connection.dialect.name], (SCHEMA.name,)) is None:
         return {}
     return dict(run(connection, f"SELECT part, version FROM {SCHEMA.name}"))
 
 
 def version_of(connection: Connection, part: str) -> int | None:
-    """The version in which ``part`` stands in this database; None before it was created."""
+    """The version of ``part`` in this database, or None before it was created."""
     return versions_of(connection).get(part)
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
-    """Make the tables and indexes of ``metadata``, of which there are none."""
+    """Create the tables and indexes of ``metadata``, none of which exist."""
     key = metadata, connection.dialect.name
     if key not in _creations:
         statements: list[str] = []
@@ -170,9 +173,9 @@ def create_tables(connection: Connection, metadata: MetaData) -> None:
 
 
 def is_current(present: int | None, *, part: str, version: int, name: str) -> bool:
-    """Whether the tables stand as wanted; False if they are to be created or upgraded.
+    """Whether the tables have ``version``; False if they must be created or upgraded.
 
-    Raises `IncompatibleFormat` for a newer version; ``name`` names the database.
+    ``name`` is the database's name in messages. Raises `IncompatibleFormat` for a newer version.
     """
     if present is None or present == version:
         return present is not None
@@ -199,9 +202,9 @@ def upgrade(
     steps: Mapping[int, Step],
     name: str,
 ) -> None:
-    """Take ``part`` from version ``found`` to ``version``; ``steps[N]`` takes N - 1 to N.
+    """Upgrade ``part`` from version ``present`` to ``version``; ``steps[N]`` goes from N - 1 to N.
 
-    Raises `IncompatibleFormat` when a step is missing; nothing was done then.
+    Raises `IncompatibleFormat` if a step is missing, before any step runs.
     """
     missing_steps = range(present + 1, version + 1)
     if any(number not in steps for number in missing_steps):

@@ -1,23 +1,24 @@
-"""The head file: how far a database had come, said outside of it.
+"""The head file: how far a database had come, recorded outside of it.
 
-A database whose write-ahead log was cut or removed, or that was put back from an older day, is
-sound, and short. Nothing in it can say so. So each process, after a commit that moved one of the
-database's *marks* (numbers that only grow: the catalog's version, the last event), writes the marks
-to a small file beside it. Who opens the database compares.
+If a database's write-ahead log was cut or removed, or an older copy of it was put back, the
+database is sound but lacks commits. Nothing inside it can show that. So each process, after a
+commit that moved one of the database's *marks* (numbers that only grow: the catalog's version, the
+last event), writes the marks to a small file beside it. A process that opens the database compares
+the two.
 
 What must stay true: **the file is never ahead of what is durable.** The marks are read inside the
-write transaction and written to the file when its commit, synced, has returned. So a crash between
-the two, a power cut that loses the file's last pages (it is not synced), and a process that comes
-late leave it behind, which is harmless: the next commit brings it level. So does a commit that is
-not synced: its marks are written with those of the next one that is.
+write transaction and written to the file after its synced commit has returned. So a crash between
+the two, a power cut that loses the file's last pages (the file is not synced), or a process that is
+late leaves the file behind. That is harmless, since the next commit brings it up to date. A commit
+that is not synced also leaves it behind: its marks are written with those of the next synced one.
 
-The file has two slots of fixed size, written in turns, each with a checksum; a write that was torn
-leaves the other. Several processes write under a lock of the file, and a mark never goes back. A
-file that is missing or unreadable says nothing, is logged, and is made anew.
+The file has two slots of fixed size, written alternately, each with a checksum. A torn write leaves
+the other slot intact. Several processes write under a lock of the file, and a mark never goes back.
+A missing or unreadable file contributes nothing; it is logged and created anew.
 
-Rejected: the marks in the database's folder under a new name each time (needs a sync of the folder,
-or may vanish), and a synced write for each commit (doubles what a commit costs, for a file that may
-be behind anyway).
+Rejected: a new file name in the database's folder for each write (it needs a sync of the folder, or
+may vanish), and a synced write for each commit (it doubles the cost of a commit, for a file that
+may be behind anyway).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Marks = Mapping[str, int]
 class Mark:
     """A number that only grows: its name in messages, and the SQL that reads it in ``table``.
 
-    Of several with one name, the furthest counts.
+    If several have one name, the highest counts.
     """
 
     name: str
@@ -53,21 +54,24 @@ class Mark:
 
 
 class HeadFile:
-    """The head file of one database, in this process. Its writers come one after another."""
+    """The head file of one database, in this process. Its callers write one at a time."""
 
     def __init__(self, path: Path, marks: Sequence[Mark]) -> None:
         self.path = path
         self._marks = tuple(marks)
-        self._read: tuple[tuple[Mark, ...], str] | None = None  # what `read_marks` asks for
+        self._read: tuple[tuple[Mark, ...], str] | None = None  # the query of `read_marks`
         self._written: dict[str, int] | None = None
-        self._last: tuple[bytes, dict[str, int]] = b"", {}  # the file as it was read, and decoded
+        self._last: tuple[bytes, dict[str, int]] = b"", {}  # the file as last written, and decoded
         self._file: int | None = None
         self._failed = False
 
     # -- what the database says
 
     def read_marks(self, connection: sqlite3.Connection) -> dict[str, int]:
-        """The marks as the transaction of ``connection`` sees them; no table comes any more."""
+        """The marks that the transaction of ``connection`` sees.
+
+        Marks whose table does not exist at the first call are ignored from then on.
+        """
         if self._read is None:
             tables = _tables_of(connection)
             there = tuple(mark for mark in self._marks if mark.table in tables)
@@ -79,7 +83,7 @@ class HeadFile:
         return marks
 
     def marks_of(self, connection: sqlite3.Connection) -> dict[str, int]:
-        """`read_marks` of a database in which tables may be missing yet."""
+        """`read_marks` for a database in which tables may be missing."""
         tables = _tables_of(connection)
         marks = dict.fromkeys((mark.name for mark in self._marks), 0)
         for mark in self._marks:
@@ -91,7 +95,7 @@ class HeadFile:
     # -- what the file says
 
     def says(self) -> dict[str, int] | None:
-        """The marks in the file; None where there is none that can be read."""
+        """The marks in the file, or None if it does not exist or cannot be read."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -108,7 +112,7 @@ class HeadFile:
     def compare(self, said: Marks, marks: Marks) -> None:
         """Raise `CorruptData` if the file ``said`` more than the database's ``marks``.
 
-        The file is read first: between the two, another process may commit.
+        The caller reads the file first, because another process may commit between the two reads.
         """
         lost = {name: (marks.get(name, 0), said[name]) for name in said}
         missing = [
@@ -128,7 +132,7 @@ class HeadFile:
     # -- writing
 
     def note(self, marks: Marks) -> None:
-        """Say that ``marks`` are durable. Never raises: the file may be behind."""
+        """Record that ``marks`` are durable. Never raises, since the file may be behind."""
         if self._written == marks:
             return
         try:
@@ -136,19 +140,19 @@ class HeadFile:
             self._written = dict(marks)
             self._failed = False
         except OSError as error:
-            if not self._failed:  # once, until it works again
+            if not self._failed:  # log it once, until a write succeeds
                 logger.warning("%s cannot be written and stays behind: %s", self.path, error)
             self._failed = True
 
     def reset(self, marks: Marks) -> None:
-        """Make the file say ``marks``, however much it said before."""
+        """Make the file contain exactly ``marks``, even if they are lower than before."""
         self.close()
         self.path.unlink(missing_ok=True)
         self._note(marks)
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
         self._file = self._written = None
@@ -190,7 +194,7 @@ def _slot(values: Mapping[str, int]) -> bytes:
 
 
 def _newest(data: bytes) -> dict[str, int] | None:
-    """What the slot that was written last says; None where neither is whole."""
+    """The values of the slot that was written last, or None if neither slot is intact."""
     newest: dict[str, int] | None = None
     for start in (0, SLOT_BYTES):
         slot = data[start : start + SLOT_BYTES]

@@ -1,8 +1,8 @@
-"""Looks at a database that several parts have in common: in the order of its writes, or waiting.
+"""Reads of a database in the order of its writes, and waits for a change.
 
-A waiter looks when the database's mark has moved (see `strandline.sql.database`). A server that is
-away makes a waiter wait on, up to its time-out, because it may come back with the change; only then
-the waiter is told that the server did not answer.
+A waiting thread reads the database again when its mark has moved (see `strandline.sql.database`).
+If the server is away, the thread waits on, because the server may come back with the change. Only
+at its time-out does it get the error that the server did not answer.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from strandline.sql.database import Database
 T = TypeVar("T")
 
 _LOOKS = 3
-"""How often a look is taken whose answer gets lost."""
+"""The number of attempts of `look_in_order` if answers are lost."""
 _ROOM_SECONDS, _MOST_ROOM_SECONDS = 0.01, 0.05
-"""How long a waiter leaves further commits before it looks at them together.
+"""How long a waiting thread lets commits accumulate before it looks at them together.
 
-Twice as long each time that nothing among them was its business, as while rows are written.
+The pause doubles each time that none of them concerned it, as while rows are written.
 """
 _LOOK_AGAIN_SECONDS = 0.1
-"""After how long a waiter looks again if the server did not answer."""
+"""The pause before a waiting thread looks again if the server did not answer."""
 
 
 def look_in_order(
     database: Database, clock: HybridClock, look: Callable[[Connection], T]
 ) -> tuple[T, Timestamp]:
-    """What ``look`` reads, after every write in flight, and a time that no later write is given.
+    """The result of ``look`` after every write in flight, and a time before every later write.
 
-    It writes the time, but for its caller it is a read: when its answer is lost it is asked again,
-    and never ends as an unknown outcome.
+    It writes the time, but for its caller it is a read: if the answer is lost, it is tried again,
+    and never ends with an unknown outcome.
     """
     for left in reversed(range(_LOOKS)):
         try:
@@ -59,14 +59,15 @@ def wait_until(
     timeout: float,
     refuse_when_closed: Callable[[], None],
 ) -> bool:
-    """Wait until ``look`` says so; False after ``timeout`` seconds, or when the database is woken.
+    """Wait until ``look`` returns True.
 
-    ``look`` is given the mark that was taken before.
+    Returns False after ``timeout`` seconds, or when the database is woken. ``look`` gets the mark
+    that was taken before it.
     """
     finish = time.monotonic() + timeout
     room = _ROOM_SECONDS
     while True:
-        # The last look comes after the time is over: False is no answer of a lost connection.
+        # The last look comes after the time-out, so a lost connection never returns False.
         over = time.monotonic() >= finish
         mark, failed = database.mark(), None
         try:
@@ -83,7 +84,7 @@ def wait_until(
             pause = min(pause, _LOOK_AGAIN_SECONDS)
         mark_now = database.wait_for_commit(mark, timeout=pause)
         if mark_now != mark and failed is None:
-            # Most commits are of rows and no business of this waiter, and come in a row.
+            # Most commits write rows, come in quick succession, and do not concern this thread.
             time.sleep(max(min(room, finish - time.monotonic()), 0.0))
             room = min(2 * room, _MOST_ROOM_SECONDS)
         refuse_when_closed()

@@ -1,17 +1,17 @@
 """How a PostgreSQL server is reached and what its errors mean.
 
-The rules of every connection: autocommit, so that we open each transaction ourselves, with its
-isolation; no standby (``target_session_attrs``), since a standby answers with the past; a commit
-that waits for the disk, also where the server is set up not to; and an end to transactions whose
-owner went silent, since they hold the one write lock.
+Every connection has these settings: autocommit, so that this package opens each transaction itself
+and chooses its isolation; no standby (``target_session_attrs``), since a standby answers with old
+data; commits that wait for the disk, even if the server's default is not to; and a time-out that
+ends transactions whose owner went silent, since they hold the one write lock.
 
-A call that gets no answer ends at the connection's ``deadline``. Neither the server's time-outs nor
-the kernel's do for that: a stopped server keeps none, and its kernel goes on acknowledging. The
-connection is closed then, for its answer may still come.
+A call that gets no answer ends at the connection's ``deadline``. The time-outs of the server and of
+the kernel are not enough for that: a stopped server keeps none, and its kernel continues to
+acknowledge. The connection is then closed, because its answer may still arrive.
 
-An error says that nothing happened, except where a COMMIT was sent and not answered. An error of
-the server that closes the connection counts as no answer too: a server that shuts down may say so
-to a commit that it has already written.
+An error means that nothing happened, except if a COMMIT was sent and not answered. An error of the
+server that closes the connection counts as no answer too: a server that shuts down may send it for
+a commit that it has already written.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ DriverError = psycopg.Error
 _NUMBERS = count()
 
 IDLE_MS = 10_000
-"""A transaction whose owner sends nothing for so long is undone by the server."""
+"""The server rolls back a transaction whose owner sends nothing for this time."""
 _LOOK_SECONDS = 0.1
 _LONGEST_VALUES = 4096
 _NEEDS_QUOTING = re.compile(r"['\\\0]")
 _INSERT = re.compile(
     r"(?P<head>INSERT INTO [^?]* VALUES )\(\?(?:, \?)*\)(?P<tail> ON CONFLICT [^?]*)?"
 )
-"""An INSERT of one row, all of parameters; rows that it replaces have different keys."""
+"""An INSERT of one row that consists of parameters. Rows that it replaces have different keys."""
 _LONGEST_INSERT = 64 << 10
-"""Characters of values after which a text of many rows ends."""
+"""Characters of values after which a statement with many rows ends."""
 _MOST_TOGETHER = 32
 _MOST_PREPARED = 256
-"""Statements that a connection knows: of some there are many forms."""
+"""The maximum prepared statements of a connection: some statements have many forms."""
 _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
     " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
 )
 _CALLERS_CLASSES = ("22", "23")
-"""Classes of SQLSTATE that are about what the caller gave: data, constraints."""
+"""Classes of SQLSTATE for errors in the caller's input: data, constraints."""
 NOT_PREPARED = ("26000", "0A000")
-"""A statement that was prepared is not there any more, or its table has changed."""
+"""A prepared statement no longer exists, or its table has changed."""
 _LATE_STATES = ("55P03", "57014")
 _CORRUPT_STATES = ("XX001", "XX002")
 _LOST_TABLE_STATES = ("42P01", "42703")
@@ -93,7 +93,7 @@ class NoAnswer(psycopg.OperationalError):
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose calls end at ``deadline``, an instant of `time.monotonic`.
 
-    A call that waits ends before, within a tenth of a second, when ``is_given_up`` says so.
+    A waiting call ends earlier, within a tenth of a second, if ``is_given_up`` returns True.
     """
 
     deadline: float | None = None
@@ -101,16 +101,16 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
     """For statements whose answer is fetched before the next one is sent."""
     prepared: dict[str, str]
-    """The names of the statements that the server has planned for this connection."""
+    """The names of the statements that the server has prepared for this connection."""
     waiting: list[Waiting] | None = None
-    """What of a write transaction goes with the next statement; None outside of one."""
+    """Changes of a write transaction to send with the next statement; None outside of one."""
     read_ahead: list[tuple[str, list[tuple[Any, ...]]]] | None = None
-    """Statements, and their rows, which came in the round trip that began the transaction."""
+    """Statements that ran in the round trip that began the transaction, and their rows."""
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
-        """What SQLAlchemy sends its statements with; the changes that wait come before them.
+        """The cursor for SQLAlchemy's statements; waiting changes are sent before them.
 
-        They may be changes too, so nothing that was read ahead is good behind them.
+        These statements may be changes too, so everything that was read ahead is dropped.
         """
         self.read_ahead = None
         if self.waiting:
@@ -119,13 +119,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return super().cursor(*arguments, **options)
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
-        """The driver forgets a statement; None: behind a rollback, all of them, and ours too."""
+        """The driver forgets a statement; if None, after a rollback, all of them and ours too."""
         if name is None:
             self.prepared = {}
         return super()._deallocate(name)
 
     def may_send_together(self, queries: Sequence[Query]) -> bool:
-        """Whether one text may run them all: it is short, and there are few forms of texts."""
+        """Whether one text may run all queries: it is short, and there are few forms of texts."""
         return (
             len(queries) <= _MOST_TOGETHER
             and len(self.prepared) <= _MOST_PREPARED
@@ -133,7 +133,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         )
 
     def executing(self, queries: Iterable[Query]) -> list[str]:
-        """Statements that run the queries; those that the connection knows are planned already."""
+        """Statements that run the queries, after preparing those that are not prepared yet."""
         prepared = self.prepared
         preparing, executing = [], []
         for text, parameters in queries:
@@ -152,10 +152,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def inserting(
         self, statement: str, rows: Sequence[tuple[Parameter, ...]]
     ) -> Iterator[str] | None:
-        """Texts that insert ``rows``, many in each.
+        """Statements that insert ``rows``, many in each.
 
-        The driver's own way sends messages for each row. None where that is better: ``statement``
-        is no plain INSERT, or a value is long.
+        The driver's own way sends messages for each row. None if that is better, because
+        ``statement`` is not a plain INSERT, or because a value is long.
         """
         plain = _INSERT.fullmatch(statement)
         if plain is None or any(
@@ -168,7 +168,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     @contextmanager
     def remembering_none(self) -> Iterator[None]:
-        """For texts that do not come again: the driver keeps each text that it may prepare."""
+        """For texts that do not recur: the driver would keep each text that it may prepare."""
         threshold, self.prepare_threshold = self.prepare_threshold, None
         try:
             yield
@@ -177,7 +177,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     @contextmanager
     def keeping_prepared(self) -> Iterator[None]:
-        """For a text of `executing`: where it fails, what it prepares may not have come so far."""
+        """For a text of `executing`: if it fails, its new statements may not be prepared."""
         before = self.prepared.copy()
         try:
             yield
@@ -186,9 +186,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def last_rows(self, statements: int, *, behind: int = 0) -> list[list[Row]]:
-        """The rows of the last statements in `kept_cursor`, but for so many ``behind`` them."""
+        """The rows of the ``statements`` in `kept_cursor` before the final ``behind`` ones."""
         cursor = self.kept_cursor
-        assert cursor is not None  # it has just answered
+        assert cursor is not None  # set by `connect`
         rows: deque[list[Row]] = deque(maxlen=statements + behind)
         has_more: bool | None = True
         while has_more:
@@ -198,7 +198,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return list(rows)[:statements]
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
-        """What every call of the driver waits in; ``gen`` does the sending and reading."""
+        """Every call of the driver waits here; ``gen`` does the sending and reading."""
         if self.deadline is None:
             return super().wait(gen, *arguments, **options)
         options.setdefault("interval", _LOOK_SECONDS)
@@ -233,9 +233,9 @@ def _never() -> bool:
 def _until(
     gen: PQGen[T], deadline: float, is_given_up: Callable[[], bool]
 ) -> Generator[Any, Any, T]:
-    """``gen``, ended with `NoAnswer` when it still waits after the deadline, or is given up.
+    """``gen``, ended with `NoAnswer` if it still waits after the deadline, or is given up.
 
-    The driver resumes it with 0 when it was not ready within an interval.
+    The driver resumes it with 0 if it was not ready within an interval.
     """
     try:
         wanted: Any = next(gen)
@@ -250,13 +250,13 @@ def _until(
 
 
 def address_of(url: str) -> tuple[str, str]:
-    """What the driver connects to, and how messages name it: without user and password.
+    """The address for the driver, and the name in messages, without user and password.
 
     Several hosts are written ``postgresql://user@one:5432,two:5432/database``. Raises
     `InvalidInput` for an address that the driver does not understand.
     """
     rest = url.partition(":")[2]
-    # The driver repeats what it does not understand, so it reads all but the password first.
+    # The driver's error repeats the faulty text, so the first check leaves the password out.
     _parts("postgresql:" + re.sub(r"^//[^/]*@", "//", rest), refused="the driver says: {}")
     address = f"postgresql:{rest}"
     refused = "look at port, user and password; there @ is written %40, / is %2F and % is %25"
@@ -273,7 +273,7 @@ def address_of(url: str) -> tuple[str, str]:
 
 
 def _parts(address: str, *, refused: str) -> dict[str, str]:
-    """Host, port and database as the driver reads them; ``refused`` says why it cannot."""
+    """Host, port and database as the driver reads them; ``refused`` is the text of the error."""
     try:
         parts = psycopg.conninfo.conninfo_to_dict(address)
     except (psycopg.ProgrammingError, UnicodeError) as error:
@@ -282,7 +282,7 @@ def _parts(address: str, *, refused: str) -> dict[str, str]:
 
 
 def connect(address: str, *, patience: float) -> Connection:
-    """A connection under the rules of this module."""
+    """A connection with the settings of this module."""
     try:
         connection = Connection.connect(
             address,
@@ -294,7 +294,7 @@ def connect(address: str, *, patience: float) -> Connection:
             keepalives_interval=5,
             keepalives_count=3,
         )
-    except UnicodeError as error:  # what looking for a host's name makes of one that cannot be
+    except UnicodeError as error:  # the lookup of an impossible host name
         raise psycopg.OperationalError(f"no host can have such a name: {error}") from error
     try:
         connection.deadline = time.monotonic() + patience
@@ -308,22 +308,22 @@ def connect(address: str, *, patience: float) -> Connection:
 
 
 def _written(value: Parameter) -> str:
-    """A value in a text."""
+    """A value as it is written into a statement."""
     if type(value) is int:
         return str(value)
     if type(value) is str and not _NEEDS_QUOTING.search(value):
-        return f"'{value}'"  # the driver takes ten times as long
+        return f"'{value}'"  # ten times as fast as the driver
     return rf"E'\\x{value.hex()}'" if isinstance(value, bytes) else quote(value)
 
 
 def is_short(values: Iterable[object]) -> bool:
-    """Whether the values may be written into a text."""
+    """Whether the values are short enough to be written into a statement."""
     lengths = (len(value) for value in values if isinstance(value, str | bytes))
     return sum(lengths) <= _LONGEST_VALUES
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection was found broken, so that another one may still do it."""
+    """Whether the connection was found broken, so that another one may still succeed."""
     original = getattr(error, "orig", None) or error
     if not isinstance(original, psycopg.Error) or isinstance(original, NoAnswer):
         return False
@@ -337,7 +337,10 @@ def in_transaction(connection: psycopg.Connection[Any]) -> bool:
 
 
 def translate(error: BaseException, name: str) -> StrandlineError | None:
-    """Our error for one of PostgreSQL or of the pool; None for any other, and for the caller's."""
+    """The `StrandlineError` for an error of PostgreSQL or of the pool.
+
+    None for any other error, and for an error in the caller's input.
+    """
     if not isinstance(error, DBAPIError | PoolTimeout | psycopg.Error):
         return None
     if isinstance(error, PoolTimeout):
@@ -357,7 +360,7 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return InvalidInput(f"{name} has not the schema that its search_path names ({said})")
     if state in _TOO_LARGE_STATES:
         return InvalidInput(f"a value is larger than {name} can hold ({said})")
-    if isinstance(original, psycopg.DataError) and not state:  # the driver's own: a NUL in a text
+    if isinstance(original, psycopg.DataError) and not state:  # by the driver: a NUL in a text
         return InvalidInput(f"{name} cannot hold a value ({said})")
     if state in _LATE_STATES:
         return DeadlineExceeded(f"{name} gave a statement up ({said}); try again")

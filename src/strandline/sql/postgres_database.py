@@ -1,30 +1,33 @@
-"""A PostgreSQL database under our rules: its write lock, connections that get lost, open outcomes.
+"""A PostgreSQL database: its write lock, lost connections, and unknown outcomes.
 
-* A *read* is a ``REPEATABLE READ READ ONLY`` transaction; `PostgresDatabase.rows` is one statement
-  without any, for the price of one round trip.
+* A *read* is a ``REPEATABLE READ READ ONLY`` transaction. `PostgresDatabase.rows` runs one
+  statement without a transaction, in one round trip.
 * The *write lock* is the lock on the clock row. It is taken in the round trip that begins the
-  transaction, with the rest of the caller's time as ``lock_timeout``; the fence is read in the same
-  round trip, under the lock. Statements of a write see what committed before them
-  (``READ COMMITTED``), and under the lock nothing commits between them. A process asks for it on
-  one connection at a time: its threads queue in `Turns`, in order of arrival, and the connections
-  of a database stay few.
+  transaction, with the rest of the caller's time as ``lock_timeout``. The fence is read in the same
+  round trip, under the lock. The isolation is ``READ COMMITTED``: each statement of a write sees
+  what committed before it, and under the lock nothing else commits. A process requests the lock on
+  one connection at a time: its threads queue in `Turns`, in order of arrival, so a database needs
+  few connections.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
-  other machines saw it, so times that others keep may not come from one (see `Database`).
-* What a write asks first comes in the round trip that takes the lock. These statements are prepared
-  on their connection, or the server would plan them each time. Where it has forgotten them (the
-  driver deallocates all behind a rollback), the begin is sent once more: nothing was done yet.
-* The *mark* is moved by NOTIFY, which each write that is news sends with its COMMIT, and by this
-  object's own commits before they return. So it is never behind what this process did, and behind
-  others by as long as their news takes. While no connection hears news, every mark is another one.
-* A *lost connection* is found at the first statement of a transaction, when nothing was done yet;
-  that statement is tried once more on a new connection. Losing it later is the caller's to know.
-* A connection lost between COMMIT and its answer leaves the outcome open, and the transaction may
-  even still be running, with its COMMIT on the way. The next read of this object first takes the
-  write lock, which that transaction holds to its end; so what it reads is what remains.
+  other machines saw it, so it must not produce times that others keep (see `Database`).
+* The first statements of a write are sent in the round trip that takes the lock. They are prepared
+  on their connection; else the server would plan them each time. If the server has forgotten them
+  (the driver deallocates all after a rollback), the begin is sent again, since nothing was done
+  yet.
+* The *mark* is moved by NOTIFY, which each write with ``is_news`` sends with its COMMIT, and by
+  this object's own commits before they return. So it is never behind this process's own commits,
+  and behind those of others by the delay of their notifications. While no connection listens, each
+  call returns another mark.
+* A *lost connection* is usually detected at the first statement of a transaction, before anything
+  was done. That statement is tried once more on a new connection. If the connection is lost later,
+  the caller gets the error.
+* A connection lost between COMMIT and its answer leaves the outcome unknown. The transaction may
+  even be running still, with its COMMIT on the way. The next read of this object first takes the
+  write lock, which that transaction holds to its end. So what it reads is final.
 
 Rejected: a pre-ping (a round trip for every transaction, and the connection can still break after
-it); ``txid_status`` (only the caller knows what it would do with the answer, and it reads anyway);
-an advisory lock for writes (the clock row is needed anyway, and shows who holds it).
+it); ``txid_status`` (only the caller knows what to do with the answer, and it reads anyway); an
+advisory lock for writes (the clock row is needed anyway, and shows who holds it).
 """
 
 from __future__ import annotations
@@ -52,12 +55,12 @@ _POOL = 8
 _OVERFLOW = 8
 _LONGEST_TIMEOUT_MS = (1 << 31) - 1
 _ANSWER_SECONDS = 0.5
-"""How much longer than the server's own time-out we wait for its answer."""
+"""How long the process waits for an answer beyond the server's own time-out."""
 _SCHEMA_LOCK = 0x7374_7261_6E64
-"""Of all advisory locks, the one under which tables are made."""
+"""The advisory lock under which tables are created."""
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# Named, since the server may be set up for another: with a snapshot from before the lock, what is
-# read would not be what is changed.
+# Explicit, since the server's default may be stricter: with a snapshot from before the lock, a
+# write would not read the rows that it changes.
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -78,9 +81,9 @@ def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -
 
 
 class PostgresDatabase(Database):
-    """See `Database`. ``patience`` also bounds how long any call waits for the server's answer.
+    """See `Database`. ``patience`` also limits how long any call waits for the server's answer.
 
-    A call that needs a new connection waits two seconds at least, the shortest that libpq takes.
+    A call that needs a new connection waits at least two seconds, the shortest time-out of libpq.
     """
 
     dialect = "postgresql"
@@ -97,7 +100,7 @@ class PostgresDatabase(Database):
             creator=self._connect,
             isolation_level="AUTOCOMMIT",
             use_native_hstore=False,
-            pool_use_lifo=True,  # the last one has its plans, and its process is still warm
+            pool_use_lifo=True,  # the last one used has its plans and warm caches
             poolclass=QueuePool,
             pool_size=_POOL,
             max_overflow=_OVERFLOW,
@@ -109,23 +112,23 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+        """A read transaction: one snapshot, as of its first statement. It refuses to write."""
         with self._in_use("reads"):
             self._settle()
             with _returned(self._begun(_READ)) as connection:
                 yield connection
                 raw = _raw(connection.connection)
                 if driver.in_transaction(raw):
-                    # Behind a rollback the driver makes the server forget what it has planned.
+                    # After a rollback the driver would make the server forget its plans.
                     raw.deadline = time.monotonic() + _ANSWER_SECONDS
-                    with suppress(driver.DriverError):  # what was read is good all the same
+                    with suppress(driver.DriverError):  # the rows that were read are valid anyway
                         raw.commit()
 
     def allow_more_time(self, connection: Connection) -> None:
         _allow(_raw(connection.connection), self._patience)
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
-        """See `Database.rows`; it takes one round trip."""
+        """See `Database.rows`. Takes one round trip."""
         with self._in_use("reads"):
             self._settle()
             pooled, rows = self._first(formatted(statement), parameters)
@@ -133,11 +136,11 @@ class PostgresDatabase(Database):
             return rows
 
     def find_damage(self) -> list[str]:
-        """Nothing: the pages are the server's to check."""
+        """Returns nothing: checking the pages is the server's job."""
         return []
 
     def check_place(self) -> None:
-        """Nothing: a server knows its databases by their names."""
+        """Does nothing: a server knows its databases by name."""
 
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
@@ -147,23 +150,23 @@ class PostgresDatabase(Database):
     ) -> AbstractContextManager[Connection]:
         """See `Database.write_derived`.
 
-        Synced: the machines that saw it go on when the server's machine loses it.
+        Synced: other machines saw the write and keep running if the server's machine loses it.
         """
         return self._write(deadline, synced=True, first=first)
 
     @property
     def is_synced(self) -> bool:
-        """See `Database.is_synced`. What is not is only worth remembering while the server runs."""
+        """See `Database.is_synced`. Unsynced writes matter only while the server runs."""
         return True
 
     def sync(self) -> None:
-        """Nothing: a derived write is on disk when it returns."""
+        """Does nothing: a derived write is on disk when it returns."""
 
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 
-        Synced: the machines that saw the time go on when the server's machine loses it. It moves no
-        mark.
+        Synced: other machines saw the time and keep running if the server's machine loses it. It
+        moves no mark.
         """
         return self._write(None, synced=True, is_news=False)
 
@@ -206,7 +209,7 @@ class PostgresDatabase(Database):
                 raise
 
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
-        # The views of information_schema say the same and take five times as long.
+        # The views of information_schema give the same result and take five times as long.
         return ground.columns_of(
             connection.exec_driver_sql(
                 "SELECT t.relname, a.attname FROM pg_namespace s"
@@ -234,7 +237,7 @@ class PostgresDatabase(Database):
         """A connection on which ``text`` has begun a transaction; see `_first`."""
         pooled, _ = self._first(text, seconds=seconds, is_given_up=is_given_up)
         connection = Connection(self._engine, pooled)
-        connection.begin()  # a projection knows its turn by the transaction
+        connection.begin()  # a projection knows its turn by this transaction
         return connection
 
     def _first(
@@ -245,11 +248,11 @@ class PostgresDatabase(Database):
         seconds: float | None = None,
         is_given_up: Callable[[], bool] | None = None,
     ) -> tuple[PoolProxiedConnection, list[Row]]:
-        """The answer to the first statement on a connection of the pool, in ``seconds``.
+        """Run the first statement on a connection of the pool. Returns both, within ``seconds``.
 
-        ``text`` is as the driver writes it, or made for the connection. Where that finds its
-        connection lost, it is tried once more on another one. It is the pool's own connection:
-        SQLAlchemy's takes as long as the answer.
+        ``text`` is in the driver's format, or a function that makes it for the connection. If the
+        connection turns out to be lost, the statement is tried once more on another one. The result
+        is the pool's own connection, because creating SQLAlchemy's takes as long as the answer.
         """
         tries = 2
         while True:
@@ -272,7 +275,7 @@ class PostgresDatabase(Database):
                 if is_stale:
                     raw.prepared = {}
                 elif state != _LOCK_NOT_AVAILABLE:
-                    raw.prepared = prepared  # what is new may not have come so far
+                    raw.prepared = prepared  # the new ones may not be prepared
                 lost = driver.is_lost(error)
                 if lost or raw.closed:
                     pooled.invalidate()
@@ -281,7 +284,7 @@ class PostgresDatabase(Database):
                 if not (lost or is_stale):
                     raise
                 if lost:
-                    # The server was started again, or cut all off: none of the pool is good.
+                    # The server restarted or closed all connections: discard the whole pool.
                     self._engine.dispose()
                     self._count("lost_connections")
                 tries -= 1
@@ -291,7 +294,7 @@ class PostgresDatabase(Database):
     def _locked(
         self, began: float, deadline: float, *, synced: bool, first: Sequence[Query] = ()
     ) -> Connection:
-        """A transaction that has the write lock; the fence and ``first`` are read ahead in it."""
+        """A transaction with the write lock; the fence and ``first`` are read ahead in it."""
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
@@ -325,7 +328,7 @@ class PostgresDatabase(Database):
         return connection
 
     def _settle(self) -> None:
-        """Come after the end of every write of this object whose outcome is open."""
+        """Wait for the end of every write of this object whose outcome is unknown."""
         if self._settled_outcomes < self._open_outcomes:
             began = time.monotonic()
             self._locked(began, began + self._patience, synced=True).close()
@@ -333,8 +336,8 @@ class PostgresDatabase(Database):
     def _commit(self, connection: Connection, *, is_news: bool) -> None:
         raw = _raw(connection.connection)
         if not driver.in_transaction(raw):
-            # PostgreSQL answers COMMIT after a failed statement by a rollback, without an error,
-            # and a caller that caught that error would now be told of a commit that never was.
+            # After a failed statement PostgreSQL answers COMMIT with a rollback and no error. A
+            # caller that caught that error must not be told that the write was committed.
             raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
         raw.deadline = time.monotonic() + self._patience
         try:
@@ -367,13 +370,13 @@ class PostgresDatabase(Database):
 
 @contextmanager
 def _returned(connection: Connection) -> Iterator[Connection]:
-    """Give the connection back at the end; what was not committed is undone."""
+    """Give the connection back at the end; what was not committed is rolled back."""
     raw = _raw(connection.connection)
     try:
         yield connection
     finally:
         raw.waiting = raw.read_ahead = None
-        # Undoing needs an answer too, and on a broken connection is the server's to do.
+        # A rollback needs an answer too; on a broken connection the server rolls back.
         raw.deadline = time.monotonic() + _ANSWER_SECONDS
         if raw.closed and not connection.invalidated:
             connection.invalidate()
@@ -382,13 +385,13 @@ def _returned(connection: Connection) -> Iterator[Connection]:
         except DBAPIError:
             if not raw.closed:
                 raise
-            # It was not answered in time, and is given up. What the block has is good all the same.
+            # No answer in time: the connection is dropped. The block's result is valid anyway.
 
 
 def _allow(
     raw: driver.Connection, seconds: float, is_given_up: Callable[[], bool] | None = None
 ) -> None:
-    """Let each answer on the connection come until ``seconds`` from now, or `is_given_up`."""
+    """Allow answers on the connection until ``seconds`` from now, or until `is_given_up`."""
     raw.deadline, raw.is_given_up = time.monotonic() + seconds, is_given_up
 
 

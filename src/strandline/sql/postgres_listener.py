@@ -1,16 +1,17 @@
-"""News from PostgreSQL's NOTIFY, as a number that moves.
+"""Notifications of PostgreSQL's NOTIFY, as a number that moves.
 
-One connection and one thread for any number of waiters. The number moves at every notification of
-others, at each commit of this process (once: news of its own say who sent them, and are passed
-over), and whenever the connection begins to listen. So a waiter that takes
-the number, reads the state, and waits for the number to move misses nothing: what is committed
-before the listening began is in a state read after it, and what comes later is notified. When the
-connection ends the number moves too, and while there is none it moves each time it is asked for:
-then nothing is heard, though the server may answer others, so an unmoved number proves nothing.
+One connection and one thread serve any number of waiting threads. The number moves at every
+notification of another process, at each commit of this process (once: its own notifications name
+their sender and are ignored), and whenever the connection begins to listen. So a thread that takes
+the number, reads the state, and waits for the number to move misses nothing: what was committed
+before the listening began is in a state that was read after it, and later commits are notified.
+When the connection ends, the number moves too. While there is no connection, it moves each time it
+is read: no notification can arrive, although the server may answer others, so an unmoved number
+would prove nothing.
 
-A server that vanished without a word is found by asking it something when it was silent for a
-while. Rejected: a connection for each waiter (a pool of them would do nothing but wait), and
-notifications with the change in them (they are lost with the connection).
+A server that vanished silently is detected by a query after a period of silence. Rejected: a
+connection for each waiting thread (many connections would do nothing but wait), and notifications
+that contain the change (they are lost with the connection).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _SILENCE_SECONDS = 5.0
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 _DEAF_SECONDS = 0.1
-"""After how long a waiter is to look by itself while nothing is heard."""
+"""The longest wait of a thread while no connection listens."""
 
 
 class PostgresListener:
-    """See the module. Safe for threads; it connects when it is first asked."""
+    """See the module. Safe for threads. Connects at the first call of `news`."""
 
     def __init__(
         self, connect: Callable[[], driver.Connection], channel: str, *, name: str, own: str
@@ -54,7 +55,7 @@ class PostgresListener:
         self._wakes, self._wake = socket.socketpair()
 
     def news(self) -> int:
-        """The number as it is now; take it before reading the state."""
+        """The current number; take it before reading the state."""
         with self._moved:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(
@@ -66,9 +67,9 @@ class PostgresListener:
             return self._news
 
     def wait(self, after: int, *, timeout: float) -> int:
-        """Wait until the number is no longer ``after``, or ``timeout`` seconds, `wake` or the end.
+        """Wait until the number is no longer ``after``, for ``timeout`` seconds, or until `wake`.
 
-        Not long while nothing is heard. Returns the number of the end.
+        Ends early at `close`, and soon if no connection listens. Returns the number at the end.
         """
         with self._moved:
             asked = self._wakes_asked
@@ -78,20 +79,20 @@ class PostgresListener:
 
             if self._hears:
                 self._moved.wait_for(lambda: self._news != after or is_told(), timeout)
-            else:  # the number moves with each question, so it says nothing
+            else:  # the number moves at each read, so it proves nothing
                 pause = min(timeout, _DEAF_SECONDS)
                 self._moved.wait_for(lambda: self._hears or is_told(), pause)
                 self._news += 1
             return self._news
 
     def wake(self) -> None:
-        """Let all who wait return now."""
+        """Make all waiting threads return now."""
         with self._moved:
             self._wakes_asked += 1
             self._moved.notify_all()
 
     def tell(self) -> None:
-        """Move the number: this process has committed."""
+        """Move the number, because this process has committed."""
         self._move(hears=None)
 
     def connections(self) -> int:
@@ -99,7 +100,7 @@ class PostgresListener:
         return self._connections
 
     def close(self) -> None:
-        """Wake all waiters and end the connection. Idempotent."""
+        """Wake all waiting threads and end the connection. Idempotent."""
         with self._moved:
             already, self._closed = self._closed, True
             self._moved.notify_all()
@@ -136,7 +137,7 @@ class PostgresListener:
         self._wakes.close()
 
     def _hear(self, connection: driver.Connection) -> None:
-        """Tell of notifications until `close`."""
+        """Move the number at notifications of other processes, until `close`."""
         while True:
             connection.deadline = time.monotonic() + _SILENCE_SECONDS
             news = [notify.payload for notify in connection.notifies(timeout=0)]
@@ -150,8 +151,8 @@ class PostgresListener:
                 connection.execute("SELECT 1")
 
     def _ready(self, seconds: float, *connections: driver.Connection) -> list[object]:
-        """Those of the connections, and of the end that `close` wakes, that have something."""
-        # Not `select.select`, which cannot wait for files above the first thousand.
+        """Those of the connections, and of the socket that `close` wakes, that are readable."""
+        # Not `select.select`, which cannot wait for descriptors above 1023.
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakes, selectors.EVENT_READ)
             for connection in connections:

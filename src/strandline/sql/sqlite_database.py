@@ -1,33 +1,34 @@
-"""A SQLite file under our rules: who waits for whom, what is on disk, and news of commits.
+"""A SQLite file as a database: its locks, what is on disk, and how commits are noticed.
 
 Several processes and many threads share one file. The model:
 
-* A *read* is a snapshot. It starts at its first statement and waits for no other. Its connection
-  refuses to write.
-* A *write* takes the file's one write lock at its begin (``BEGIN IMMEDIATE``), so that what it
-  reads is what it changes. The threads of a process queue for their turn in order of arrival; the
-  one whose turn it is tries for the lock against other processes in steps of a few milliseconds.
-* All writes of a process use one connection, whose cache of pages stays good from one to the next:
-  SQLite drops it when another connection has written.
-* `SqliteDatabase.write_unsynced` leaves the log's fsync to the next full commit: it switches the
-  connection to ``synchronous=NORMAL``. The file stays sound across a power cut, since NORMAL
-  syncs the log before a checkpoint and the file after it, and a commit whose frames were lost was
-  the end of the log: whatever came later in the log would have carried it to disk. ``OFF`` skips
-  these syncs too and could tear the file, so it is not used.
-* The mark is SQLite's ``data_version``. SQLite counts commits of *other* connections only; it is
-  asked on a connection of its own that never writes, under a lock, and to that connection every
-  writer, in this process too, is another one. Asking costs a few microseconds and is linearizable:
-  it starts a read transaction, whose begin looks at the shared index of the log. So a value read
-  from the database *after* a mark was taken still stands, as of now, when the same mark is seen
-  again.
-* A database of up to `CHECK_BYTES` is read through at its opening (`find_damage`): SQLite has no
-  checksums, and a flipped byte of an index hides a row. Who opens a larger one has it read later.
-* A write is committed only while the file, and its log, still stand where they were opened. A
-  folder that was moved away or deleted would take the writes along, unseen.
+* A *read* is a snapshot. It starts at its first statement and waits for no other transaction. Its
+  connection refuses to write.
+* A *write* takes the file's one write lock at its begin (``BEGIN IMMEDIATE``), so what it reads
+  cannot change before it writes. The threads of a process queue for their turn in order of arrival.
+  The thread whose turn it is competes for the lock with other processes, in attempts a few
+  milliseconds apart.
+* All writes of a process use one connection, so its page cache stays valid from one write to the
+  next. SQLite drops the cache when another connection has written.
+* `SqliteDatabase.write_unsynced` leaves the log's fsync to the next full commit, by switching the
+  connection to ``synchronous=NORMAL``. The file stays sound across a power cut: NORMAL syncs the
+  log before a checkpoint and the file after it. A commit whose frames were lost was at the end of
+  the log, because a later sync of the log would have written it to disk. ``OFF`` skips these syncs
+  too and could corrupt the file, so it is not used.
+* The mark is SQLite's ``data_version``, which counts only commits of *other* connections. It is
+  read on a separate connection that never writes, under a lock. To that connection every writer is
+  another one, in this process too. Reading it costs a few microseconds and is linearizable: it
+  starts a read transaction, whose begin looks at the shared index of the log. So a value that was
+  read from the database *after* a mark was taken is still current if the same mark is seen again.
+* A database of up to `CHECK_BYTES` is checked when it is opened (`find_damage`): SQLite has no
+  checksums, and a flipped byte of an index hides a row. The opener of a larger one has it checked
+  later.
+* A write is committed only while the file and its log are still where they were opened. If the
+  folder was moved away or deleted, writes would silently go to the old files.
 
-Rejected: SQLAlchemy's and Python's own transaction handling (see `strandline.sql.sqlite_file`); one
-connection a thread (worker threads come and go); the in-process shared cache (table locks between
-threads, and it would hide commits from ``data_version``).
+Rejected: the transaction handling of SQLAlchemy and Python (see `strandline.sql.sqlite_file`); one
+connection for each thread (worker threads come and go); the in-process shared cache (it has table
+locks between threads, and would hide commits from ``data_version``).
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ from strandline.sql.statements import Parameter, Query, Row, rows_of
 
 _POOL = 32
 _TRY_SECONDS = 0.001
-"""The longest pause between two attempts for the lock that another process has."""
+"""The longest pause between two attempts for the lock that another process holds."""
 _SHORTEST_POLL_SECONDS = 0.01
 _LONGEST_POLL_SECONDS = 0.25
 _LOOKS_IN_QUIET = 20
-"""A waiter looks about so often in a time that is as long as the quiet before it."""
+"""The number of polls of a waiting thread in a time as long as the quiet time before it."""
 CHECK_BYTES = 32 << 20
-"""A larger file is not read through while its opener waits: it takes more than half a second."""
+"""A larger file is not checked while its opener waits; that takes more than half a second."""
 _OLDEST_SQLITE = (3, 35, 0)
 
 
@@ -78,13 +79,12 @@ def open_sqlite(
     before_creation: Callable[[], None] | None = None,
     read_only: bool = False,
 ) -> SqliteDatabase:
-    """Open the database file ``path``, making it if it is missing; its folder must be there.
+    """Open the database file ``path``. It is created if it is missing; its folder must exist.
 
-    ``patience`` is how many seconds a write waits at most when it names no deadline. A file of up
-    to ``check_bytes`` is read through first. ``before_creation`` is called where there is no
-    database yet, or an empty one; it may refuse by raising. Raises `InvalidInput`,
-    `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing was
-    changed.
+    ``patience`` is how many seconds a write without a deadline waits at most. A file of up to
+    ``check_bytes`` is checked first. ``before_creation`` is called if there is no database yet, or
+    an empty one; it may refuse by raising. Raises `InvalidInput`, `UnsupportedOperation`,
+    `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing has changed.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise UnsupportedOperation(
@@ -134,7 +134,7 @@ class SqliteDatabase(Database):
         connect = partial(sqlite_file.connect, path)
         self._connect_reader = partial(connect, busy_ms=sqlite_file.READER_BUSY_MS, query_only=True)
         self._readers: list[sqlite3.Connection] = []
-        """For single statements: the pool of SQLAlchemy takes longer than most of their answers."""
+        """For single statements: SQLAlchemy's pool takes longer than most of them."""
         self._engine = create_engine(
             "sqlite+pysqlite://",
             creator=self._connect_reader,
@@ -161,15 +161,15 @@ class SqliteDatabase(Database):
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
         self._synced = True
-        self._version = -1  # the mark that was seen last, and since when
+        self._version = -1  # the last mark, and since when it is unmoved
         self._moved_at = time.monotonic()
 
     def keep_head(self, head: HeadFile) -> None:
-        """Say in ``head`` what each synced commit makes durable. The marks' tables are there."""
+        """Record in ``head`` what each synced commit makes durable. Its tables must exist."""
         self._head = head
 
     def remember_place(self) -> None:
-        """From now on the file must stay where it is, see `check_place`."""
+        """Require from now on that the file stays where it is; see `check_place`."""
         self._place = self._present_place()
 
     def check_place(self) -> None:
@@ -190,12 +190,12 @@ class SqliteDatabase(Database):
             raise sqlite_file.damaged(self.path, self._damage)
 
     def allow_more_time(self, connection: Connection) -> None:
-        """Nothing: here a transaction that has begun may take as long as it likes."""
+        """Does nothing: in SQLite a transaction that has begun has no time limit."""
 
     def find_damage(self) -> list[str]:
-        """Read the whole database; what is wrong with it stops every later write.
+        """Read the whole database and return its faults. Any fault stops all later writes.
 
-        Takes a second for each 100 MB, and computes nothing in Python meanwhile.
+        Takes a second for each 100 MB; SQLite does the work, not Python.
         """
         self._refuse_in_a_fork()
         self._damage = sqlite_file.find_damage(self.path)
@@ -207,12 +207,12 @@ class SqliteDatabase(Database):
         return f" INDEXED BY {index}"
 
     def size(self) -> int:
-        """See `Database.size`; with the write-ahead log."""
+        """See `Database.size`. Includes the write-ahead log."""
         return sqlite_file.size_of(self.path)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+        """A read transaction: one snapshot, as of its first statement. It refuses to write."""
         with self._in_use("reads"):
             connection = self._engine.connect()
             try:
@@ -222,7 +222,7 @@ class SqliteDatabase(Database):
                 connection.close()
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
-        """See `Database.rows`; a statement by itself is a snapshot."""
+        """See `Database.rows`. A single statement is a snapshot."""
         with self._in_use("reads"):
             try:
                 reader = self._readers.pop()
@@ -244,8 +244,8 @@ class SqliteDatabase(Database):
     ) -> AbstractContextManager[Connection]:
         """See `Database.write_derived`.
 
-        Not synced: each process that could see it undone ends with this machine, and the next one
-        that opens the file makes it again before anything else.
+        Not synced: every process that could see it undone ends when this machine crashes, and the
+        next process that opens the file derives it again before anything else.
         """
         return self.write_unsynced(deadline=deadline)
 
@@ -255,20 +255,20 @@ class SqliteDatabase(Database):
         return self._synced
 
     def sync(self) -> None:
-        """See `Database.sync`. What the log does not hold any more was synced before it left it."""
+        """See `Database.sync`. Data that has left the log was synced before."""
         sqlite_file.sync(self._log_path)
 
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 
-        Not synced: a process that could see the time undone would have to outlive a power cut of
-        this machine. A time that a distant process still remembers is then passed by the wall
-        clock, unless that was also set back by more than the start took.
+        Not synced: a process that could see the time undone would have to survive a power cut of
+        this machine. If a remote process still knows such a time, the wall clock has passed it by
+        then, unless the clock was also set back by more than the restart took.
         """
         return self._write(None, synced=False, is_news=False)
 
     def mark(self) -> int:
-        """A number that differs from the one before exactly when anyone has committed since."""
+        """A number that changes exactly when any process has committed since the last call."""
         self._refuse_in_a_fork()
         with self._watching:
             if self._closed:
@@ -285,11 +285,13 @@ class SqliteDatabase(Database):
             return version
 
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
-        """See `Database.wait_for_commit`. A commit of this process that is news wakes at once.
-        Others are looked for: SQLite cannot call back, and this is the one place that polls. The
-        longer nothing was committed the rarer that is, so that an idle process costs nothing: every
-        ten milliseconds behind a commit, so that a process that writes is not disturbed more often,
-        and at last four times a second. A reader who must know asks `mark` itself.
+        """See `Database.wait_for_commit`.
+
+        A commit of this process with ``is_news`` wakes the waiting threads at once. Other commits
+        are found by polling, since SQLite has no callback for them; this is the only place that
+        polls. Polls are rarer the longer nothing was committed, so that an idle process costs
+        nothing: every ten milliseconds after a commit, so that a writing process is not disturbed
+        more often, and finally four times a second. A reader that must know calls `mark`.
         """
         end = time.monotonic() + timeout
         wakes = self._wakes
@@ -311,7 +313,7 @@ class SqliteDatabase(Database):
             self._state.notify_all()
 
     def _pause(self) -> float:
-        """The seconds until the next look for a commit of another process."""
+        """The seconds until the next poll for a commit of another process."""
         quiet = time.monotonic() - self._moved_at
         return min(max(quiet / _LOOKS_IN_QUIET, _SHORTEST_POLL_SECONDS), _LONGEST_POLL_SECONDS)
 
@@ -362,7 +364,7 @@ class SqliteDatabase(Database):
                 yield connection
                 self.check_place()
                 self.check_damage()
-                # Without changes nothing is written, and nothing synced.
+                # A commit without changes writes and syncs nothing.
                 has_changes = driver.total_changes > changes
                 marks = self._marks(connection) if synced and has_changes else None
                 self._commit(connection)
@@ -380,13 +382,13 @@ class SqliteDatabase(Database):
                     self._state.notify_all()
 
     def _marks(self, connection: Connection) -> Marks | None:
-        """What this commit will make durable, if it is kept outside of the database."""
+        """The head file's marks that this commit makes durable, or None without a head file."""
         if self._head is None:
             return None
         return self._head.read_marks(sqlite_file.driver_of(connection))
 
     def _begin(self, connection: Connection, began: float, deadline: float) -> None:
-        connection.begin()  # SQLAlchemy sends nothing, since the driver opens no transactions
+        connection.begin()  # sends nothing, since the driver opens no transactions
         driver = sqlite_file.driver_of(connection)
         while True:
             try:
@@ -400,7 +402,7 @@ class SqliteDatabase(Database):
             if time.monotonic() >= deadline:
                 holder = describe_holder(self.path)
                 raise self._late(began, "another process", holder=holder)
-            # Two processes in step would lose to the same third one again and again.
+            # Random, because two processes in step would keep losing to the same third one.
             time.sleep(random.uniform(0, _TRY_SECONDS))
         with self._state:
             self._waited += time.monotonic() - began
@@ -410,8 +412,8 @@ class SqliteDatabase(Database):
 
     def _commit(self, connection: Connection) -> None:
         if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
-            # A full or failing disk makes SQLite roll back by itself, and a caller that caught
-            # that error would now be told of a commit that never was.
+            # A full or failing disk makes SQLite roll back by itself. A caller that caught that
+            # error must not be told that the write was committed.
             raise Unavailable(f"{self.path} gave this write up after an error; nothing was written")
         try:
             connection.commit()
@@ -424,7 +426,7 @@ class SqliteDatabase(Database):
             ) from error
 
     def _undo(self, connection: Connection) -> None:
-        """Roll back; a connection that cannot even do that is given up."""
+        """Roll back. A connection that cannot roll back is closed."""
         try:
             connection.rollback()
         except Exception:
@@ -434,7 +436,7 @@ class SqliteDatabase(Database):
             connection.close()
 
     def _connected_writer(self, *, synced: bool) -> Connection:
-        """The write connection, whose next commit waits for the disk if ``synced``."""
+        """The write connection. Its next commit waits for the disk if ``synced``."""
         if self._writer is None:
             self._writer, self._writer_syncs = self._writer_engine.connect(), True
         if self._writer_syncs != synced:

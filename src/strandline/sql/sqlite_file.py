@@ -1,22 +1,22 @@
-"""How a SQLite file is found, opened and what its errors mean.
+"""How a SQLite file is found and opened, and what its errors mean.
 
-The rules of every connection: write-ahead log, so that readers never wait for writers;
-``synchronous=FULL``, so that a commit which returned is on disk; foreign keys; and Python's own
-transaction handling switched off (``isolation_level=None``): it opens transactions by looking at
-the first word of a statement, never for reads, and so gives neither snapshots nor
-``BEGIN IMMEDIATE``.
+Every connection has these settings: a write-ahead log, so that readers never wait for writers;
+``synchronous=FULL``, so that a commit that returned is on disk; foreign keys; and
+``isolation_level=None``, which disables Python's own transaction handling. Python opens
+transactions according to the first word of a statement, and never for reads, so it gives neither
+snapshots nor ``BEGIN IMMEDIATE``.
 
 A file on a network file system is refused. SQLite's log keeps its index in memory shared between
-processes, and its locks are the file system's: over a network the one does not exist and the other
-are often only promised, and the result is a torn file, long after the cause.
+processes, and its locks are those of the file system. A network has no such memory, and often only
+promises the locks. The result is a corrupt file, discovered long after the cause.
 
-**Who holds the write lock.** In a write-ahead log the write lock is a POSIX lock on one byte of the
-shared index. Linux lists every such lock in ``/proc/locks``, with the process. Nothing is opened
-for that: a process that closes *any* descriptor of a file loses all its own POSIX locks on it, so
-asking by ``fcntl`` on a descriptor of our own would let go of the locks that SQLite holds in this
-very process.
+**Who holds the write lock.** With a write-ahead log, the write lock is a POSIX lock on one byte of
+the shared index. Linux lists every such lock in ``/proc/locks``, with its process. Reading that
+opens no file of the database. This matters because a process that closes *any* descriptor of a file
+loses all its own POSIX locks on it: a query by ``fcntl`` on a new descriptor would release the
+locks that SQLite holds in this process.
 
-Where the system does not tell (not Linux, or a process of another container), nothing is said.
+If the system does not tell (not Linux, or a process in another container), the holder is unknown.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _NETWORK_KINDS = re.compile(
 )
 
 READER_BUSY_MS = 5_000
-"""A reader of a write-ahead log waits only while another process recovers or removes the log."""
+"""With a write-ahead log, a reader waits only while another process recovers or removes the log."""
 WRITER_BUSY_MS = 3
-"""SQLite sleeps 1 ms, then 2, and gives the decision back to our own loop, which has a deadline."""
+"""SQLite sleeps 1 ms, then 2 ms, and returns to our own loop, which has a deadline."""
 _JOURNAL_LIMIT = 64 << 20
 _FIRST_OPEN_PATIENCE = 10.0
 
@@ -61,7 +61,7 @@ _FIRST_OPEN_PATIENCE = 10.0
 def file_of(url: str) -> Path:
     """The file that a ``sqlite:///…`` URL names.
 
-    Raises `InvalidInput` for a URL that is none and for a database in memory.
+    Raises `InvalidInput` if the URL is invalid or names a database in memory.
     """
     try:
         parsed = make_url(url)
@@ -80,7 +80,7 @@ def file_of(url: str) -> Path:
 def checked_place(path: Path) -> Path:
     """The file, absolute and with symbolic links resolved.
 
-    Raises `InvalidInput` for a folder that is missing, and for a folder in place of the file.
+    Raises `InvalidInput` if the folder is missing, or if ``path`` is a folder itself.
     """
     try:
         path = path.resolve()
@@ -94,9 +94,9 @@ def checked_place(path: Path) -> Path:
 
 
 def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
-    """Raise `UnsupportedOperation` when ``path`` (absolute, resolved) is not on a local disk.
+    """Raise `UnsupportedOperation` if ``path`` (absolute, resolved) is not on a local disk.
 
-    Where there is no list of mounts (not Linux) nothing is known, and nothing is refused.
+    Without a list of mounts (not Linux), nothing is known and nothing is refused.
     """
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
@@ -108,7 +108,7 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
         if len(fields) < 3:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
-        # Of two mounts on one point the later hides the earlier.
+        # Of two mounts on one mount point, the later one hides the earlier one.
         if len(point) >= len(best) and path.is_relative_to(point):
             best, kind = point, fields[2]
     if _NETWORK_KINDS.fullmatch(kind):
@@ -119,7 +119,7 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection:
-    """A connection under the rules of this module; the caller opens every transaction itself."""
+    """A connection with the settings of this module. The caller opens every transaction itself."""
     connection = sqlite3.connect(
         path,
         timeout=READER_BUSY_MS / 1000,
@@ -130,13 +130,13 @@ def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection
     try:
         _use_write_ahead_log(connection, path)
         sync_commits(connection, synced=True)
-        connection.execute("PRAGMA cell_size_check=ON")  # of a page, when it is read
+        connection.execute("PRAGMA cell_size_check=ON")  # checks each page when it is read
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT}")
         connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
         connection.execute(f"PRAGMA busy_timeout={busy_ms}")
     except UnicodeDecodeError as error:
-        # What SQLite says of a damaged schema holds the damaged text.
+        # SQLite's message about a damaged schema contains the damaged text.
         connection.close()
         raise _unreadable_schema() from error
     except BaseException:
@@ -146,7 +146,7 @@ def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection
 
 
 def sync_commits(connection: sqlite3.Connection, *, synced: bool) -> None:
-    """From now on, a commit on the connection waits for the disk or not. Not in a transaction."""
+    """Make commits on the connection wait for the disk, or not. Not inside a transaction."""
     connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
 
 
@@ -157,7 +157,11 @@ def _unreadable_schema() -> sqlite3.DatabaseError:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
-    """Two processes that create the file together may collide here, where SQLite does not wait."""
+    """Switch to the write-ahead log.
+
+    Two processes that create the file at the same time may conflict here, where SQLite does not
+    wait.
+    """
     end = time.monotonic() + _FIRST_OPEN_PATIENCE
     while True:
         try:
@@ -173,10 +177,10 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
-    """What is wrong with the pages, rows and indexes of the database; nothing if it is sound.
+    """The faults of the database's pages, rows and indexes; empty if it is sound.
 
-    Of a sound one, each value is of its column's type. Reads all of it (about a second for 100 MB)
-    and waits for no other process.
+    A value of another type than its column's is a fault too. Reads the whole database (about a
+    second for 100 MB) and waits for no other process.
     """
     try:
         connection = connect(path, busy_ms=READER_BUSY_MS, query_only=True)
@@ -196,14 +200,14 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
 
 
 _TYPES = {"INT": "integer", "BOOL": "integer", "CHAR": "text", "TEXT": "text", "BLOB": "blob"}
-"""How SQLite calls a value of a column whose declared type has the word in it."""
+"""SQLite's name for the type of values, by a word in the declared type of their column."""
 
 
 def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tuple[str]]:
-    """The columns that hold a value of another type than they are declared with.
+    """The columns that contain a value of another type than they are declared with.
 
-    The head of a row says of which type each of its values is, and SQLite's own check compares that
-    with the declaration only in tables that are ``STRICT``.
+    The header of a row has the type of each of its values. SQLite's own check compares that with
+    the declaration only in ``STRICT`` tables.
     """
     found = []
     tables = connection.execute(
@@ -228,14 +232,14 @@ def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tupl
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:
-    """SQLite's own connection below one of SQLAlchemy."""
+    """The sqlite3 connection below one of SQLAlchemy."""
     driver = connection.connection.dbapi_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
 def sync(path: Path) -> None:
-    """Return when all that was written to the file is on disk. Raises `Unavailable`."""
+    """Return once everything that was written to the file is on disk. Raises `Unavailable`."""
     try:
         file = os.open(path, os.O_RDONLY)
         try:
@@ -249,14 +253,14 @@ def sync(path: Path) -> None:
 
 
 def damaged(path: Path, faults: list[str]) -> CorruptData:
-    """The error that says what `find_damage` found."""
+    """The error for the faults that `find_damage` found."""
     return CorruptData(
         f"{path} is damaged ({'; '.join(faults)}); restore from a backup of the whole folder"
     )
 
 
 def size_of(path: Path) -> int:
-    """Bytes of the database and its log together; 0 where there is none."""
+    """The size of the database and its log in bytes; 0 if they do not exist."""
     total = 0
     for file in (path, write_ahead_log(path)):
         try:
@@ -267,7 +271,7 @@ def size_of(path: Path) -> int:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file stands at ``path``; None where there is none."""
+    """The device and inode of the file at ``path``, or None if it does not exist."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -281,7 +285,7 @@ def write_ahead_log(path: Path) -> Path:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether another connection was in the way."""
+    """Whether another connection held a lock."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -291,9 +295,9 @@ def is_io_error(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, path: Path) -> StrandlineError | None:
-    """Our error for one of SQLite or of the pool.
+    """The `StrandlineError` for an error of SQLite or of the pool.
 
-    None for any other error, and for one of the caller's, such as a broken constraint.
+    None for any other error, and for an error of the caller, such as a violated constraint.
     """
     if not isinstance(error, DBAPIError | PoolTimeout | sqlite3.Error):
         return None
@@ -339,7 +343,7 @@ def _unwritable(path: Path) -> str:
 
 
 def _code(error: BaseException) -> int | None:
-    """SQLite's primary result code."""
+    """SQLite's primary result code, or None."""
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -347,7 +351,7 @@ def _code(error: BaseException) -> int | None:
 LOCKS = Path("/proc/locks")
 PROCESSES = Path("/proc")
 _WRITE_BYTE = 120
-"""Of the shared index; SQLite's file format."""
+"""The byte of the shared index that is the write lock, as in SQLite's file format."""
 _SHOWN = 120
 _STOPPED = frozenset("Tt")
 
@@ -361,9 +365,9 @@ class _Lock(NamedTuple):
 
 
 def describe_holder(database: Path, *, locks: Path = LOCKS, own: bool = True) -> str | None:
-    """Who holds the write lock of the file ``database`` and what can be done; None if unknown.
+    """A description of the process that holds the write lock of ``database``, and what to do.
 
-    Without ``own`` it is None as well where this process holds the lock itself.
+    None if it is unknown. If ``own`` is False, also None if this process holds the lock.
     """
     holder = _holder(database, locks)
     return None if holder is None or (holder == os.getpid() and not own) else _described(holder)
@@ -381,13 +385,13 @@ def _holder(database: Path, locks: Path) -> int | None:
         for lock in _write_locks(lines)
         if lock.inode == index.st_ino and lock.first <= _WRITE_BYTE <= lock.last
     ]
-    # Some file systems have other numbers in that list than the file itself tells.
+    # On some file systems the device numbers in the list differ from those that stat returns.
     holders.sort(key=lambda lock: lock.device != device)
     return holders[0].process if holders and holders[0].process > 0 else None
 
 
 def _write_locks(lines: list[str]) -> Iterator[_Lock]:
-    """The exclusive locks in lines ``1: POSIX ADVISORY WRITE 4711 08:01:123 120 120``."""
+    """The exclusive locks in lines like ``1: POSIX ADVISORY WRITE 4711 08:01:123 120 120``."""
     for line in lines:
         words = line.split()
         if "->" in words or len(words) < 8 or words[3] != "WRITE":
@@ -407,7 +411,7 @@ def _described(process: int) -> str:
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return f"{who} holds its write lock"
-    # Any program can choose its command line: it must not break the line of the log.
+    # Any program can choose its command line, which must not break a log line.
     command = " ".join("".join(c if c.isprintable() else " " for c in command).split())
     if command:
         who += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"

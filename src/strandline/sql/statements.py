@@ -1,28 +1,28 @@
-"""Statements written once for every dialect, and sent to the driver itself.
+"""Statements that are written once for every dialect and sent directly to the driver.
 
 SQLAlchemy takes a tenth of a millisecond to build and compile a Core expression, and a fiftieth to
-wrap an answer, where SQLite answers a small statement in three microseconds. So each statement that
-a request of a client runs is text, with ``?`` where a parameter stands, in the SQL that SQLite and
-PostgreSQL have in common (``ON CONFLICT``, ``RETURNING``). It is compiled once: SQLite and
-PostgreSQL both know a statement again by its text, so the text is a constant, and values, also
-whole numbers, are parameters.
+wrap an answer. SQLite answers a small statement in three microseconds. So each statement that runs
+for a client's request is text, with ``?`` for each parameter, in the SQL that SQLite and PostgreSQL
+have in common (``ON CONFLICT``, ``RETURNING``). It is compiled once: SQLite and PostgreSQL both
+recognize a statement by its text. So the text is a constant, and all values, including integers,
+are parameters.
 
     run(connection, "SELECT name FROM t WHERE id = ?", (7,))       all rows, as tuples
-    first_row(…), value(…)                                         one of them, or its first column
-    with run_in_parts(…, rows=500) as parts:                       lists of so many of them
+    first_row(…), value(…)                                         the first row; its first column
+    with run_in_parts(…, rows=500) as parts:                       lists of up to 500 rows
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
-    run_all(connection, (statement, parameters), …)                the rows of each of them
-    run_at_commit(connection, "INSERT INTO t … RETURNING id")      rows that wait for the commit
+    run_all(connection, (statement, parameters), …)                the rows of each statement
+    run_at_commit(connection, "INSERT INTO t … RETURNING id")      rows that arrive with the commit
 
-`run_all` sends statements that do not depend on each other's answers: to a server they are one
-round trip. What `change_each` changes in a write transaction has no answer that is waited for: it
-is sent with the next statement that has one, or with the commit, and raises there. So is the
-statement of `run_at_commit`, whose rows are there when the write has ended.
+`run_all` sends statements that do not depend on each other's answers; for a server they are one
+round trip. In a write transaction, `change_each` does not wait for an answer: its changes are sent
+with the next statement that has one, or with the commit, and raise there. The same holds for the
+statement of `run_at_commit`, whose rows are available when the write has ended.
 
-A text names its columns with quotes where a name is a word of SQL (``"user"``), and its values are
-the driver's: a truth value is 0 or 1 in SQLite. Tables are made, and rare statements of many forms
-are built, with SQLAlchemy's Core on the same connection.
+A text quotes column names that are SQL keywords (``"user"``). Values are the driver's: a boolean is
+0 or 1 in SQLite. Tables are created, and rare statements of many forms are built, with SQLAlchemy's
+Core on the same connection.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ T = TypeVar("T")
 
 
 class Waiting(NamedTuple):
-    """A statement that goes to a server with the next one, for each tuple of parameters.
+    """A statement to send to a server with the next one, once for each tuple of parameters.
 
-    What it gives is added to ``rows``, if there are any.
+    Its result is added to ``rows``, if given.
     """
 
     statement: str
@@ -55,20 +55,20 @@ class Waiting(NamedTuple):
 
 
 _MANY = 8
-"""Rows that a server inserts faster together than each by itself."""
+"""From this number of rows on, a server inserts them faster together than one by one."""
 CHUNK = 500
-"""Names or ids in one statement: databases limit the parameters of a statement."""
+"""Names or ids in one statement, since databases limit the parameters of a statement."""
 
 
 def run(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
 ) -> list[Row]:
-    """All rows of ``statement``; none where it gives no rows.
+    """All rows of ``statement``; an empty list if it returns no rows.
 
-    It holds no ``?`` and no ``%`` but the marks of its parameters.
+    The text contains no ``?`` and no ``%`` except for its parameters.
     """
     driver = _driver_of(connection)
-    if isinstance(driver, sqlite3.Connection):  # nothing waits, and nothing was read ahead
+    if isinstance(driver, sqlite3.Connection):  # SQLite has no waiting or read-ahead statements
         return cast("list[Row]", _sent(driver.cursor(), statement, parameters).fetchall())
     return rows_of(driver, formatted(statement), parameters)
 
@@ -76,7 +76,7 @@ def run(
 def first_row(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
 ) -> Row | None:
-    """The first row of ``statement``; None without one."""
+    """The first row of ``statement``, or None."""
     rows = run(connection, statement, parameters)
     return rows[0] if rows else None
 
@@ -84,7 +84,7 @@ def first_row(
 def value(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
 ) -> Any:  # Any: a column of any type
-    """The first column of the first row; None without one."""
+    """The first column of the first row, or None."""
     rows = run(connection, statement, parameters)
     return rows[0][0] if rows else None
 
@@ -97,10 +97,10 @@ def run_in_parts(
     *,
     rows: int,
 ) -> Iterator[Iterator[list[Row]]]:
-    """All rows of ``statement``, so many at once: what a caller may give up on the way.
+    """All rows of ``statement``, in lists of up to ``rows``, so that the caller may stop early.
 
-    The statement ends with the block. Left to the collector of garbage, one that an error cut short
-    would keep its snapshot, and could outlive its connection.
+    The statement ends with the block. If the garbage collector ended it, a statement that an error
+    interrupted would keep its snapshot, and could outlive its connection.
     """
     text = _text_for(connection, statement)
     with closing(_sent(_driver_of(connection).cursor(), text, parameters)) as cursor:
@@ -108,7 +108,7 @@ def run_in_parts(
 
 
 def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:
-    """Run an INSERT, UPDATE or DELETE; how many rows it changed."""
+    """Run an INSERT, UPDATE or DELETE. Returns how many rows it changed."""
     driver = _driver_of(connection)
     if getattr(driver, "read_ahead", None):
         driver.read_ahead = None
@@ -121,7 +121,7 @@ def change_each(
 ) -> None:
     """Run ``statement`` once for each tuple of parameters.
 
-    It has been done, or has raised, when the next statement is answered, or the write commits.
+    It has been done, or raises, by the time the next statement is answered or the write commits.
     """
     driver = _driver_of(connection)
     waiting = getattr(driver, "waiting", None)
@@ -135,7 +135,7 @@ def change_each(
 def run_at_commit(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
 ) -> list[Row]:
-    """The rows of ``statement``; in a write transaction they are there once it has committed."""
+    """The rows of ``statement``. In a write transaction the list is filled by the commit."""
     driver = _driver_of(connection)
     waiting = getattr(driver, "waiting", None)
     if waiting is None:
@@ -147,14 +147,14 @@ def run_at_commit(
 
 
 def _change_each(driver: Any, text: str, rows: Sequence[tuple[Parameter, ...]]) -> Any:
-    """The cursor with what the last of them gives; None without one."""
+    """Run ``text`` for each of ``rows``. Returns the cursor of the last run, or None."""
     if len(rows) == 1:
         return _sent(driver.cursor(), text, rows[0])
     return _sent(driver.cursor(), text, rows, many=True) if rows else None
 
 
 def _changed(driver: Any, waiting: Waiting) -> Any:
-    """As `_change_each`; many rows that a server gets are in few statements."""
+    """`_change_each` on a server, where many rows are sent in few statements."""
     statement, rows, _ = waiting
     texts = driver.inserting(statement, rows) if len(rows) >= _MANY else None
     if texts is None:
@@ -167,7 +167,7 @@ def _changed(driver: Any, waiting: Waiting) -> Any:
 
 @contextmanager
 def with_waiting(driver: Any) -> Iterator[None]:
-    """What the block sends to a server goes with what waits; answered at its end."""
+    """Send the waiting statements with those of the block; all are answered at its end."""
     waiting, driver.waiting = driver.waiting, []
     with driver.pipeline():
         sent = [(_changed(driver, statement), statement) for statement in waiting]
@@ -180,7 +180,10 @@ def with_waiting(driver: Any) -> Iterator[None]:
 def run_with_waiting(
     driver: Any, queries: Sequence[Query], *, behind: Sequence[str] = ()
 ) -> list[list[Row]]:
-    """The rows of each query, sent to a server with what waits before it and ``behind`` it."""
+    """The rows of each query, sent to a server together with waiting statements.
+
+    Those are sent before the queries, and ``behind`` after them.
+    """
     waiting: Sequence[Waiting] = driver.waiting or ()
     together = [(w.statement, values) for w in waiting for values in w.parameters]
     together += queries
@@ -204,7 +207,7 @@ def run_with_waiting(
 
 
 def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
-    """The rows of each query, in their order; none may need what another one gives."""
+    """The rows of each query, in order; no query may depend on the answer of another."""
     if connection.dialect.name == "sqlite" or len(queries) < 2:
         return [run(connection, *query) for query in queries]
     driver = _driver_of(connection)
@@ -216,25 +219,26 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """``items`` in lists that fit a statement."""
+    """``items`` in lists that fit into a statement."""
     rest = iter(items)
     while chunk := list(islice(rest, CHUNK)):
         yield chunk
 
 
 def marks(values: Sequence[object]) -> str:
-    """The marks of so many parameters, in brackets."""
+    """The parameter marks for these values, in parentheses."""
     return f"({', '.join('?' * len(values))})"
 
 
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] | None = ()) -> list[Row]:
-    """All rows of a statement as the ``driver`` writes it, on a connection of the driver.
+    """All rows of a statement in the driver's format, on a connection of the driver.
 
-    ``parameters`` None: it holds no marks, and may hold what looks like one.
+    If ``parameters`` is None, the text has no parameter marks, but may contain text that looks like
+    one.
     """
     ahead = getattr(driver, "read_ahead", None)
     if ahead:
-        driver.read_ahead = None  # behind another statement they may have been changed
+        driver.read_ahead = None  # another statement may have changed them
         for place, (statement, rows) in enumerate(ahead):
             if statement == text:
                 driver.read_ahead = ahead[place + 1 :]
@@ -243,11 +247,11 @@ def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] | None = (
 
 
 def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...] | None) -> Any:
-    """The cursor with the answer to a statement; it is good for this one answer."""
+    """The cursor with the answer to a statement, valid until the next statement."""
     if getattr(driver, "waiting", None):
         with with_waiting(driver):
             return _sent(driver.cursor(), text, parameters)
-    # To make a cursor of PostgreSQL's driver takes half as long as an answer.
+    # Creating a cursor of PostgreSQL's driver takes half as long as an answer.
     return _sent(getattr(driver, "kept_cursor", None) or driver.cursor(), text, parameters)
 
 
@@ -258,12 +262,12 @@ def _sent(
     *,
     many: bool = False,
 ) -> Any:
-    """The cursor; each statement of this module goes through here."""
+    """The cursor after executing the text; all statements of this module go through here."""
     return (cursor.executemany if many else cursor.execute)(text, parameters)
 
 
 def _fetched(cursor: Any) -> list[Row]:
-    # PostgreSQL's driver makes a description anew each time that it is asked for it.
+    # PostgreSQL's driver builds `description` anew at each access.
     result = getattr(cursor, "pgresult", None)
     has_rows = cursor.description is not None if result is None else result.nfields > 0
     return cast("list[Row]", cursor.fetchall()) if has_rows else []
@@ -280,5 +284,5 @@ def _text_for(connection: Connection, statement: str) -> str:
 
 @lru_cache(maxsize=1024)
 def formatted(statement: str) -> str:
-    """A statement as PostgreSQL's driver writes it."""
+    """A statement in the format of PostgreSQL's driver."""
     return statement.replace("?", "%s")

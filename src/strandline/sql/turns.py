@@ -1,14 +1,14 @@
-"""A lock that is given in the order in which it was asked for.
+"""A lock that is granted in the order of requests.
 
-Writers of one process wait here, and not in SQLite's own back-off, which sleeps in growing steps
-and lets in whichever thread wakes at the right moment. `threading.Lock` promises no order either:
-with sixteen threads that write in a loop one of them can wait for seconds.
+The writers of one process wait here instead of in SQLite's own back-off, which sleeps for
+increasing times and admits whichever thread wakes at the right moment. `threading.Lock` promises no
+order either: if sixteen threads write in a loop, one of them can wait for seconds.
 
-The lock is handed over, never dropped while a thread waits: `release` wakes the thread that waited
-longest, and that thread owns the lock from then on, even before it runs. So a wait that ends by its
-time-out must look once more whether it was served in the same moment.
+The lock is handed over, never dropped while a thread waits: `release` wakes the thread that has
+waited longest, and that thread owns the lock from then on, even before it runs. So a wait that
+times out must check once more whether it got the lock at the same moment.
 
-After `stop_waiting` the lock is given only to a thread that finds it free.
+After `stop_waiting` only a thread that finds the lock free gets it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Turns:
         self._owner: int | None = None
 
     def acquire(self, *, timeout: float) -> bool:
-        """True when it is this thread's turn; False after ``timeout`` seconds (0: do not wait).
+        """True when this thread has the lock; False after ``timeout`` seconds (0: do not wait).
 
         Also False after `stop_waiting`.
         """
@@ -64,7 +64,7 @@ class Turns:
                 self._taken = False
 
     def stop_waiting(self) -> None:
-        """Refuse those who wait, and all who would have to from now on."""
+        """Refuse the threads that wait now, and all that would have to wait later."""
         with self._guard:
             self._nobody_waits = True
             while self._waiting:
@@ -77,11 +77,11 @@ class Turns:
         return self._owner == threading.get_ident()
 
     def waiting(self) -> int:
-        """How many threads wait."""
+        """The number of waiting threads."""
         return len(self._waiting)
 
     def _leave(self, turn: threading.Lock) -> bool:
-        """Stop waiting; False if the lock was handed over meanwhile."""
+        """Stop waiting. Returns False if the lock was handed over in the meantime."""
         with self._guard:
             if turn in self._waiting:
                 self._waiting.remove(turn)

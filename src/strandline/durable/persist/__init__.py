@@ -1,1 +1,1 @@
-"""The persist update log: a shard, whose state is in consensus and whose rows are in blobs."""
+"""The persist update log: a shard with its state in consensus and its rows in blobs."""

@@ -1,13 +1,14 @@
-"""Blobs: large values under names, each written whole or not at all.
+"""Blobs: large values with names, each written whole or not at all.
 
-A value that `Blob.set` returned for is durable, and every later `Blob.get` by anyone gives it, or a
-later one. All calls may be repeated: none does more the second time. So an error says only that the
-call may not have happened (`Unavailable`), and its caller tries again or gives up.
+Once `Blob.set` has returned, its value is durable, and every later `Blob.get` of any process
+returns that value or a later one. All calls are idempotent. So an error (`Unavailable`) only means
+that the call may not have happened, and the caller tries again or gives up.
 
-`FileBlob` keeps each in a file. What must stay true there: a file has its name only once its bytes
-are on disk, and `set` returns only once its name is. So the order is write, sync the file, rename,
-sync the folder. A file that is being written lies in a folder of its own, under a lock that its
-writer holds; a killed writer holds none, and `FileBlob.remove_unfinished` then removes it.
+`FileBlob` keeps each blob in a file. What must stay true there: a file gets its name only once its
+bytes are on disk, and `set` returns only once the name is on disk too. So the order is write, sync
+the file, rename, sync the folder. An unfinished file is in a separate folder, under a lock of its
+writer. When a writer is killed its lock is released, and `FileBlob.remove_unfinished` removes the
+file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from urllib.parse import quote, unquote
 from strandline.errors import InvalidInput, Unavailable
 
 MAX_NAME = 200
-"""Bytes of a file's name; file systems allow 255."""
+"""Bytes of a file name; file systems allow 255."""
 UNFINISHED = ".unfinished"
 
 
@@ -34,27 +35,27 @@ class Blob(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """The value of ``key``; None where there is none."""
+        """The value of ``key``, or None if it does not exist."""
 
     @abstractmethod
     def set(self, key: str, data: bytes) -> None:
-        """Write ``data``, whole or not at all, in the place of what was there."""
+        """Write ``data``, whole or not at all, replacing any earlier value."""
 
     @abstractmethod
     def delete(self, key: str) -> int | None:
-        """Remove ``key``; how many bytes it had, None where there was none."""
+        """Remove ``key``. Returns the number of its bytes, or None if it did not exist."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """The keys that begin with ``prefix``, in no order, and how many bytes each has."""
+        """The keys that begin with ``prefix``, in no order, each with its number of bytes."""
 
     def remove_unfinished(self) -> int:
-        """Remove what writers that are gone left behind, which has no name yet; how much."""
+        """Remove the unnamed files of killed writers. Returns their number."""
         return 0
 
 
 def check_blob_key(key: str) -> str:
-    """Return ``key``; raises `InvalidInput` where it is not the name of a blob."""
+    """Return ``key``. Raises `InvalidInput` if it is not a valid name of a blob."""
     if not key or not key[0].isalnum() or not key.isprintable() or len(_file_name(key)) > MAX_NAME:
         raise InvalidInput(
             f"a blob's key begins with a letter or digit and has at most {MAX_NAME} bytes when it "
@@ -68,7 +69,7 @@ def _file_name(key: str) -> str:
 
 
 class FileBlob(Blob):
-    """Blobs in one folder, which is made with the first of them; ``mode`` is that of its files."""
+    """Blobs in one folder, created with the first blob; ``mode`` is the mode of its files."""
 
     def __init__(self, folder: Path, *, mode: int = 0o666, folder_mode: int = 0o777) -> None:
         self._folder = folder
@@ -103,15 +104,15 @@ class FileBlob(Blob):
             _sync_folder(self._folder)
 
     def _make_folders(self) -> None:
-        # Once `.unfinished` is there, blobs are written and these folders not looked at again. So
-        # all that it lies in is on disk before, also what another process has just made.
+        # Once `.unfinished` exists, blobs are written without checking these folders again. So all
+        # its parents are synced before, also those that another process has just created.
         self._folder.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
         for folder in self._folder.absolute().parents:
             _sync_folder(folder)
         self._unfinished.mkdir(mode=self._folder_mode, exist_ok=True)
 
     def _new_file(self) -> tuple[int, str]:
-        """A new file under a lock of ours, and its path."""
+        """A new file, locked by this process, and its path."""
         while True:
             path = str(self._unfinished / secrets.token_hex(8))
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
@@ -121,7 +122,7 @@ class FileBlob(Blob):
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # it was removed between its making and its lock
+            os.close(descriptor)  # it was removed before it was locked
 
     def delete(self, key: str) -> int | None:
         path = self._path(key)
@@ -172,7 +173,7 @@ class FileBlob(Blob):
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether the lock of the file is ours now."""
+    """Whether this process could lock the file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -184,7 +185,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
-        os.sync()  # its entries may be used, but not read: with everything else
+        os.sync()  # the folder cannot be opened for reading, so sync everything
         return
     try:
         os.fsync(descriptor)
@@ -193,6 +194,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def blobs_in(folder: Path) -> FileBlob:
-    """Blobs in ``folder``, for those who may use the folder that it lies in."""
+    """Blobs in ``folder``, with the permissions of its parent folder."""
     mode = stat.S_IMODE(folder.parent.stat().st_mode)
     return FileBlob(folder, mode=mode & 0o666, folder_mode=mode)

@@ -1,13 +1,13 @@
-"""Consensus: for each key a short log of versions, of which one writer at a time adds the next.
+"""Consensus: a short log of versions for each key, to which one writer at a time appends.
 
-A shard keeps its state here, as one small record for each change of it. A version has a sequence
-number and a time. Numbers grow, and may leave gaps; times grow with them, and are given by the
-store when it orders the write.
+A shard keeps its state here, as one small record for each change. A version has a sequence number
+and a time. Sequence numbers grow and may have gaps. Times grow with them; the store assigns a time
+when it orders the write.
 
-What must stay true: a version is added only if the last one is the one that its writer expected, so
-of two writers that expect the same one, one loses and reads again. The last version is never
-removed. A call that raised `UnknownOutcome` may have added its version, or may yet; every other
-error says that it has not.
+What must stay true: a version is added only if the last one is the one that its writer expected. So
+if two writers expect the same one, one of them loses and reads again. The last version is never
+removed. A call that raised `UnknownOutcome` may have added its version, or may still add it. Every
+other error means that it did not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEY = re.compile(r"[0-9A-Za-z_-]{1,200}")
 
 
 class Timed(NamedTuple):
-    """Bytes with the time of their version in them: ``head(time)``, then ``body``."""
+    """Bytes that contain the time of their version: ``head(time)``, then ``body``."""
 
     head: Callable[[Timestamp], bytes]
     body: bytes
@@ -55,7 +55,7 @@ class VersionedData(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The version was added at ``time``, in the ``revision`` that `Consensus.revision` gives."""
+    """The version was added at ``time``, in ``revision`` (see `Consensus.revision`)."""
 
     time: Timestamp
     revision: int
@@ -69,7 +69,7 @@ class Consensus(ABC):
 
     @abstractmethod
     def head(self, key: str) -> VersionedData | None:
-        """The last version of ``key``; None where there is none. Linearizable."""
+        """The last version of ``key``, or None if it has none. Linearizable."""
 
     @abstractmethod
     def compare_and_set(
@@ -81,10 +81,10 @@ class Consensus(ABC):
         *,
         beside: Sequence[Operation] = (),
     ) -> Committed | None:
-        """Add the version ``seqno`` if the last one is ``expected`` (None: there is none).
+        """Add the version ``seqno`` if the last one is ``expected`` (None: there is no version).
 
-        None, and nothing changed, if it is another one. ``beside`` is done in the same step.
-        Raises `InvalidInput` for a ``seqno`` that is not above ``expected``, or above `MAX_SEQNO`.
+        Returns None, and changes nothing, if it is another one. ``beside`` is done in the same
+        step. Raises `InvalidInput` if ``seqno`` is not above ``expected``, or is above `MAX_SEQNO`.
         """
 
     @abstractmethod
@@ -93,9 +93,9 @@ class Consensus(ABC):
 
     @abstractmethod
     def truncate(self, key: str, seqno: int) -> int:
-        """Remove the versions below ``seqno``; how many there were.
+        """Remove the versions below ``seqno``. Returns how many were removed.
 
-        Raises `InvalidInput` where ``seqno`` is above the last version, or there is none.
+        Raises `InvalidInput` if ``seqno`` is above the last version, or if there is no version.
         """
 
     @abstractmethod
@@ -112,7 +112,10 @@ class Consensus(ABC):
 
 
 class MetastorageConsensus(Consensus):
-    """On a metastorage: ``{prefix}{key}.head`` is the last number, ``….at.{number}`` a version."""
+    """Consensus on a metastorage.
+
+    ``{prefix}{key}.head`` is the last sequence number, ``{prefix}{key}.at.{number}`` a version.
+    """
 
     def __init__(self, store: Metastorage, *, prefix: str = "persist.") -> None:
         self._store = store
@@ -120,7 +123,7 @@ class MetastorageConsensus(Consensus):
         self.revision_is_cheap = store.revision_is_cheap
 
     def head_key(self, key: str) -> str:
-        """The key of the number of the last version."""
+        """The key of the last sequence number."""
         if _KEY.fullmatch(key) is None:
             raise InvalidInput(f"a key of consensus is letters, digits, - and _, not {key[:100]!r}")
         return f"{self._prefix}{key}.head"
@@ -139,7 +142,7 @@ class MetastorageConsensus(Consensus):
             version = self._store.get(self.version_key(key, seqno))
             if version is not None:
                 return VersionedData(seqno, version.value, version.time)
-            if seqno == before:  # it was not removed behind a newer one
+            if seqno == before:  # no newer version explains its removal
                 raise CorruptData(
                     f"version {seqno} of {key} is its last one and is missing; restore the store "
                     "from a backup"
@@ -168,7 +171,7 @@ class MetastorageConsensus(Consensus):
     def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
         self.head_key(key)
         begin = self.version_key(key, start)
-        end = self.version_key(key, MAX_SEQNO) + " "  # the first key behind it
+        end = self.version_key(key, MAX_SEQNO) + " "  # the next possible key
         versions: list[VersionedData] = []
         while limit is None or len(versions) < limit:
             left = SCANNED_AT_ONCE if limit is None else min(limit - len(versions), SCANNED_AT_ONCE)
@@ -210,7 +213,7 @@ def _digits(seqno: int) -> bytes:
 
 
 def seqno_in(pointer: KeyValue) -> int:
-    """The number of the last version that stands at `MetastorageConsensus.head_key`."""
+    """The last sequence number, stored at `MetastorageConsensus.head_key`. Raises `CorruptData`."""
     if len(pointer.value) != _DIGITS or not pointer.value.isdigit():
         raise CorruptData(
             f"{pointer.key} is {pointer.value[:40]!r}, which is no number of {_DIGITS} digits; "

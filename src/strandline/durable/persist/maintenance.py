@@ -1,17 +1,17 @@
-"""The maintenance of a shard: rollups, parts for inline rows, merging, compaction, the sweep.
+"""Maintenance of a shard: rollups, parts for inline rows, merging, compaction and the sweep.
 
-Nothing here changes what a reader gets from `since` on. Each step writes its blobs first, and then
-makes one diff that names them; so a crash before the diff leaves blobs that no state names, and the
-sweep removes them.
+None of it changes what readers get from `since` on. Each step writes its blobs first, and then
+commits one diff that names them. So a crash before the diff leaves blobs that no state names, and
+the sweep removes them.
 
 * `tidy` runs once every `EVERY` diffs, in the append that made the last of them. It writes a
-  rollup, moves the rows inside the state to parts, and merges small parts; the diffs below the
-  rollup are then removed. Merging waits until the largest batch of `MERGED_AT_ONCE` has half of
-  their rows, so a row is rewritten as often as the logarithm of their number.
-* `compact` moves ``since``. Of the versions up to there it keeps what is left of each object, and
-  the rows of append-only kinds that are not pruned, in a first batch; those of lasting kinds lie in
-  batches of their own and stay.
-* `sweep` removes the blobs that nothing names; see `strandline.durable.persist.shard_state`.
+  rollup, moves the inline rows of the state to parts, and merges small parts. The diffs below the
+  rollup are then removed. The last `MERGED_AT_ONCE` batches are merged only if the largest of them
+  has at most half of their rows, so a row is rewritten about log(number of rows) times.
+* `compact` moves ``since``. It replaces the versions up to there by a first batch, which has the
+  remaining row of each object and the rows of append-only kinds that are not pruned. Rows of
+  lasting kinds are in separate batches, which stay.
+* `sweep` removes the blobs that no state names; see `strandline.durable.persist.shard_state`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EVERY = 128
 """Diffs between two rollups."""
 SWEPT_EVERY = 16 * EVERY
 MOST_DIFFS = 32 * EVERY
-"""Where so many diffs have no rollup, because blobs cannot be written, appends are refused."""
+"""If more diffs have no rollup, because no blob can be written, appends are refused."""
 MERGED_AT_ONCE = 8
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class Maintenance:
         self._every = every
 
     def before_append(self) -> None:
-        """Raise `Unavailable` where the log would grow without an end."""
+        """Raise `Unavailable` if too many diffs have no rollup and none can be written."""
         if _diffs(self._shard.known) > MOST_DIFFS:
             self.tidy()
 
     def after_append(self, state: ShardState) -> None:
-        """What is due at ``state``, which an append of this process led to.
+        """Do what is due at ``state``, to which an append of this process led.
 
-        What fails is logged, and tried again `EVERY` diffs later.
+        Failures are logged, and the work is tried again `EVERY` diffs later.
         """
         if _diffs(state) % self._every:
             return
@@ -75,11 +75,11 @@ class Maintenance:
                 self.sweep()
         except StrandlineError as error:
             log.warning("the catalog's log was not tidied up: %s", error.message)
-        except Exception:  # the append is done, and may not end in an error
+        except Exception:  # the append succeeded and must not raise
             log.exception("the catalog's log was not tidied up")
 
     def tidy(self) -> None:
-        """Write a rollup, and move the rows inside the state to parts."""
+        """Write a rollup, move the inline rows of the state to parts, and merge small parts."""
         shard = self._shard
         state = shard.refresh()
         tidied = shard.reading_of(state, partial(self._tidied, state))
@@ -110,7 +110,7 @@ class Maintenance:
                 return True
 
     def _compacted(self, state: ShardState, up_to: int, fence: FenceToken) -> Rewrite:
-        """What a compaction makes of ``state``, whose rows up to there are all in parts."""
+        """The compaction of ``state`` up to ``up_to``; its rows up to there must be in parts."""
         shard, upper = self._shard, up_to + 1
         covered = [batch for batch in state.batches if batch.lower < upper]
         rows = self._rows_that_count(covered, state)
@@ -134,10 +134,10 @@ class Maintenance:
         return Rewrite(state, history, state.appended, since=since, fence=fence)
 
     def _rewrite(self, change: Rewrite) -> bool:
-        """Whether ``change`` is done; if not, what it had uploaded is removed."""
+        """Commit ``change``. Returns whether it was done; if not, its uploads are removed."""
         try:
             self._shard.commit(rewrite(change))
-        except REFUSED as refused:  # after any other error it may be done: its parts are named
+        except REFUSED as refused:  # after any other error its parts may be named
             self._shard.remove_unused(change.uploads())
             if isinstance(refused, Superseded | UploadExpired):
                 return False
@@ -145,7 +145,7 @@ class Maintenance:
         return True
 
     def _rows_that_count(self, batches: Sequence[Batch], state: ShardState) -> list[Row]:
-        """The rows of ``batches`` but for those that ``state`` says are pruned."""
+        """The rows of ``batches`` except those that ``state`` says are pruned."""
         pruned = dict(state.pruned)
         rows = (row for batch in batches for row in self._shard.rows_of(batch))
         return [row for row in rows if row.version > pruned.get(row.kind, 0)]
@@ -153,13 +153,13 @@ class Maintenance:
     # -- parts -------------------------------------------------------------------------------------
 
     def _flushed(self, state: ShardState) -> tuple[Batches, Batches]:
-        """The batches of ``state`` with the rows that are inside of it in parts."""
-        first = 1 if state.since else 0  # what is left at `since` stays by itself
+        """The batches of ``state``, with its inline rows moved to parts."""
+        first = 1 if state.since else 0  # the consolidated batch at `since` stays separate
         history = list(state.batches[:first])
         appended = list(state.appended)
         for is_inline, run in groupby(state.batches[first:], key=lambda batch: not batch.parts):
             batches = list(run)
-            # Parts stay as they are, unread.
+            # Batches in parts stay as they are and are not read.
             inline = batches if is_inline else []
             rows = self._rows_that_count(inline, state)
             if not rows:
@@ -178,7 +178,7 @@ class Maintenance:
         return Batch(lower, upper, len(rows), parts=self._shard.upload(rows, state))
 
     def _merged(self, batches: Batches, state: ShardState, *, first: int = 0) -> Batches:
-        """``batches`` with the last small ones in one; those before ``first`` stay."""
+        """``batches`` with the last small ones merged into one; those before ``first`` stay."""
         while len(batches) - first >= MERGED_AT_ONCE:
             last = batches[-MERGED_AT_ONCE:]
             counts = [batch.rows for batch in last]
@@ -192,7 +192,7 @@ class Maintenance:
     # -- the sweep ---------------------------------------------------------------------------------
 
     def sweep(self) -> int:
-        """Remove what no state names and none will; how many blobs there were."""
+        """Remove the blobs that no state names or ever will. Returns their number."""
         shard = self._shard
         state = shard.commit(raise_floor)
         named = state.blobs()
@@ -207,5 +207,5 @@ class Maintenance:
 
 
 def _diffs(state: ShardState) -> int:
-    """The diffs that no rollup has."""
+    """The number of diffs since the last rollup."""
     return state.seqno - (0 if state.rollup is None else state.rollup.seqno)

@@ -1,8 +1,8 @@
-"""Blobs in a bucket of the S3 protocol, by way of the library ``obstore`` (extra ``s3``).
+"""Blobs in an S3 bucket, through the library ``obstore`` (extra ``s3``).
 
-An object of S3 is written whole or not at all, and read by everyone once it is written, which is
-all that a blob needs. The credentials and the region come from the environment (``AWS_…``), as for
-every program that uses S3; the address may name another endpoint.
+S3 writes an object whole or not at all, and every reader sees it once it is written. A blob needs
+no more than that. The credentials and the region come from the environment (``AWS_…``), as for
+every program that uses S3. The URL may name another endpoint.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ RETRIES = 3
 
 
 def open_bucket(url: str) -> ObjectBlob:
-    """The blobs at ``s3://bucket/prefix``; ``?endpoint=http://host:port`` is another server's.
+    """The blobs at ``s3://bucket/prefix``; ``?endpoint=http://host:port`` names another server.
 
-    Raises `InvalidInput`, also where the library is not installed. Asks nothing of the server.
+    Does not contact the server. Raises `InvalidInput`, also if the library is not installed.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -34,7 +34,7 @@ def open_bucket(url: str) -> ObjectBlob:
             "s3://bucket/prefix?endpoint=http://host:port&region=us-east-1"
         )
     try:
-        stores: Any = import_module("obstore.store")  # Any: it is no dependency of the package
+        stores: Any = import_module("obstore.store")  # Any: an optional dependency
     except ImportError as error:
         raise InvalidInput(
             "S3 needs the library obstore; install strandline with the extra [s3]"
@@ -55,9 +55,9 @@ def open_bucket(url: str) -> ObjectBlob:
 
 
 class ObjectBlob(Blob):
-    """The blobs in a store of ``obstore``; ``name`` is how messages name it."""
+    """The blobs in a store of ``obstore``; ``name`` is its name in messages."""
 
-    def __init__(self, store: Any, *, name: str) -> None:  # Any: one of obstore's kinds of stores
+    def __init__(self, store: Any, *, name: str) -> None:  # Any: one of obstore's store classes
         self._store = store
         self._name = name
         self._calls: Any = import_module("obstore")  # Any: as above
@@ -72,7 +72,7 @@ class ObjectBlob(Blob):
 
     def set(self, key: str, data: bytes) -> None:
         with self._errors(f"write of {key}"):
-            # In one request: parts would be billed and left behind by a killed writer.
+            # In one request: a killed writer would leave parts behind, which are billed.
             self._calls.put(self._store, check_blob_key(key), data, use_multipart=False)
 
     def delete(self, key: str) -> int | None:
@@ -85,7 +85,7 @@ class ObjectBlob(Blob):
             return size
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        # The library's prefix is of whole folders.
+        # The prefix of the library consists of whole folders.
         folder = prefix.rpartition("/")[0] or None
         with self._errors("list"):
             for page in self._calls.list(self._store, prefix=folder):

@@ -1,15 +1,15 @@
-"""Opening the shard of a catalog on a metastorage, which remembers what belongs to it.
+"""Opening the shard of a catalog on a metastorage, which remembers where its parts are.
 
 =======================  ===========================================================================
-``persist.environment``  the environment id of the catalog, made before there is one: the name of
+``persist.environment``  the environment id of the catalog, created before the catalog; the name of
                          the shard is a hash of it
-``persist.blobs``        where the blobs are: ``s3://bucket/prefix``, an absolute path, or nothing
+``persist.blobs``        where the blobs are: ``s3://bucket/prefix``, an absolute path, or empty
                          for a folder below that of the store
-``persist.version``      the last version, 20 decimal digits, for SQL that looks at it
+``persist.version``      the last version, 20 decimal digits, for SQL that reads it
 ``persist.{shard}.…``    the changes of the shard (`MetastorageConsensus`)
 =======================  ===========================================================================
 
-The first opener writes the first two, in one step; whoever comes later reads them.
+The first process that opens the shard writes the first two in one step; later ones read them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENVIRONMENT = "persist.environment"
 BLOBS = "persist.blobs"
 VERSION = "persist.version"
 FOLDER = "catalog"
-"""The folder of the blobs, below that of a store."""
+"""The folder of the blobs, below the folder of a store."""
 
 
 def open_persist_log(
@@ -41,12 +41,12 @@ def open_persist_log(
     otherwise: str = "",
     environment: str = "",
 ) -> PersistLog:
-    """The log of the catalog in ``store``; ``folder`` is that of the store, if it has one.
+    """The log of the catalog in ``store``; ``folder`` is the folder of the store, or None.
 
-    ``blobs`` is where its blobs are; empty if it is not said. Those of a new catalog then go to
-    ``otherwise``, or to ``folder``. ``environment`` is the id of a catalog that comes from another
-    log; a new one gets an id here. Raises `InvalidInput` for a place that is none, or another one
-    than the catalog has, and `Unavailable` where ``blobs`` takes none.
+    ``blobs`` is where the blobs are, or empty if not configured. Then a new catalog puts them into
+    ``otherwise``, or below ``folder``. ``environment`` is the id of a catalog that is moved here
+    from another log; a new catalog gets a new id. Raises `InvalidInput` if the place is invalid or
+    is not the catalog's place, and `Unavailable` if no blob can be written to ``blobs``.
     """
     if store.get(ENVIRONMENT) is None:
         place = blobs or otherwise
@@ -55,7 +55,7 @@ def open_persist_log(
                 "catalog_log is persist, and catalog_blobs does not say where its blobs go; name a"
                 " folder that every node reaches, or s3://bucket/prefix"
             )
-        # A place that is none, or takes no blobs, is refused before it is remembered.
+        # An invalid or unwritable place is refused before it is recorded.
         chosen = _open_blobs(place, folder)
         if blobs:
             _refuse_unwritable(chosen)
@@ -84,7 +84,7 @@ def open_persist_log(
 
 
 def _refuse_unwritable(blobs: Blob) -> None:
-    """Raise `Unavailable` where no blob can be written."""
+    """Raise `Unavailable` if no blob can be written."""
     key = f"probe-{secrets.token_hex(8)}"
     blobs.set(key, b"")
     blobs.delete(key)

@@ -1,12 +1,12 @@
-"""Rows as bytes: a few inside the state of a shard, many as a part, which is a Parquet file.
+"""Rows as bytes: a few rows inside the state of a shard, many rows as a part (a Parquet file).
 
-A part has the columns kind, key, value, version, time and diff, and its rows are sorted by them in
-the order `sort_key`. So any tool that reads Parquet can look at a catalog. Rows inside the state
-are one after the other, as (kind, key, value, version, time, diff).
+A part has the columns kind, key, value, version, time and diff. Its rows are sorted by `sort_key`.
+So any tool that reads Parquet can inspect a catalog. Rows inside the state are encoded one after
+the other, as (kind, key, value, version, time, diff).
 
-What was appended and not rewritten since has no times: the log orders an append when its bytes are
-there already. Such a row has `MIN_TIMESTAMP`, and its bytes, where they have a time inside, have
-that one too; `at_time` finishes it on reading.
+Rows that were appended and not rewritten since have no times, because the log orders an append
+after its bytes were written. Such a row has `MIN_TIMESTAMP`. If its bytes contain a time, that is
+`MIN_TIMESTAMP` too. `at_time` completes the row when it is read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from strandline.errors import CorruptData
 from strandline.wire.codecs import BYTES, SINT, TEXT, UINT, Reader
 from strandline.wire.registry import timed_head
 
-if TYPE_CHECKING:  # slow to import, and needed only where there is a part
+if TYPE_CHECKING:  # slow to import, and needed only for parts
     import pyarrow as pa
 
 COLUMNS = Row._fields
 
 
 def sort_key(row: Row) -> tuple[str, bytes, int, int, bytes]:
-    """What the rows of a part are sorted by: those of an object together, in their order."""
+    """The sort key of a part: the rows of an object are together, in version order."""
     return row.kind, row.key, row.version, row.diff, row.value
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
-    """The rows as they stand inside of a state."""
+    """The rows as they are stored inside a state."""
     out = bytearray()
     for kind, key, value, version, time, diff in rows:
         TEXT.write(out, kind)
@@ -60,7 +60,7 @@ def decode_rows(data: bytes) -> Iterator[Row]:
 
 
 def at_time(row: Row, time: Timestamp) -> Row:
-    """``row`` as it is once its append was ordered at ``time``; one with a time stays as it is."""
+    """``row`` with the time at which its append was ordered; unchanged if it has a time."""
     if row.time != MIN_TIMESTAMP:
         return row
     timed = None if is_object(row.kind) else timed_head(row.value)
@@ -69,7 +69,7 @@ def at_time(row: Row, time: Timestamp) -> Row:
 
 
 def write_part(rows: Iterable[Row]) -> bytes:
-    """The part of these rows, in any order."""
+    """The bytes of the part with these rows, which may be in any order."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,7 +97,7 @@ def read_part(data: bytes) -> pa.Table:
 
 
 def rows_between(table: pa.Table, start: int, end: int, *, kind: str | None = None) -> list[Row]:
-    """The rows of versions from ``start`` to ``end`` − 1, in the order of the part; of one kind."""
+    """The rows of versions ``start`` to ``end`` − 1, of ``kind`` if given, in the part's order."""
     import pyarrow.compute as pc
 
     versions = table["version"]

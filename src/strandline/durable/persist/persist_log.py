@@ -1,12 +1,13 @@
 """The update log as a shard.
 
 An append is one diff of the shard (`strandline.durable.persist.shard_state`) with the rows of its
-updates: inside of it, or, where they are many, in parts that were written before. So an append of a
-few objects costs one compare-and-set, and no blob. The versions of the log are those of the rows.
+updates. The rows are inline, or, if there are many, in parts that were uploaded before. So an
+append of a few objects costs one compare-and-set and no blob. The versions of the log are the
+versions of the rows.
 
-What a crash leaves: before the compare-and-set, parts that no state names, which a later sweep
-removes; behind it, the whole append. An append without an answer is settled by the token that the
-state remembers of each writer, and by the id that stands at its version.
+A crash before the compare-and-set leaves parts that no state names, which a later sweep removes.
+After the compare-and-set, the whole append is in the log. An append that got no answer is settled
+by the token that the state has for each writer, and by the id at its version.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _CATALOG = b"catalog"
 
 
 def shard_name(environment: str) -> str:
-    """The name of the shard that is the catalog of an environment."""
+    """The name of the shard that has the catalog of an environment."""
     digest = hashlib.sha256(environment.encode() + b"\0" + _CATALOG).digest()
     return f"s{uuid.UUID(bytes=digest[:16])}"
 
@@ -138,7 +139,7 @@ class PersistLog(UpdateLog):
         check_versions(expected_upper, updates)
         if times is not None:
             recent = self.shard.recent()
-            if recent.upper == expected_upper:  # else it is out of sync, whatever its times are
+            if recent.upper == expected_upper:  # else it is out of sync in any case
                 latest = self.shard.consensus.check().time
                 check_times(updates, times, earliest=recent.last_time, latest=latest)
         self.maintenance.before_append()
@@ -175,7 +176,7 @@ class PersistLog(UpdateLog):
         last_time: Timestamp,
         beside: Sequence[Operation],
     ) -> ShardState:
-        """The state that the append led to; what it uploaded in vain is removed."""
+        """Commit the append. Returns the state that it led to; unused uploads are removed."""
         lower, upper = updates[0].version, updates[-1].version + 1
         while True:
             batch, appended = self._batches(lower, upper, rows)
@@ -190,13 +191,13 @@ class PersistLog(UpdateLog):
             )
             try:
                 return self.shard.commit(compare_and_append(append), beside=beside)
-            except REFUSED as refused:  # after any other error it may be done: its parts are named
+            except REFUSED as refused:  # after any other error its parts may be named
                 self.shard.remove_unused(append.uploads())
                 if not isinstance(refused, UploadExpired):
                     raise
 
     def _batches(self, lower: int, upper: int, rows: Sequence[Row]) -> tuple[Batch, Batches]:
-        """The batch of all rows, inline; or in parts, those of lasting kinds by themselves."""
+        """The batch of all rows, inline or in parts; parts of lasting kinds are separate."""
         state = self.shard.known
         batch = self.shard.inline_batch(lower, upper, rows)
         if batch is not None:
@@ -217,12 +218,12 @@ class PersistLog(UpdateLog):
                 if row.kind == UPDATE:
                     same = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
                     return row.time if same else None
-        # Where its version was trimmed since, its audit event still tells.
+        # If the version was trimmed since, its audit event still has the id and the time.
         events, _ = self._next_appended(AUDIT_EVENT, version, version + 1, state)
         for row in events:
             if decode(row.value, AuditEvent).id == update.id:
                 return row.time
-        # Of a silent one nothing is left; but of its own last append the shard knows the token.
+        # A silent update has no event, but the state has the token of this writer's last append.
         own = (writer for writer in state.writers if writer.id == self._writer)
         return next((writer.time for writer in own if writer.token == update.id), None)
 
@@ -267,7 +268,7 @@ class PersistLog(UpdateLog):
     def _next_appended(
         self, kind: str, start: int, end: int, state: ShardState
     ) -> tuple[list[Row], int]:
-        """Rows of an append-only kind from version ``start`` on, and where the next ones begin."""
+        """Rows of an append-only kind from version ``start`` on, and the version to continue at."""
         start = max(start, _frontier_in(state).pruned_up_to(kind) + 1)
         if kind in LASTING:
             batches = self.shard.lasting_batches(state, start, end)
@@ -281,7 +282,7 @@ class PersistLog(UpdateLog):
         return [], end
 
     def listen(self, after: Frontier, *, timeout: float) -> bool:
-        # The revision is taken before the look, so that what comes between is not slept through.
+        # The revision is read before the frontier, so the wait misses no change between the two.
         revision = self.shard.consensus.revision()
         if self.frontier() != after:
             return True

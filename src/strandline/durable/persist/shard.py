@@ -1,22 +1,23 @@
-"""A shard: rows with versions, which several processes read and one command at a time changes.
+"""A shard: versioned rows that several processes read and that one command at a time changes.
 
-The state lies in consensus as a log of diffs (`strandline.durable.persist.shard_state`). Each
-process keeps the latest state that it knows, and follows the log from there. A **rollup** is a
-whole state in a blob, so that a process that begins reads that and the few diffs behind it, and the
-diffs before it are removed.
+Consensus stores the state as a log of diffs (`strandline.durable.persist.shard_state`). Each
+process keeps the latest state that it knows and follows the log from there. A **rollup** is a whole
+state in a blob. A process that starts reads the rollup and the few diffs after it, and the diffs
+before it are removed.
 
 What must stay true:
 
 * A diff names the rollup that leads to it. Diffs are removed only below a rollup that the last diff
-  names, so state can always be made of the last diff's rollup and what follows it. A reader that
-  finds the rollup or a diff gone has an old last diff, and reads the newer one.
-* A blob that the latest state names is there. A reader that misses one of an older state follows
-  the log and asks again; if the latest state names it, the shard is damaged.
-* Nothing is believed of a state that was not read since the call began: a command that an old state
-  refuses is judged again on the latest one. A command that an old state accepts needs no look,
-  since consensus refuses the diff if the state is old.
+  names, so the state can always be computed from the last diff's rollup and the diffs after it. If
+  a reader finds the rollup or a diff missing, its last diff is outdated, and it reads the newer
+  one.
+* Every blob that the latest state names exists. If a reader misses a blob of an older state, it
+  follows the log and tries again. If the latest state names the blob, the shard is damaged.
+* A refusal counts only on a state that was read after the call began: if an older state refuses a
+  command, the command runs again on the latest one. If an older state accepts a command, no read is
+  needed, since consensus refuses the diff of an outdated state.
 
-A write whose outcome is unknown is left to its caller: the same append may be tried again.
+A write with an unknown outcome is left to its caller, which may try the same append again.
 """
 
 from __future__ import annotations
@@ -65,26 +66,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 INLINE_BYTES = 64 << 10
-"""Rows of more bytes go into a part before they are appended."""
+"""Rows with more bytes are uploaded as a part before they are appended."""
 PART_ROWS = 1 << 16
-"""Of one part; so a reader has no more of them in memory at once than it must."""
+"""The maximum rows of one part, to limit the memory of a reader."""
 REMEMBERED_PARTS = 4
 REFUSED = Conflict, Fenced, InvalidInput
-"""Errors of `Shard.commit` after which the command is certainly not done."""
+"""Errors of `Shard.commit` that prove that the command was not done."""
 
 T = TypeVar("T")
 
 
 class _Gone(Exception):
-    """A blob of an older state is gone."""
+    """A blob of an outdated state is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatistics:
-    """Counts since the shard was opened here.
+    """Counts since the shard was opened by this object.
 
-    ``lost_races`` are diffs that another writer's came before; ``unused_uploads`` parts that no
-    diff names.
+    ``lost_races`` counts diffs that lost to another writer's, ``unused_uploads`` parts that no diff
+    names.
     """
 
     commits: int
@@ -127,7 +128,7 @@ class Shard:
         if seen is not None and seen[0] == revision:
             return seen[1]
         state = self.refresh()
-        # Read at or after `revision`: true of it, or of a later one, which asks again.
+        # The state may belong to a later revision; then the next call reads it again.
         self._saw(revision, state)
         return state
 
@@ -137,7 +138,7 @@ class Shard:
                 self._seen = (revision, state)
 
     def refresh(self) -> ShardState:
-        """Follow the log to its end. Raises `CorruptData`."""
+        """Follow the log to its end and return the latest state. Raises `CorruptData`."""
         state = self._latest
         if not state.seqno:
             return self._advance(self._reload())
@@ -147,7 +148,7 @@ class Shard:
         return self._advance(self._following(state, versions))
 
     def _reload(self) -> ShardState:
-        """The state made of the last rollup and the diffs behind it."""
+        """The state computed from the last rollup and the diffs after it."""
         self._count("reloads")
         seqno = -1
         while True:
@@ -196,9 +197,10 @@ class Shard:
             return self._latest
 
     def commit(self, command: Command, *, beside: Sequence[Operation] = ()) -> ShardState:
-        """Do ``command``; the state that it led to. Raises what it raises on the latest state.
+        """Commit ``command``. Returns the state that it led to.
 
-        ``beside`` is done in the same step. Raises `Unavailable` and `UnknownOutcome`.
+        ``beside`` is done in the same step. Raises what the command raises on the latest state,
+        `Unavailable` and `UnknownOutcome`.
         """
         state, is_latest = self._latest, False
         while True:
@@ -227,14 +229,15 @@ class Shard:
         after = applied(state, replace(diff, time=committed.time))
         seen = self._seen
         if seen is not None and (seen[0], seen[1].seqno) == (committed.revision - 1, state.seqno):
-            self._saw(committed.revision, after)  # nothing came between that look and this commit
+            self._saw(committed.revision, after)  # nothing was committed in between
         self._advance(after)
         return after
 
     def copy_blobs(self, target: Blob) -> frozenset[str]:
-        """Copy the blobs that the latest state names to ``target``; the keys of missing ones.
+        """Copy the blobs that the latest state names to ``target``.
 
-        Without its rollup the state is not known: then that one is missing.
+        Returns the keys of the blobs that are missing. If the rollup is missing, the state is
+        unknown, and only the rollup's key is returned.
         """
         head = self.consensus.head(self.name)
         rollup = None if head is None else _diff_in(head).rollup
@@ -266,7 +269,7 @@ class Shard:
         return BlobRef(key, len(data), crc32(data))
 
     def remove_unused(self, refs: Iterable[BlobRef]) -> None:
-        """Remove blobs of ours that certainly no state names and none will."""
+        """Remove blobs of this process that no state names or ever will."""
         for ref in refs:
             self._count("unused_uploads")
             try:
@@ -275,7 +278,7 @@ class Shard:
                 return
 
     def inline_batch(self, lower: int, upper: int, rows: Sequence[Row]) -> Batch | None:
-        """The batch of ``rows`` that are few; None where they are many."""
+        """The inline batch of ``rows``, or None if they are too many."""
         data = encode_rows(rows)
         if len(data) > INLINE_BYTES:
             return None
@@ -284,9 +287,9 @@ class Shard:
     def rows_of(
         self, batch: Batch, start: int = 0, end: int = (1 << 63) - 1, *, kind: str | None = None
     ) -> Iterator[Row]:
-        """The rows of ``batch`` of versions from ``start`` to ``end`` − 1; of ``kind``, if given.
+        """The rows of ``batch`` in versions ``start`` to ``end`` − 1, of ``kind`` if given.
 
-        Raises `CorruptData`, and an error that `reading` catches where the batch was swept.
+        Raises `CorruptData`, and an error that `reading` handles if the batch was swept.
         """
         if not batch.parts:
             for row in decode_rows(batch.inline):
@@ -305,7 +308,7 @@ class Shard:
             )
 
     def reading(self, read: Callable[[ShardState], T]) -> T:
-        """What ``read`` makes of the latest state, again on a newer one where blobs are gone."""
+        """The result of ``read`` on the latest state, repeated on a newer one if blobs are gone."""
         while True:
             state = self.recent()
             try:
@@ -315,7 +318,7 @@ class Shard:
                     raise CorruptData(str(gone)) from gone
 
     def reading_of(self, state: ShardState, read: Callable[[], T]) -> T | None:
-        """What ``read`` makes of ``state``; None where that is old and its blobs are gone."""
+        """The result of ``read``, which reads ``state``; None if its blobs were swept since."""
         try:
             return read()
         except _Gone as gone:
@@ -324,9 +327,9 @@ class Shard:
             return None
 
     def history(self, state: ShardState, start: int, end: int) -> list[Row]:
-        """The rows of versions from ``start`` to ``end`` − 1, but for those of `lasting_batches`.
+        """The rows of versions ``start`` to ``end`` − 1, except those in ``appended`` batches.
 
-        Those of batches that are not rewritten yet are among them.
+        Rows of lasting kinds in batches that were not rewritten yet are included.
         """
         return [
             row
@@ -335,12 +338,12 @@ class Shard:
         ]
 
     def snapshot(self, state: ShardState) -> list[Row]:
-        """The rows of objects that are left at ``since``, by kind and key."""
+        """The object rows that remain at ``since``, by kind and key."""
         rows = self.rows_of(state.batches[0]) if state.since else ()
         return [row for row in rows if is_object(row.kind)]
 
     def lasting_batches(self, state: ShardState, start: int, end: int) -> Batches:
-        """The batches that may have rows of lasting kinds of these versions, in order."""
+        """The batches that may contain rows of lasting kinds of these versions, in order."""
         inline = [batch for batch in batches_between(state.batches, start, end) if not batch.parts]
         appended = [b for b in state.appended if b.lower < end and b.upper > start]
         return tuple(sorted(inline + appended, key=lambda batch: batch.lower))
@@ -376,7 +379,7 @@ class Shard:
 
 
 def batches_between(batches: Batches, start: int, end: int) -> Batches:
-    """Those that have versions from ``start`` to ``end`` − 1."""
+    """The batches that have versions from ``start`` to ``end`` − 1."""
     first = bisect_right(batches, start, key=lambda batch: batch.upper)
     last = bisect_right(batches, end - 1, key=lambda batch: batch.lower)
     return batches[first:last]

@@ -1,28 +1,29 @@
 """The state of a shard, and the pure functions that lead from one state to the next.
 
-A shard is a durable collection of rows, each of a version. Versions below ``upper`` are there and
-never change; of the objects of versions below ``since`` only the sum is left. Rows are kept in
-**batches**, which follow each other from version 0 to ``upper`` without a gap; a batch is a few
-rows inside the state (``inline``), or names the parts that it lies in. Rows of lasting kinds (audit
-events) are in batches of their own once they are in parts (``appended``): what trims the history
-leaves these alone. Of the other append-only kinds, rows of versions up to the one in ``pruned``
-count no more; whoever rewrites their batches leaves them out.
+A shard is a durable collection of rows, each with a version. Versions below ``upper`` are complete
+and never change. Of versions up to ``since``, only the sum of the object rows is left. Rows are
+kept in **batches**, which cover the versions from 0 to ``upper`` without a gap. A batch either
+contains a few rows in the state itself (``inline``), or names the parts that contain its rows. Rows
+of lasting kinds (audit events) are kept in separate batches once they are in parts (``appended``),
+so compaction does not touch them. Rows of other append-only kinds no longer count if their version
+is at or below the one in ``pruned``; the next process that rewrites their batches drops them.
 
-A **command** is a function of a state. It raises why it is refused there, or gives the `ShardDiff`
-to the next state, which is what consensus keeps, one for each sequence number. A writer that loses
-the race for a number runs its command again on the state that it lost to. A diff holds what is new:
-every number as it is afterwards, and the batches in the place of those of a range of versions.
+A **command** is a function of a state. It either raises the reason for refusing, or returns the
+`ShardDiff` to the next state. Consensus keeps the diffs, one for each sequence number. A writer
+that loses the race for a number runs its command again on the newer state. A diff contains what is
+new: the value of every number after it, and the batches that replace those of a range of versions.
 
-**Idempotency.** A writer names each append by a token. Its last one stands in the state, so an
-append whose outcome was lost is found there when it is tried again, however often others were first
-meanwhile (`AlreadyCommitted`). The last `WRITERS` writers are known.
+**Idempotency.** A writer gives each append a token. The state has the last token of each writer, so
+an append whose outcome was lost is recognized when it is tried again, however many other appends
+came in between (`AlreadyCommitted`). The state remembers the last `WRITERS` writers.
 
-**Uploads.** A part is in the blobs before the diff that names it. What was uploaded for nothing is
-told from what is about to be named by ``floor``: the key of a blob begins with the number of the
-state that its writer knew, a diff that names one below the floor is refused (`UploadExpired`, and
-the writer uploads again), and the sweep removes only what lies below the floor and is not named. So
-no clock and no lease decides, and a writer that slept for a day does no harm. *Rejected*: leases of
-readers and writers (a reader would have to write), and removing by age.
+**Uploads.** A part is in the blobs before the diff that names it. ``floor`` separates abandoned
+uploads from those that a diff is about to name. The key of a blob begins with the sequence number
+of the state that its writer knew. A diff that names a blob below the floor is refused
+(`UploadExpired`, and the writer uploads it again). The sweep removes only blobs below the floor
+that are not named. So no clock and no lease is needed, and a writer that was paused for a day does
+no harm. *Rejected*: leases of readers and writers (a reader would have to write), and removal by
+age.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SEQNO_DIGITS = 20
 
 
 class AlreadyCommitted(Conflict):
-    """The same append is in the shard; ``time`` is when it was ordered."""
+    """The shard has this append already; ``time`` is when it was ordered."""
 
     def __init__(self, time: Timestamp) -> None:
         super().__init__("this append is in the log already")
@@ -52,16 +53,16 @@ class AlreadyCommitted(Conflict):
 
 
 class UploadExpired(Conflict):
-    """What was uploaded for this command may be swept: upload it again under another name."""
+    """The blobs uploaded for this command may be swept; upload them again under new keys."""
 
 
 class Superseded(Conflict):
-    """Another process maintained the same batches meanwhile: look again."""
+    """Another process maintained the same batches first; read the state again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlobRef:
-    """A blob: its key, its bytes, and their CRC-32."""
+    """A blob: its key, its size in bytes, and their CRC-32."""
 
     key: str
     size: int
@@ -69,12 +70,12 @@ class BlobRef:
 
     @property
     def seqno(self) -> int:
-        """The number of the state that its writer knew."""
+        """The sequence number of the state that its writer knew."""
         return seqno_of(self.key)
 
 
 def seqno_of(key: str) -> int:
-    """The number that the key of a blob begins with, behind the shard. Raises `CorruptData`."""
+    """The number in a blob's key, after the name of the shard. Raises `CorruptData`."""
     digits = key.rpartition("/")[2].partition("-")[0]
     if len(digits) != _SEQNO_DIGITS or not digits.isdecimal():
         raise CorruptData(f"{key!r} is not the key of a blob of a shard; {REMEDY}")
@@ -82,15 +83,16 @@ def seqno_of(key: str) -> int:
 
 
 def new_blob_key(shard: str, seqno: int, what: str) -> str:
-    """A key that no other blob has, of a writer that knows the state ``seqno``."""
+    """A unique key for a blob of a writer that knows state ``seqno``."""
     return f"{shard}/{seqno:0{_SEQNO_DIGITS}d}-{what}-{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The ``rows`` rows of versions ``lower`` to ``upper`` − 1.
+    """The rows of versions ``lower`` to ``upper`` − 1; ``rows`` is their number.
 
-    ``time`` is that of the diff that added them, for rows that have none.
+    ``time`` is the time of the diff that added them. It applies to rows without a time of their
+    own.
     """
 
     lower: int
@@ -106,7 +108,7 @@ Batches = tuple[Batch, ...]
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """``batches`` in the place of all those within versions ``lower`` to ``upper`` − 1."""
+    """``batches`` replace all batches within versions ``lower`` to ``upper`` − 1."""
 
     lower: int
     upper: int
@@ -127,10 +129,11 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """See the module. ``time`` is that of the last diff, ``last_time`` that of version upper − 1.
+    """See the module. ``time`` is the time of the last diff.
 
-    ``since_time`` is the time of version ``since``. ``rollup`` is the blob with an earlier state,
-    from which the later diffs lead here; without one they begin at the empty state.
+    ``last_time`` is the time of version ``upper`` − 1, ``since_time`` that of version ``since``.
+    ``rollup`` is the blob with an earlier state, from which the later diffs lead to this one.
+    Without a rollup the diffs begin at the empty state.
     """
 
     shard: str
@@ -156,11 +159,11 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class ShardDiff:
-    """What leads to state ``seqno``, at ``time``. Its numbers are those of that state.
+    """The change that leads to state ``seqno``, at ``time``. Its numbers are those of that state.
 
-    ``last_time`` is `MIN_TIMESTAMP` where it is ``time``, or where no version is new. ``writer`` is
-    the id and the token of an append. ``rollup`` is that of the new state. ``pruned`` is a kind and
-    the version up to which its rows count no more from here on.
+    ``last_time`` is `MIN_TIMESTAMP` if it equals ``time`` or if no version is new. ``writer`` is
+    the id and the token of an append. ``rollup`` is the rollup of the new state. ``pruned`` is a
+    kind and the version up to which its rows no longer count.
     """
 
     seqno: int
@@ -267,7 +270,7 @@ register(
 
 
 def applied(state: ShardState, diff: ShardDiff) -> ShardState:
-    """The state that ``diff`` leads to. Raises `CorruptData` where it does not fit."""
+    """The state that ``diff`` leads to. Raises `CorruptData` if it does not fit."""
     if diff.seqno != state.seqno + 1 or diff.time <= state.time:
         raise CorruptData(
             f"change {diff.seqno} of shard {state.shard} does not follow state {state.seqno}; "
@@ -321,7 +324,7 @@ def _replaced(batches: Batches, change: Replaced, time: Timestamp) -> Batches:
 
 
 def _check_contiguous(batches: Batches, diff: ShardDiff) -> None:
-    # Those that only follow the others leave the others as they are, without a gap.
+    # If the new batches only follow the others, the others are unchanged and have no gap.
     only_follow = batches[-1].upper == diff.history.upper
     new = batches[-len(diff.history.batches) - 1 :] if only_follow else batches
     lower = new[0].lower if only_follow else 0
@@ -340,7 +343,7 @@ Command = Callable[[ShardState], ShardDiff]
 
 
 def next_diff(state: ShardState) -> ShardDiff:
-    """The diff that changes nothing but the number."""
+    """The diff that changes nothing but the sequence number."""
     return ShardDiff(
         seqno=state.seqno + 1,
         upper=state.upper,
@@ -355,7 +358,7 @@ def next_diff(state: ShardState) -> ShardDiff:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """`compare_and_append` of one batch; see there."""
+    """The arguments of `compare_and_append`, for one batch."""
 
     batch: Batch
     appended: Batches
@@ -366,14 +369,14 @@ class Append:
     last_time: Timestamp = MIN_TIMESTAMP
 
     def uploads(self) -> list[BlobRef]:
-        """The parts that were written for it."""
+        """The parts that were uploaded for it."""
         return parts_of((self.batch, *self.appended))
 
 
 def compare_and_append(append: Append) -> Command:
     """Add a batch at ``upper``, for the holder of the fence.
 
-    Checked in this order: the bounds (`InvalidInput`), whether the writer's last append is this one
+    Checks, in this order: the bounds (`InvalidInput`), whether the writer's last append is this one
     (`AlreadyCommitted`), the fence (`Fenced`), the upper (`OutOfSync`), the uploads
     (`UploadExpired`).
     """
@@ -409,7 +412,7 @@ def _added(batches: Batches) -> Replaced:
 
 
 def check_uploads(state: ShardState, uploads: Iterable[BlobRef]) -> None:
-    """Raise `UploadExpired` where one of ``uploads``, which no state names, may have been swept."""
+    """Raise `UploadExpired` if one of ``uploads``, not named by any state, may have been swept."""
     for ref in uploads:
         if ref.seqno < state.floor:
             raise UploadExpired(f"{ref.key} was uploaded before the last sweep")
@@ -421,9 +424,9 @@ def parts_of(batches: Iterable[Batch]) -> list[BlobRef]:
 
 
 def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
-    """From the new state on, rows of an append-only kind of versions up to ``up_to`` do not count.
+    """Stop counting the rows of an append-only kind in versions up to ``up_to``.
 
-    Raises `Fenced`, and `Superseded` where they do not count already.
+    Raises `Fenced`, and `Superseded` if they do not count already.
     """
 
     def command(state: ShardState) -> ShardDiff:
@@ -436,15 +439,15 @@ def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
 
 
 def raise_floor(state: ShardState) -> ShardDiff:
-    """From the new state on, no diff names a blob that was uploaded before it."""
+    """From the new state on, no diff may name a blob that was uploaded before it."""
     return replace(next_diff(state), floor=state.seqno + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """`rewrite` of the state ``base``: what its batches become, and its rollup.
+    """The arguments of `rewrite`: new batches and a rollup for the state ``base``.
 
-    ``since`` and ``fence`` are given by a compaction.
+    Only a compaction sets ``since`` and ``fence``.
     """
 
     base: ShardState
@@ -455,17 +458,17 @@ class Rewrite:
     fence: FenceToken | None = None
 
     def uploads(self) -> list[BlobRef]:
-        """The blobs that were written for it."""
+        """The blobs that were uploaded for it."""
         named = self.base.blobs()
         parts = [ref for ref in parts_of(self.history + self.appended) if ref.key not in named]
         return parts if self.rollup is None else [*parts, self.rollup]
 
 
 def rewrite(change: Rewrite) -> Command:
-    """Put other batches with the same rows, but those that are pruned, in the place of a state's.
+    """Replace batches of a state by others with the same rows, except pruned ones.
 
-    What was appended to the state since stays. Raises `Superseded` where another rewrite was first,
-    `Fenced` (a compaction), `UploadExpired`.
+    Batches appended since then are kept. Raises `Superseded` if another rewrite was first, `Fenced`
+    (only for a compaction), and `UploadExpired`.
     """
     base = change.base
     history = _difference(base.batches, change.history)
@@ -495,7 +498,7 @@ def rewrite(change: Rewrite) -> Command:
 
 
 def _difference(old: Batches, new: Batches) -> Replaced:
-    """How ``old`` becomes ``new``, which cover the same versions, without what both have."""
+    """The batches in which ``old`` and ``new`` differ; both cover the same versions."""
     first, last = 0, 0
     shorter = min(len(old), len(new))
     while first < shorter and old[first] == new[first]:

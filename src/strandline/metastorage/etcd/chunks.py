@@ -1,15 +1,14 @@
-"""Large values in etcd: pieces that are written first, and a reference that makes them a value.
+"""Large values in etcd: chunks that are written first, and then a reference to them.
 
-etcd takes requests up to 1.5 MiB. A larger value is written as chunks under an identity of its own;
-the invoke then writes the reference, on the condition that the first chunk is still there. Until
-then the chunks belong to no value, and any process that finds them may remove them: the invoke
-writes them again. Chunks are removed whole, in one transaction each time, so where the first one is
-all are.
+etcd takes requests up to 1.5 MiB. A larger value is written as chunks under a new identity. The
+invoke then writes the reference, on the condition that the first chunk still exists. Until then the
+chunks belong to no value, and any process that finds them may remove them: the invoke writes them
+again. All chunks of a value are removed in one transaction, so if the first one exists, all exist.
 
-Whatever puts or deletes the key removes, in the same transaction, the chunks that the key had. So
-what is left over comes from a process that ended between the two writes, or from an invoke whose
-unknown outcome. Each large write looks at a few identities, going round, and removes those
-that are an hour old in the store's time and that their key does not refer to.
+A transaction that puts or deletes a key also removes the chunks that the key had. So orphans come
+only from a process that ended between the two writes, or from an invoke with an unknown outcome.
+Each large write examines a few identities, in rotation, and removes those that are more than an
+hour old in the store's time and that their key does not refer to.
 
 A reader reads the chunks in the revision in which it read the reference, and starts again in the
 rare case that this history was compacted in between.
@@ -52,8 +51,8 @@ class ChunkedValues:
     def value(self, key: str, stored: Stored, *, revision: int) -> bytes:
         """The value of an entry that was read in this revision of etcd.
 
-        Raises `CompactedRevision` when that history is gone, `CorruptData` when the chunks are not
-        what the reference says.
+        Raises `CompactedRevision` if that revision is gone, and `CorruptData` if the chunks do not
+        match the reference.
         """
         reference = stored.value
         if isinstance(reference, bytes):
@@ -81,7 +80,7 @@ class ChunkedValues:
         self._gateway.txn([], [chunks], repeatable=True)
 
     def sweep(self, now: Timestamp) -> int:
-        """Remove orphans among the next few identities; how many values were removed."""
+        """Remove orphans among the next few identities. Returns how many values were removed."""
         removed = 0
         with self._sweeping:
             for _ in range(_IDENTITIES_PER_SWEEP):

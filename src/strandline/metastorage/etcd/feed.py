@@ -1,10 +1,10 @@
 """New revisions, for all waiting threads of this process, over one watch.
 
 The watch never has to resume. A waiting thread first reads the store, and learns of later changes
-from the watch. Together they are complete if the watch began before the read. So whenever the watch
-is created again, the ``generation`` grows and each thread reads again. The watch always begins at
-the present, so compacted history, lost connections and restarted servers are one case: read again.
-So is a gap in the revisions.
+from the watch. Together these are complete if the watch began before the read. So each time the
+watch is created again, the ``generation`` grows and each thread reads again. The watch always
+begins at the present, so compacted history, lost connections and restarted servers are one case:
+read again. A gap in the revisions is handled in the same way.
 
 The thread starts with the first waiter and ends with `close`.
 """
@@ -25,7 +25,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class ChangeFeed:
-    """The changes that the watch reported lately, in order. Safe for threads."""
+    """The latest changes that the watch reported, in order. Safe for threads."""
 
     def __init__(
         self, gateway: EtcdGateway, keys: EtcdKeys, *, remembered: int = CHANGES_REMEMBERED
@@ -41,12 +41,12 @@ class ChangeFeed:
 
     @property
     def generation(self) -> int:
-        """How often the watch was created; take it before reading the store."""
+        """How often the watch was created; read it before the store."""
         with self._moved:
             return self._generation
 
     def look(self, start: str, end: str, after: int) -> int | None:
-        """The store's revision; None if the range changed after ``after``, or may have changed."""
+        """The store's revision, or None if the range changed after ``after`` or may have."""
         first, last = self._keys.change(after + 1), self._keys.changes_end
         while True:
             page = self._gateway.range(first, last, limit=256)

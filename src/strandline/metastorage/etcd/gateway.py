@@ -1,20 +1,21 @@
 """The one interface to etcd: its JSON gateway, through httpx.
 
-It adds to HTTP the answer to one question: *may the request have taken effect?* A call that only
-reads, or that is safe to repeat (``repeatable``), goes to the next endpoint after any failure. A
-transaction that changes something goes to the next endpoint only if nothing was sent (there was no
-connection) or if the server refused it without processing it (it has no leader). Any other failure
-is `UnknownOutcome`, and the caller settles it by reading.
+This module adds the answer to one question to HTTP: *may the request have taken effect?* A call
+that only reads, or that is safe to repeat (``repeatable``), goes to the next endpoint after any
+failure. A transaction that changes something goes to the next endpoint only if nothing was sent
+(there was no connection) or if the server refused it without processing it (it has no leader). Any
+other failure is `UnknownOutcome`, and the caller settles it by reading.
 
-Every request requires a member that has a leader, so a member that is cut off from the others
-fails at once.
+Every request requires a member that has a leader, so a member that is cut off from the others fails
+at once.
 
 `close` ends calls that wait for an answer. A blocked read of a socket ends when another thread
-shuts the socket down, so the gateway keeps the socket of each connection, which httpx reports
-through its ``trace`` extension. Rejected: an asynchronous client on a loop of its own; it can be
-cancelled, but each call takes twice as long.
+shuts the socket down. So the gateway keeps the socket of each connection, which httpx reports
+through its ``trace`` extension. Rejected: an asynchronous client on its own event loop (it can be
+cancelled, but each call takes twice as long).
 
-Keys and values cross as base64, numbers of 64 bits as text, and what is zero or empty is left out.
+The gateway encodes keys and values as base64 and 64-bit numbers as text, and omits fields that are
+zero or empty.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def range_operation(
     revision: int = 0,
     keys_only: bool = False,
 ) -> Json:
-    """Read one key, or those from ``key`` on and below ``end``; ``revision`` 0 is the present."""
+    """Read one key, or the keys from ``key`` to below ``end``; ``revision`` 0 is the latest."""
     return {
         "request_range": {
             "key": to_text(key),
@@ -100,18 +101,18 @@ def put_operation(key: bytes, value: bytes) -> Json:
 
 
 def delete_operation(key: bytes, end: bytes | None = None) -> Json:
-    """Delete one key, or those from ``key`` on and below ``end``."""
+    """Delete one key, or the keys from ``key`` to below ``end``."""
     bounds = {"key": to_text(key)} | ({} if end is None else {"range_end": to_text(end)})
     return {"request_delete_range": bounds}
 
 
 def if_modified_at(key: bytes, modified: int) -> Json:
-    """The key's last write was in that revision of etcd; 0 means that it is not there."""
+    """The key was last written in that revision of etcd; 0 means that it does not exist."""
     return {"key": to_text(key), "target": "MOD", "result": "EQUAL", "mod_revision": modified}
 
 
 def if_value_below(key: bytes, value: bytes) -> Json:
-    """The key is there with a value whose bytes order before ``value``."""
+    """The key exists with a value whose bytes order before ``value``."""
     return {"key": to_text(key), "target": "VALUE", "result": "LESS", "value": to_text(value)}
 
 
@@ -120,7 +121,7 @@ def if_present(key: bytes) -> Json:
 
 
 def page_of(answer: Json, revision: int = 0) -> Page:
-    """A range as the gateway writes it: numbers as text, what is zero or empty left out."""
+    """A range decoded from the gateway's JSON."""
     pairs = [
         Pair(from_text(pair["key"]), from_text(pair.get("value", "")), int(pair["mod_revision"]))
         for pair in answer.get("kvs", ())
@@ -167,7 +168,7 @@ class _AskAnother(Exception):
 
 
 class EtcdGateway:
-    """Calls to one etcd cluster. Safe for threads; of one process, not of its forks.
+    """Calls to one etcd cluster. Safe for threads, but not for use after a fork.
 
     ``endpoints`` are ``host:port``. A call without an answer fails after ``timeout`` seconds, with
     `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something; ``open_outcomes``
@@ -248,7 +249,7 @@ class EtcdGateway:
 
     @contextmanager
     def watch(self, key: bytes, end: bytes) -> Iterator[Iterator[Json]]:
-        """The watch messages on a range from now on; the first says ``created``.
+        """The watch messages on a range from now on; the first one has ``created``.
 
         The iteration ends with `Unavailable` or a subclass when the connection ends, or after ten
         seconds without a message, since the server may be gone.
@@ -335,7 +336,7 @@ class EtcdGateway:
         except httpx.TransportError as error:
             said = str(error) or type(error).__name__
             if not repeatable and not isinstance(error, _NOT_SENT):
-                raise _unknown(endpoint, said) from error  # also where it was closed meanwhile
+                raise _unknown(endpoint, said) from error  # also if the gateway was closed
             self._refuse_when_closed()
             slow = isinstance(error, httpx.TimeoutException)
             raise _AskAnother(f"{endpoint}: {said}", slow=slow) from error

@@ -1,6 +1,7 @@
-"""What one invoke does on etcd: the view it needs, and the transaction that it decides on.
+"""One invoke on etcd: the view that it needs, and the transaction that it decides on.
 
-This module holds no state and asks nothing but the view. The loop that uses it stands in `etcd`.
+This module holds no state, and its decisions depend only on the view. The loop that uses it is in
+`strandline.metastorage.etcd.store`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ from strandline.metastorage.store import (
 )
 
 MAX_OPERATIONS = 60
-"""etcd takes 128 in a transaction: two for each of ours (the entry and its chunks), four for us."""
+"""etcd allows 128 operations in a transaction.
+
+Each of ours takes two (the entry and its chunks), and the bookkeeping takes four.
+"""
 
 AnyPut = Put | PutTimed
 
@@ -72,11 +76,11 @@ _PRUNE_EVERY = 64
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Keys as they stood together while the head was this one.
+    """The values of keys at one moment, when the head was ``head``.
 
-    ``entries`` has None for a key that was not there; ``found`` the keys in each range to be
-    deleted, or as many as are named, and whether there were more; ``leases`` the rows with etcd's
-    revision of them. ``time`` is None where even the store's time was missing.
+    ``entries`` has None for a key that does not exist. ``ranges`` has, for each range to be
+    deleted, its keys, up to the number that a change names, and whether there are more. ``leases``
+    has the rows with etcd's revision of them. ``time`` is None if the store's time is missing.
     """
 
     head: Head
@@ -89,14 +93,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Puts whose values have to be written in chunks first."""
+    """Puts whose values must first be written as chunks."""
 
     puts: list[AnyPut]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One transaction, and what it means if it is made. No writes: there is nothing to do."""
+    """One transaction, and its outcome if it succeeds. Without writes there is nothing to do."""
 
     outcome: Outcome
     compares: Sequence[Json]
@@ -110,13 +114,13 @@ class Plan:
     entries: Mapping[str, bytes | None]
 
     def view_after(self, revision: int) -> View:
-        """What is known when it was made in this revision of etcd."""
+        """The view after the transaction succeeded in this revision of etcd."""
         modified = revision if self.head_moves else self.view.head_modified
         return View(self.head, modified, self.time, self.entries, {}, {})
 
 
 class Invoke:
-    """One call of `Metastorage.invoke`, checked already."""
+    """One call of `Metastorage.invoke`; its arguments are checked already."""
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class Invoke:
         return {o for o in self._branches[succeeded] if isinstance(o, Put | PutTimed)}
 
     def is_covered_by(self, view: View) -> bool:
-        """Whether the view has all that this invoke has to know."""
+        """Whether the view contains everything that this invoke needs."""
         return (
             view.entries.keys() >= set(self._entries)
             and view.ranges.keys() >= set(self._ranges)
@@ -154,7 +158,7 @@ class Invoke:
         )
 
     def view(self, gateway: EtcdGateway) -> View:
-        """Read all that this invoke has to know, as it stands at one moment."""
+        """Read everything that this invoke needs, as of one moment."""
         while True:
             try:
                 pages: list[Page] = []
@@ -203,7 +207,7 @@ class Invoke:
         *,
         changes_kept: int,
     ) -> Plan | Missing:
-        """What to do in this view at the time ``now``, with large values in ``written``."""
+        """What to do in this view at the time ``now``; ``written`` has the large values."""
         succeeded = all(_holds(condition, view, now) for condition in self._conditions)
         operations = self._branches[succeeded]
         large = _large(operations)
@@ -221,7 +225,7 @@ class Invoke:
             for operation in operations:
                 writes += self._write(operation, head, references, entries)
         if moves or self._leases:
-            # A lease that is judged at a time is judged for everyone: the time is left behind.
+            # Store the time at which a lease was judged, so that later readers agree.
             writes.append(put_operation(self._keys.time, encode_time(now)))
         firsts = {put: self._keys.chunk(put.key, written[put].identity, 0) for put in large}
         return Plan(
@@ -249,9 +253,10 @@ class Invoke:
     def view_after_refusal(
         self, plan: Plan, answer: TxnAnswer, written: dict[AnyPut, Reference]
     ) -> View | None:
-        """What is known when another writer was first; None: read it anew.
+        """The view after another writer was first, or None if it must be read anew.
 
-        Chunks that he removed are no longer in ``written``, so they are written again.
+        Chunks that the other writer removed are dropped from ``written``, so they are written
+        again.
         """
         for put, first in zip(plan.large, answer.pages, strict=False):
             if not first.pairs:
@@ -284,7 +289,7 @@ class Invoke:
         references: Mapping[AnyPut, Reference],
         entries: dict[str, bytes | None],
     ) -> list[Json]:
-        """The operations of etcd for one of ours; ``entries`` becomes what is known afterwards."""
+        """The etcd operations for one operation. Updates ``entries`` to what is known then."""
         keys = self._keys
         match operation:
             case Put(key) | PutTimed(key):
@@ -294,7 +299,7 @@ class Invoke:
                     put = operation if isinstance(operation, Put) else operation.at(head.time)
                     raw = encode_stored(Stored(head.revision, head.time, put.value))
                 else:
-                    # Those before its own; what is behind them is another writer's or an orphan.
+                    # Only earlier identities; later chunks are another writer's, or orphans.
                     end = keys.chunks(key, reference.identity)[0]
                     if isinstance(operation, PutTimed):
                         reference = replace(reference, head=operation.head(head.time))
@@ -353,7 +358,7 @@ def _is_value(stored: bytes | Reference, value: bytes) -> bool:
 
 
 def _large(operations: Sequence[Operation]) -> list[AnyPut]:
-    """The puts whose values have to lie in chunks, so that the rest fits into one request."""
+    """The puts whose values must be written as chunks, so that the rest fits into one request."""
     puts = [o for o in operations if isinstance(o, Put | PutTimed)]
     puts.sort(key=_size, reverse=True)
     total = sum(map(_size, puts))
@@ -372,7 +377,7 @@ def _size(put: AnyPut) -> int:
 def _touched(
     view: View, operations: Sequence[Operation]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """The keys that the operations touch, and the ranges in which there are more than are named."""
+    """The keys that the operations touch, and the ranges with too many keys to name."""
     touched: list[str] = []
     ranges: list[tuple[str, str]] = []
     for operation in operations:

@@ -1,20 +1,23 @@
-"""Where the metastorage lies in etcd, and how its values are written.
+"""The keys of the metastorage in etcd, and the encoding of its values.
 
-Below ``PREFIX/``, so that several catalogs share one etcd:
+All keys are below ``PREFIX/``, so that several catalogs can share one etcd:
 
 ======================  ===========================================================================
 ``format``              the version of this layout, in decimal
 ``time``                the last time that the store gave out; every write and check raises it
 ``head``                revision and time of the last invoke that changed something
-``change/REVISION``     which keys that invoke touched, for those who wait; the last ones are kept
+``change/REVISION``     the keys that this invoke touched, for waiting threads; the last few
+                        thousand are kept
 ``data/KEY``            revision, time and value, or a reference to the chunks of a large value
-                        with the bytes in front of them
-``chunk/KEY␀ID␀N``      one piece of a large value
-``lease/NAME``          token, expiry and holder (nobody: empty); never removed, so tokens grow
+                        with the bytes before them
+``chunk/KEY␀ID␀N``      one chunk of a large value
+``lease/NAME``          token, expiry and holder (empty if released); never removed, so that
+                        tokens grow
 ======================  ===========================================================================
 
-Numbers in keys are padded and numbers in values big-endian, so that their bytes order as they do.
-No key of a caller holds a zero byte, so all chunks of the keys of a range are one range, too.
+Numbers in keys are padded and numbers in values are big-endian, so that their bytes order as the
+numbers do. No key of a caller contains a zero byte, so the chunks of a range of keys are one range
+too.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class EtcdKeys:
         return self._root + b"change/%020d" % revision
 
     def data(self, key: str) -> bytes:
-        """The key of an entry, or of a bound."""
+        """The etcd key of an entry, or of a bound."""
         return self._root + b"data/" + key.encode("ascii")
 
     def key_of(self, data: bytes) -> str:
@@ -93,11 +96,11 @@ class EtcdKeys:
         return data[len(self._root) + len(b"data/") :].decode("ascii")
 
     def chunk_bound(self, bound: str) -> bytes:
-        """Where the chunks of the keys from ``bound`` on begin."""
+        """The start of the chunks of all keys from ``bound`` on."""
         return self._root + b"chunk/" + bound.encode("ascii")
 
     def chunks(self, key: str, identity: bytes = b"") -> tuple[bytes, bytes]:
-        """The range of all chunks of a key, or of one large value of it."""
+        """The range of all chunks of a key, or of one of its large values."""
         start = self.chunk_bound(key) + b"\0" + (identity and identity + b"\0")
         return start, start[:-1] + b"\1"
 
@@ -115,10 +118,10 @@ class EtcdKeys:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a large value lies: the identity of its chunks, their size in bytes and their SHA-256.
+    """Where a large value is: the identity of its chunks, their size in bytes and their SHA-256.
 
-    ``head`` are bytes in front of the chunks: they hold the time of the invoke, which is not known
-    when the chunks are written.
+    ``head`` has the bytes before the chunks. They contain the time of the invoke, which is not
+    known when the chunks are written.
     """
 
     identity: bytes
@@ -129,7 +132,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry as it was written; the value itself, or where it lies."""
+    """An entry as it is stored: the value itself, or the reference to it."""
 
     revision: int
     time: Timestamp
@@ -147,7 +150,7 @@ def encode_stored(stored: Stored) -> bytes:
 
 
 def decode_stored(raw: bytes) -> Stored:
-    """Raises `CorruptData` for bytes that `encode_stored` never wrote."""
+    """The entry in ``raw``. Raises `CorruptData` for bytes that `encode_stored` never wrote."""
     try:
         revision, at, kind = _STORED.unpack_from(raw)
         body = raw[_STORED.size :]
@@ -170,7 +173,7 @@ def encode_time(at: Timestamp) -> bytes:
 
 
 def decode_time(raw: bytes) -> Timestamp:
-    """The time in eight bytes; raises `CorruptData` for others."""
+    """The time in eight bytes. Raises `CorruptData` for others."""
     try:
         return Timestamp(_TIME.unpack(raw)[0])
     except struct.error:
@@ -182,7 +185,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(raw: bytes | None) -> Head:
-    """The head; None stands for that of an empty store."""
+    """The head in ``raw``; the head of an empty store if it is None."""
     if raw is None:
         return Head(0, Timestamp(0))
     try:
@@ -193,12 +196,12 @@ def decode_head(raw: bytes | None) -> Head:
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """The bytes of a lease's row; its name is the key."""
+    """The bytes of a lease's row; the name is in the key."""
     return _LEASE.pack(lease.token, lease.expires) + lease.holder.encode("ascii")
 
 
 def decode_lease(name: str, raw: bytes) -> Lease:
-    """The lease in a row, expired or not; its holder is empty where it was released."""
+    """The lease in a row, expired or not; its holder is empty if it was released."""
     try:
         token, expires = _LEASE.unpack_from(raw)
         holder = raw[_LEASE.size :].decode("ascii")
@@ -209,26 +212,26 @@ def decode_lease(name: str, raw: bytes) -> Lease:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one revision touched: keys, and ranges in which more were deleted than are named."""
+    """The keys that one revision touched, and the ranges in which it deleted too many to name."""
 
     revision: int
     keys: tuple[str, ...]
     ranges: tuple[tuple[str, str], ...] = ()
 
     def touches(self, start: str, end: str) -> bool:
-        """Whether a key from ``start`` on and below ``end`` was, or may have been, touched."""
+        """Whether a key from ``start`` to below ``end`` was touched, or may have been."""
         return any(start <= key < end for key in self.keys) or any(
             low < end and start < high for low, high in self.ranges
         )
 
 
 def encode_change(keys: Iterable[str], ranges: Iterable[tuple[str, str]]) -> bytes:
-    """The bytes of a change; its revision is the key."""
+    """The bytes of a change; the revision is in the key."""
     return json.dumps([[*keys], [*ranges]], separators=(",", ":")).encode()
 
 
 def decode_change(key: bytes, raw: bytes) -> Change:
-    """The change at its key; raises `CorruptData` for bytes that are none."""
+    """The change at its key. Raises `CorruptData` if it does not decode."""
     try:
         keys, ranges = json.loads(raw)
         revision = int(key.rpartition(b"/")[2])

@@ -1,10 +1,10 @@
-"""Leases in etcd: rows of our own, which expire in the store's time.
+"""Leases in etcd: rows of the store, which expire in the store's time.
 
 etcd has leases, but they expire by etcd's wall clock, which is not ordered with the store's time.
 So a lease is a row, as in the other stores. Each decision about a lease takes a time above the
-stored one. It is written with that time, on the condition that the row has not changed and that the
-stored time is still lower. A lease that was found expired at a stored time is expired for all later
-readers.
+stored one. The decision is written with that time, on the condition that the row has not changed
+and that the stored time is still lower. A lease that was found expired at a stored time is expired
+for all later readers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.metastorage.store import Lease
 
 _NEVER = Timestamp(0)
 _Row = tuple[Lease, int, Timestamp]
-"""The row as it stands, etcd's revision of it, and the stored time."""
+"""The row, etcd's revision of it, and the stored time."""
 
 
 def time_above(clock: HybridClock, stored: Timestamp, *, bounded: bool = True) -> Timestamp:

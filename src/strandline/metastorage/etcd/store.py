@@ -1,36 +1,37 @@
-"""The metastorage in etcd, whose order is etcd's and whose revisions and times are ours.
+"""The metastorage in etcd. etcd orders the writes; revisions and times are the store's own.
 
-etcd's own revision counts every write to the whole cluster, of other catalogs and other programs,
-so the store's head is a key: revision and time of the last invoke that changed something. An
-invoke
+etcd's own revision counts every write to the whole cluster, including those of other catalogs and
+programs. So the store's head is a key: revision and time of the last invoke that changed something.
+An invoke
 
-1. takes a *view*: the head, the stored time, and every key that its conditions and deletes speak
-   of, as they stood at one moment;
-2. decides on it: do the conditions hold, what is touched, what are the next revision and a time
+1. takes a *view*: the head, the stored time, and every key that its conditions and deletes name, as
+   of one moment;
+2. decides on it: whether the conditions hold, which keys are touched, the next revision, and a time
    above the stored one;
-3. writes all of it in one transaction, on the condition that the head is still the one of the
-   view and the stored time still below. If not, another writer was first: the transaction answers
-   with the view as it is now, and it begins again.
+3. writes everything in one transaction, on the condition that the head is still that of the view
+   and the stored time is still lower. If not, another writer was first: the transaction returns the
+   present view, and the invoke decides again.
 
-So every invoke is decided on exactly the state it changes, the values carry revision and time,
-and a condition may be anything that can be decided in Python: twenty megabytes are compared by
-their digest. As long as the head is the same nothing else can have changed either; so what an
-invoke wrote is remembered as the next one's view, and a writer who is alone needs one round trip.
-An answer "nothing to do" is never given from memory.
+So every invoke is decided on exactly the state that it changes, values have a revision and a time,
+and a condition may be anything that Python can decide: values of twenty megabytes are compared by
+their digests. While the head is unchanged, nothing else can have changed either. So the result of
+an invoke is remembered as the view of the next one, and a writer without competitors needs one
+round trip. The answer "nothing to do" is never given from a remembered view.
 
-etcd has no clock. Times come from the writers' clocks and are made to grow by the condition on
-the stored time; who is behind takes the stored time, moves its clock past it and tries again.
-`check` writes its time under that condition, too, so that later writes are above it. So does the
-next call after a write whose outcome is unknown: if that is still on its way, it comes too late.
+etcd has no clock. Times come from the writers' clocks, and the condition on the stored time makes
+them grow. A writer that is behind takes the stored time, moves its clock past it and tries again.
+`check` writes its time under the same condition, so that later writes are above it. The next call
+after a write with an unknown outcome does so too: if that write is still on its way, it will fail.
 
-Each revision leaves its touched keys under a key of its own. A waiter reads those after its
-revision; the last few thousand are kept, and a waiter that is behind them hears that something
-changed. See `feed` for the watch, `chunks` for large values, `layout` for the keys.
+Each revision stores its touched keys under a key of its own. A waiting thread reads those after its
+revision. The last few thousand are kept; a thread that waits from an earlier revision is told that
+something changed. See `feed` for the watch, `chunks` for large values, `layout` for the keys.
 
-Rejected: one transaction with the conditions nested in it, decided by etcd. It saves the view's
-read when nothing is remembered, but can compare neither our revisions nor large values, does not
-know whether a delete found something, and leaves only etcd's revisions, which have gaps. Writers
-of one process take turns, because they could only make each other begin again.
+The writers of one process take turns, because they would only make each other start again.
+
+Rejected: one transaction with nested conditions, decided by etcd. It saves the read of the view if
+no view is remembered. But it can compare neither the store's revisions nor large values, does not
+know whether a delete found something, and leaves only etcd's revisions, which have gaps.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class EtcdMetastorage(Metastorage):
     """See `Metastorage`. ``url`` is ``etcd://HOST:PORT[,HOST:PORT…]/PREFIX``.
 
     A call that gets no answer for ``patience`` seconds ends with `DeadlineExceeded`, or with
-    `UnknownOutcome` where it may have changed something. Opening a store that is not there makes
+    `UnknownOutcome` if it may have changed something. Opening a store that does not exist creates
     an empty one.
     """
 
@@ -163,7 +164,7 @@ class EtcdMetastorage(Metastorage):
                 result = self._attempt(invoke, written, finish)
             if isinstance(result, Outcome):
                 break
-            # Outside of the turn: this takes long, and nothing depends on it yet.
+            # Outside of the turn, because this takes long and nothing depends on it yet.
             for put in result.puts:
                 piece = put.value if isinstance(put, Put) else put.body
                 written[put] = self._chunks.write(put.key, piece, self._clock.now())
@@ -195,19 +196,19 @@ class EtcdMetastorage(Metastorage):
                 self._settle()
                 looked = self._feed.look(start, end, after)
             except Unavailable:
-                # A server that is away is waited for, too; the end reports it.
+                # Wait on if the server is away; the error is raised at the time-out.
                 if left <= 0:
                     raise
                 left = min(left, _AWAY_PAUSE_SECONDS)
             else:
                 if looked is None:
                     return True
-                # What was looked through need not be looked through again.
+                # Revisions that were examined once need not be examined again.
                 after = looked
             if left <= 0:
                 self._count("waits_timed_out")
                 return False
-            # Then there is one more look: False is never the answer of a lost connection.
+            # After this the loop looks once more, so a lost connection never returns False.
             if self._feed.wait(start, end, after, generation=generation, timeout=left):
                 return True
 
@@ -261,7 +262,7 @@ class EtcdMetastorage(Metastorage):
             )
 
     def _read(self, start: bytes, end: bytes, *, limit: int | None) -> list[KeyValue]:
-        """The entries of a range of etcd's keys at one moment, large values put together."""
+        """The entries of a range of etcd's keys at one moment, with large values put together."""
         finish = time.monotonic() + self._gateway.timeout
         while True:
             try:
@@ -279,7 +280,10 @@ class EtcdMetastorage(Metastorage):
     def _attempt(
         self, invoke: Invoke, written: dict[AnyPut, Reference], finish: float
     ) -> Outcome | Missing:
-        """Write until no other writer is first, or say which values must be there first."""
+        """Write, retrying while other writers are first. Returns the outcome.
+
+        Returns `Missing` if large values must be written as chunks first.
+        """
         view, self._remembered = self._remembered, None
         fresh = False
         while True:
@@ -310,7 +314,7 @@ class EtcdMetastorage(Metastorage):
         self, invoke: Invoke, written: dict[AnyPut, Reference], *, succeeded: bool
     ) -> None:
         used = invoke.puts(succeeded=succeeded)
-        with suppress(StrandlineError):  # the invoke is done, and another one will sweep
+        with suppress(StrandlineError):  # the invoke is done, and a later one will sweep
             for put, reference in written.items():
                 if put not in used:
                     self._chunks.remove(put.key, reference)
@@ -341,7 +345,7 @@ class EtcdMetastorage(Metastorage):
         )
 
     def _raise_time(self) -> Head:
-        """`check`, uncounted."""
+        """`check`, without counting it."""
         stored = Timestamp(0)
         finish = time.monotonic() + self._gateway.timeout
         while time.monotonic() < finish:
@@ -361,9 +365,9 @@ class EtcdMetastorage(Metastorage):
         raise self._always_second()
 
     def _settle(self) -> None:
-        """Come after every write whose outcome is unknown, so that what is read now stays so.
+        """Order this call after every write with an unknown outcome, so that reads stay true.
 
-        One that is still on its way finds the stored time above its own then, and fails.
+        A write that is still on its way then finds the stored time above its own, and fails.
         """
         opened = self._gateway.open_outcomes
         if self._settled_outcomes < opened:
@@ -373,7 +377,7 @@ class EtcdMetastorage(Metastorage):
     def _enter(self, call: str) -> None:
         self._refuse_when_closed()
         self._count(call)
-        if call != "waits":  # they have their own patience
+        if call != "waits":  # a wait has a time-out of its own
             self._settle()
 
     def _refuse_when_closed(self) -> None:
