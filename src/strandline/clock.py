@@ -59,7 +59,7 @@ _ELAPSED = getattr(_time, "CLOCK_BOOTTIME", _time.CLOCK_MONOTONIC)
 
 
 def system_elapsed() -> int:
-    """Return milliseconds since some moment, by a clock that cannot be set and runs during sleep."""
+    """Return milliseconds since some moment, from a clock as `ElapsedClock` describes."""
     return _time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 
