@@ -51,7 +51,8 @@ IN_THREAD = 2_000
 SWITCH_SECONDS = 0.0001
 """How long a computing thread may keep the interpreter lock while the event loop waits for it."""
 YOUNG_OBJECTS, YOUNG_ROUNDS = 1_000, 3
-"""The thresholds of the garbage collector for its youngest and its middle generation."""
+"""New objects between two collections of the youngest generation, and such collections between two
+of the next generation."""
 _STEP = 50
 """Things that `spending` yields between two checks of the budget."""
 _BYTES_OF_A_THING = 200
