@@ -1,17 +1,20 @@
-"""Measurements of Strandline, each printed beside the limit that it is held to.
+"""Benchmarks of Strandline, each printed next to its reference and target.
 
-A number alone says nothing: it depends on the machine and on the hour. So a benchmark measures, in
-the same run, what bounds it from outside (the peer that does the same work, the raw speed of the
-disk), and reports both: value, reference, ratio. A target is stated where the project promises one.
+A number alone means little: it depends on the machine and the time of day. So, in the same run, a
+benchmark also measures an external reference (a peer that does the same work, the raw speed of the
+disk). It reports the value, the reference and their ratio. A benchmark has a target if the project
+promises one.
 
-A group is a module of this package, named after the layer that it measures (`bench/metastore.py`);
-its benchmarks are functions under `@benchmark`. Nothing lists the groups, and a group is imported
-only when it is asked for, so that measuring one layer needs the extras of no other.
+A group is a module of this package, named after the layer that it measures (`bench/metastore.py`).
+Its benchmarks are functions with the decorator `@benchmark`. There is no list of groups, and a
+group is imported only if it is chosen. So measuring one layer does not need the extras of others.
 
-What must stay true: a benchmark that fails spoils no other's row and fails the run; a missed target
-is reported and fails nothing, since a slow machine is not a defect; `build/bench.json` holds the
-rows of one run only, never a mixture. Rejected: pytest-benchmark, whose unit is one function called
-in one process, where most of what is measured here is several processes and a rate.
+What must stay true: if a benchmark fails, the other rows are still reported, and the run fails. A
+missed target is reported and does not fail the run, since a slow machine is not a defect.
+`build/bench.json` contains the rows of one run only, never a mixture.
+
+Rejected: pytest-benchmark. It measures one function in one process, and most benchmarks here
+measure a rate with several processes.
 """
 
 from bench.registry import Benchmark, Measured, Registry, UnknownGroup, benchmark

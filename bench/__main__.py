@@ -1,7 +1,7 @@
-"""`python -m bench [--only group,group] [--output FILE]`: measure, print, and write the rows.
+"""`python -m bench [--only group,group] [--output FILE]` measures, prints and writes the rows.
 
-Exit status: 0 when every chosen benchmark gave its rows, whether or not it met its target; 1 when
-one failed; 2 when a group is not known.
+Exit status: 0 if every chosen benchmark returned its rows, whether or not it met its target; 1 if
+one failed; 2 if a group is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.registry import DECLARED, Benchmark, Registry, UnknownGroup
 
 OUTPUT = Path("build/bench.json")
 FILE_WIDTH = 160
-"""Columns of the table where it does not go to a terminal; a row is one line then."""
+"""The width of the table in columns if the output is not a terminal. A row is then one line."""
 
 
 def main(
@@ -31,7 +31,7 @@ def main(
     registry: Registry = DECLARED,
     console: Console | None = None,
 ) -> int:
-    """Run what the arguments choose; give the exit status."""
+    """Run the chosen benchmarks and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Runs the benchmarks.")
     parser.add_argument("--only", default="", help="groups to run, separated by commas")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="file of the rows")
@@ -57,7 +57,7 @@ def main(
 def measure(
     chosen: Sequence[Benchmark], console: Console
 ) -> tuple[list[report.Row], list[Benchmark]]:
-    """Run each in turn: the rows of those that succeed, and those that fail."""
+    """Run the benchmarks one by one. Return the rows, and the benchmarks that failed."""
     found: list[report.Row] = []
     failed: list[Benchmark] = []
     for entry in chosen:

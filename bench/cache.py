@@ -1,8 +1,8 @@
-"""What a node remembers of the object store: how it starts with much of it, what others read.
+"""The node's cache of the object store: a start with a large cache, and reads of other clients.
 
 The store of the first rows has `TABLES` tables, some of them with `PARTITIONS_OF_EACH` partitions.
-Its node has stopped once with all of them in memory. *Serves from memory* means that it has given
-the names of all partitions, and has read no table from the store.
+Its node was stopped once with all these partitions in memory. *Serves from memory* means that the
+node has returned the names of all partitions and has read no table from the store.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ COLUMNS = (ColumnDefinition("k", INT), ColumnDefinition("p", STRING))
 
 
 def partition(number: int) -> NewRow:
-    """A partition as a client adds it, without a folder."""
+    """Return a partition as a client adds it, without a folder."""
     value = f"{number:06d}"
     return new_partition(PartitionRow(values=(value,), location=f"p={value}"), name=f"p={value}")
 
 
 def add_partitions(store: ObjectStore, table_id: int, count: int) -> None:
-    """Add so many partitions to a table."""
+    """Add ``count`` partitions to a table."""
     for first in range(0, count, BATCH):
         with store.change(table_id, author="bench") as change:
             change.stage(add=[partition(n) for n in range(first, min(first + BATCH, count))])
 
 
 def fill(folder: Path) -> None:
-    """Make the store, and the file of what its node remembers."""
+    """Create the store and the cache file of its node."""
     settings = Settings(cache_bytes=CACHE_BYTES)
     with Node.open(folder, settings=settings, keeps_cache=True) as node:
         session = node.session(user="bench")
@@ -98,7 +98,7 @@ def fill(folder: Path) -> None:
 
 
 def list_all(store: Store) -> None:
-    """Ask the node for the names of the partitions of all tables."""
+    """Request the names of all partitions from the node."""
     with store.thrift() as client:
         for number in range(PARTITIONED):
             named = {"db_name": "bench", "tbl_name": f"t{number}", "max_parts": -1}
@@ -106,7 +106,7 @@ def list_all(store: Store) -> None:
 
 
 def loads(store: Store) -> float:
-    """How many tables the node has read into memory."""
+    """Return how many tables the node has read into memory."""
     with urllib.request.urlopen(f"{store.node.http_uri}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     (line,) = [line for line in lines if line.startswith("strandline_cache_loads_total ")]
@@ -115,7 +115,7 @@ def loads(store: Store) -> float:
 
 @contextmanager
 def started(node: NodeProcess) -> Iterator[tuple[Store, float]]:
-    """A node that has been started, and after how many seconds it served from memory."""
+    """Start the node. Yield it, and the seconds until it served from memory."""
     began = time.perf_counter()
     node.start()
     try:
@@ -128,7 +128,7 @@ def started(node: NodeProcess) -> Iterator[tuple[Store, float]]:
 
 @cache
 def measured() -> dict[str, list[Measured]]:
-    """The rows of the benchmarks on the large store, by benchmark."""
+    """Return the rows of the benchmarks on the large store, by benchmark."""
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
         folder = Path(name) / "store"
         fill(folder)
@@ -151,7 +151,7 @@ def measured() -> dict[str, list[Measured]]:
 
 
 def listing(store: Store) -> Measured:
-    """The p99 of another client while one lists many partitions again and again."""
+    """Return the p99 of a client while another client lists many partitions repeatedly."""
     named = {"db_name": "bench", "tbl_name": "large", "max_parts": -1}
     ask = store.thrift_call("get_partitions", **named)
     prober = Prober(store.port)
@@ -168,13 +168,13 @@ def listing(store: Store) -> Measured:
 
 @benchmark(group="cache", name="start until all is served from memory", unit="s", better="lower")
 def start() -> list[Measured]:
-    """The reference starts without the file, and reads each table when it is asked for."""
+    """The reference is a start without the cache file, which reads each table on request."""
     return measured()["start"]
 
 
 @benchmark(group="cache", name="memory of the node then", unit="MiB", better="lower")
 def memory() -> list[Measured]:
-    """Resident, with the processes that it started; the reference is as above."""
+    """Resident, including child processes. The reference is a start without the cache file."""
     return measured()["memory"]
 
 
@@ -186,7 +186,7 @@ def memory() -> list[Measured]:
     target=P99_MS,
 )
 def get_table_while_another_lists() -> list[Measured]:
-    """The reference is that of the calm node."""
+    """The reference is the value of the calm node."""
     return measured()["p99"]
 
 
@@ -194,9 +194,10 @@ def get_table_while_another_lists() -> list[Measured]:
     group="cache", name="read with the writer's list on another node", unit="ms", better="lower"
 )
 def read_with_a_list() -> list[Measured]:
-    """Of a table of many writes, while ten writers go on: whether each sees its own, and how fast.
+    """On a table with many writes and ten active writers.
 
-    The age is that of the oldest answer: 0 where none lacked the write that its list has.
+    Measures how fast each writer reads its own write on the other node, and how many answers
+    lacked it.
     """
     rows = []
     for kind in ("folder", "postgresql"):
@@ -211,7 +212,7 @@ def read_with_a_list() -> list[Measured]:
 
 @contextmanager
 def two_nodes(kind: str) -> Iterator[list[NodeProcess]]:
-    """Two nodes on one store with the table ``bench.writes``."""
+    """Start two nodes on one store with the table ``bench.writes``."""
     with ExitStack() as opened:
         name = opened.enter_context(tempfile.TemporaryDirectory(prefix="strandline-bench-"))
         store = stores.new_store(kind, Path(name) / "lake")
@@ -241,7 +242,7 @@ def two_nodes(kind: str) -> Iterator[list[NodeProcess]]:
 
 
 def written_and_read(writing: str, reading: str) -> tuple[list[float], int]:
-    """The milliseconds of the answers to ten writers, and how many of them lacked a write."""
+    """Return the milliseconds of the answers to ten writers, and how many lacked a write."""
     command = [sys.executable, "-m", "bench.peers.list_writer", writing, reading, "bench.writes"]
     writers = [
         subprocess.Popen(

@@ -1,7 +1,7 @@
-"""The versioned catalog by itself: its manager on SQLite with full sync, without the metastore.
+"""The versioned catalog without the metastore: its manager on SQLite with full sync.
 
-Tables have twenty columns. A large catalog is made in batches and compacted, so that it is read
-from a snapshot, as a node that starts reads it; that is measured in a process of its own.
+Tables have twenty columns. A large catalog is created in batches and compacted. So it is read from
+a snapshot, as by a node at startup. This is measured in a separate process.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ SECONDS = 4.0
 
 
 def new_table(name: str) -> CreateTable:
-    """CREATE TABLE of twenty columns."""
+    """Return a CREATE TABLE with twenty columns."""
     return CreateTable(schema="default", definition=TableDefinition(name=name, columns=COLUMNS))
 
 
 @contextmanager
 def opened(folder: Path) -> Iterator[tuple[CatalogManager, Database]]:
-    """A node's catalog in ``folder``, following its log."""
+    """Open a node's catalog in ``folder`` and follow its log."""
     database = open_sqlite(folder / "strandline.db")
     clock = HybridClock()
     store = SqlMetastorage(database, clock)
@@ -82,7 +82,7 @@ def opened(folder: Path) -> Iterator[tuple[CatalogManager, Database]]:
 
 
 def fill(manager: CatalogManager, count: int) -> None:
-    """Make ``count`` tables, and let the log begin with a snapshot that holds them."""
+    """Create ``count`` tables, and compact the log so that it begins with a snapshot of them."""
     for start in range(0, count, BATCH):
         names = range(start, min(start + BATCH, count))
         manager.execute([new_table(f"table_{n}") for n in names], author="bench", timeout=600)
@@ -90,7 +90,7 @@ def fill(manager: CatalogManager, count: int) -> None:
 
 
 def create_one_by_one(managers: Sequence[CatalogManager]) -> list[float]:
-    """The median of CREATE TABLE by one caller, in milliseconds, for each; asked in turns."""
+    """Return the median milliseconds of CREATE TABLE by one caller, for each manager, in turns."""
     spent: list[list[float]] = [[] for _ in managers]
     for n in range(CALLS + WARM_UP):
         for manager, times in zip(managers, spent, strict=True):
@@ -104,7 +104,7 @@ def create_one_by_one(managers: Sequence[CatalogManager]) -> list[float]:
     group="catalog", name="create table, one caller, p50", unit="ms", better="lower", target=1.5
 )
 def create_table_latency() -> list[Measured]:
-    """At 100 and at 100,000 tables; the reference is a raw commit of two rows."""
+    """At 100 and at 100,000 tables. The reference is a raw commit of two rows."""
     with ExitStack() as stack:
         managers = []
         for count in (FEW, MANY):
@@ -129,7 +129,7 @@ def create_table_latency() -> list[Measured]:
     target=1500,
 )
 def create_table_rate() -> Measured:
-    """The reference is how often two rows are committed by one writer, one commit at a time."""
+    """The reference is the rate of raw commits of two rows by one writer."""
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (manager, database):
         fill(manager, FEW)
         raw = raw_commits(database)
@@ -143,7 +143,7 @@ def create_table_rate() -> Measured:
                 while time.monotonic() < end:
                     manager.execute(new_table(f"by_{caller}_{n}"), author="bench")
                     n += 1
-            except BaseException as error:  # the row must not be printed as if all were well
+            except BaseException as error:  # a failed call must not produce a row
                 failures.append(error)
 
         threads = [threading.Thread(target=call, args=(caller,)) for caller in range(CALLERS)]
@@ -161,7 +161,7 @@ def create_table_rate() -> Measured:
 
 @benchmark(group="catalog", name="disk: fdatasync of 12 kB, p50", unit="ms", better="lower")
 def sync_time() -> float:
-    """What every durable commit pays at least."""
+    """The minimum cost of a durable commit."""
     with tempfile.NamedTemporaryFile() as file:
         spent = []
         for n in range(300):
@@ -173,7 +173,7 @@ def sync_time() -> float:
 
 
 def raw_commits(database: Database, seconds: float = 1.0) -> float:
-    """Commits of two rows a second, one writer, full sync."""
+    """Return the commits of two rows per second, by one writer with full sync."""
     blob, value = ("BYTEA", "%s") if database.dialect == "postgresql" else ("BLOB", "?")
     with database.write() as connection:
         connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS raw (id INTEGER, data {blob})")
@@ -194,10 +194,10 @@ def raw_commits(database: Database, seconds: float = 1.0) -> float:
     target=1.2,
 )
 def memory_of_versions() -> list[Measured]:
-    """By the allocator: as a node holds them that starts, and on the node that made them.
+    """Allocated memory, on a node that has just started and on the node that made the versions.
 
-    On that node the same thousand tables were looked at in the one version too: what was looked at
-    stays decoded, however many versions there are.
+    On the second node, the same thousand tables were read before the versions were made, because a
+    table that was read stays decoded, regardless of the number of versions.
     """
 
     def allocated() -> int:
@@ -240,7 +240,7 @@ def memory_of_versions() -> list[Measured]:
 
 @cache
 def a_large_start() -> dict[str, float]:
-    """A node that starts on 100,000 tables, in a process of its own; measured once."""
+    """Return the results of a start on 100,000 tables in a separate process, measured once."""
     with tempfile.TemporaryDirectory() as folder:
         with opened(Path(folder)) as (manager, _):
             fill(manager, MANY)
@@ -256,7 +256,7 @@ def a_large_start() -> dict[str, float]:
 
 @benchmark(group="catalog", name="100,000 tables from a snapshot", unit="s", better="lower")
 def from_snapshot() -> list[Measured]:
-    """Until any table can be read, and until all were touched."""
+    """Until any table can be read, and until all tables were accessed."""
     found = a_large_start()
     return [
         Measured(found["any"], label="until any can be read", target=3.0),
@@ -266,7 +266,7 @@ def from_snapshot() -> list[Measured]:
 
 @benchmark(group="catalog", name="memory of 100,000 tables", unit="MB", better="lower")
 def memory_from_snapshot() -> list[Measured]:
-    """The largest resident size of the process so far."""
+    """The peak of the resident memory of the process."""
     found = a_large_start()
     return [
         Measured(found["memory"], label="when any can be read", target=400.0),
@@ -275,7 +275,7 @@ def memory_from_snapshot() -> list[Measured]:
 
 
 def read_all() -> None:
-    """The other process of `a_large_start`."""
+    """Run in the separate process of `a_large_start`."""
     began = time.perf_counter()
     with opened(Path(sys.argv[1])) as (manager, _):
         assert manager.latest_catalog().table("default", "table_77777") is not None
@@ -293,9 +293,9 @@ def read_all() -> None:
 
 
 def peak_megabytes() -> float:
-    """The largest resident size of this program so far.
+    """Return the peak of the resident memory of this program.
 
-    The one that `resource` tells begins with that of the process that started this one.
+    The value of `resource` starts with the memory of the parent process.
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peak = next(line for line in lines if line.startswith("VmHWM:"))
@@ -310,7 +310,7 @@ def peak_megabytes() -> float:
     target=3.0,
 )
 def active_catalog() -> float:
-    """Of a manager, the median of a hundred rounds over times that lie all over the history."""
+    """The median of a hundred rounds over times across the whole history of a manager."""
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (manager, _):
         manager.execute(new_table("one"), author="bench")
 
@@ -346,7 +346,7 @@ NODES_CALLS = 20
     target=20.0,
 )
 def ddl_on_three_nodes() -> list[Measured]:
-    """One caller a node, each with its own process; the slowest node counts."""
+    """One caller per node, each node in a separate process. The slowest node counts."""
     rows = []
     for name, kind in STORES.items():
         if not kind.has_server:

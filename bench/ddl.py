@@ -1,7 +1,7 @@
 """DDL on a node: the catalog, its projection, and the folders of managed tables.
 
-Calls go through a session in process, with full sync. Each row is held against what any program
-would pay in the same run: a commit of two rows and the sync of a folder that got a new entry.
+Calls go through a session in this process, with full sync. For CREATE TABLE, the reference is the
+minimum cost for any program: a commit of two rows and the sync of a folder with a new entry.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tests.servers.stores import new_store
 FEW, MANY = 100, 10_000
 TIMEOUT = 600.0
 RAW = 3.0
-"""CREATE TABLE may take so many times the raw commit and folder sync."""
+"""CREATE TABLE may take this many times the raw commit and folder sync."""
 TOGETHER = 5.0
-"""So many times the rate of one caller must `CALLERS` reach."""
+"""`CALLERS` callers must reach this many times the rate of one caller."""
 BATCH_SECONDS = {"create": 5.0, "drop cascade": 4.0, "undo": 8.0}
 
 
 AT_ONCE = Settings(delay_ms=0, clock_skew_ms=0)
-"""A catalog on a server that waits for no other node, as one in a folder does not."""
+"""Settings of a catalog on a server that waits for no other node, like a catalog in a folder."""
 
 
 @contextmanager
 def opened(kind: str = "folder") -> Iterator[tuple[Node, LocalSession]]:
-    """A node on an empty store of that kind (`tests.servers.stores`), and a session with it."""
+    """Open a node on an empty store of this kind (`tests.servers.stores`), and a session."""
     with tempfile.TemporaryDirectory() as folder:
         store = new_store(kind, Path(folder), settings=AT_ONCE)
         with Node.open(store.address, settings=store.settings) as node:
@@ -47,19 +47,19 @@ def opened(kind: str = "folder") -> Iterator[tuple[Node, LocalSession]]:
 
 
 def new_table(name: str, schema: str = "default") -> CreateTable:
-    """CREATE TABLE of twenty columns, managed and transactional."""
+    """Return a CREATE TABLE with twenty columns, managed and transactional."""
     definition = TableDefinition(name=name, columns=COLUMNS, transactional=True)
     return CreateTable(schema=schema, definition=definition)
 
 
 def fill(session: LocalSession, count: int, schema: str = "default") -> None:
-    """Make ``count`` tables in one batch."""
+    """Create ``count`` tables in one batch."""
     commands = [new_table(f"table_{n}", schema) for n in range(count)]
     session.execute(commands, timeout=TIMEOUT)
 
 
 def folder_sync() -> float:
-    """The median seconds of making a folder and syncing the one that it is in."""
+    """Return the median seconds of creating a folder and syncing its parent."""
     spent = []
     with tempfile.TemporaryDirectory() as name:
         parent = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
@@ -76,12 +76,12 @@ def folder_sync() -> float:
     group="ddl", name="create table through a session, one caller, p50", unit="ms", better="lower"
 )
 def create_table_latency() -> list[Measured]:
-    """At 100 and at 10,000 tables; the reference is a raw commit of two rows and a folder sync."""
+    """At 100 and at 10,000 tables. The reference is a raw commit of two rows and a folder sync."""
     return [row for kind in ("folder", "postgresql") for row in latencies(kind)]
 
 
 def latencies(kind: str) -> list[Measured]:
-    """The rows of one kind of store."""
+    """Return the rows of one kind of store."""
     with ExitStack() as stack:
         sessions = []
         for count in (FEW, MANY):
@@ -119,7 +119,7 @@ def create_table_rate() -> Measured:
 
 
 def rate(session: LocalSession, callers: int) -> float:
-    """Tables that so many threads make in a second, each in a version of its own."""
+    """Return the tables per second that ``callers`` threads create, each in its own version."""
     end = time.monotonic() + SECONDS
     made: list[int] = []
     failures: list[BaseException] = []
@@ -130,7 +130,7 @@ def rate(session: LocalSession, callers: int) -> float:
             while time.monotonic() < end:
                 session.execute(new_table(f"by_{callers}_{caller}_{n}"))
                 n += 1
-        except BaseException as error:  # the row must not be printed as if all were well
+        except BaseException as error:  # a failed call must not produce a row
             failures.append(error)
         made.append(n)
 
@@ -147,7 +147,7 @@ def rate(session: LocalSession, callers: int) -> float:
 
 @benchmark(group="ddl", name=f"{MANY:,} tables in one version", unit="s", better="lower")
 def batches() -> list[Measured]:
-    """Made, dropped with their schema, and brought back."""
+    """Create the tables, drop them with their schema, and undo the drop."""
     with opened() as (_, session):
         session.execute(CreateSchema(name="many"))
         create = timed(lambda: fill(session, MANY, "many"))
@@ -166,7 +166,7 @@ def batches() -> list[Measured]:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """The seconds that ``call`` takes."""
+    """Return the seconds that ``call`` takes."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began

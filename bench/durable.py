@@ -1,7 +1,7 @@
-"""The logs of a catalog: a commit, the same in a large catalog, and the start on a large catalog.
+"""The catalog logs: a commit in a small and in a large catalog, and opening a large catalog.
 
-Each log is measured through the durable state, as a node uses it, and without the catalog's own
-commands. Objects are tables of twenty columns, in a log that begins with a snapshot of them.
+Each log is measured through the durable state, as a node uses it, but without catalog commands.
+Objects are tables of twenty columns, in a log that begins with a snapshot of them.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ KINDS: dict[str, LogKind] = {
         share=True,
     ),
 }
-"""As a node has them: the tests cut snapshots and roll up far more often."""
+"""The logs, configured as in a node. The tests take snapshots and roll up far more often."""
 FEW, MANY = 100, 100_000
 BATCH = 10_000
 CALLS, WARM_UP = 300, 30
 SECONDS = 3.0
 INSERT_MS = 1.5
 CONSTANT_MIB = 32.0
-"""What a dump may need for itself, however large the catalog is."""
+"""The memory that a dump may need, regardless of the size of the catalog."""
 IN_A_FOLDER = "metastorage on sqlite"
 
 COLUMNS = tuple(
@@ -88,7 +88,7 @@ TABLE = TableDescriptor(
 
 
 class Writer:
-    """A state and the version that it has come to."""
+    """A durable state and its latest version."""
 
     def __init__(self, log: UpdateLog) -> None:
         openable = durable_state(log)
@@ -104,7 +104,7 @@ class Writer:
         self.latest: AppliedUpdate = self.state.take_recovered()[-1]
 
     def insert(self, name: str) -> None:
-        """One transaction that inserts a table."""
+        """Insert a table in one transaction."""
         transaction = self.state.transaction(self.latest, author="bench")
         insert(transaction, name)
         self.latest = self.state.commit_transaction(transaction)
@@ -124,7 +124,7 @@ def _initialize(transaction: CatalogTransaction) -> None:
 
 @cache
 def filling(count: int) -> list[Update]:
-    """The updates that make so many tables behind the first two, the same for each log."""
+    """Return the updates that create ``count`` tables, from version 3 on, the same for each log."""
     updates: list[Update] = []
     base: Position = AppliedUpdate(Update(2, b"", "", "", ()), EMPTY)
     with keeping_garbage:
@@ -137,7 +137,7 @@ def filling(count: int) -> list[Update]:
 
 
 def fill(log: UpdateLog, count: int) -> None:
-    """Open a catalog, append the tables, and let the log begin with a snapshot of them."""
+    """Open a catalog, append the tables, and compact the log so that it begins with a snapshot."""
     state = Writer(log).state
     updates = filling(count)
     with keeping_garbage:
@@ -156,9 +156,9 @@ def a_log(kind: LogKind) -> Iterator[UpdateLog]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a process of its own measured on a log of many tables.
+    """The measurements of a separate process on a log of many tables.
 
-    Seconds are those of the wall and of the processor, sizes are in MiB.
+    Seconds are pairs of wall time and processor time. Sizes are in MiB.
     """
 
     open_seconds: tuple[float, float]
@@ -169,7 +169,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OfLog:
-    """What was measured on one log. The medians of an insert are in milliseconds."""
+    """The measurements of one log. ``few`` and ``many`` are medians of an insert, in ms."""
 
     few: float
     many: float
@@ -178,7 +178,7 @@ class OfLog:
 
 @cache
 def measured(name: str) -> OfLog:
-    """All that is measured on the log ``name``: one log of many tables serves it."""
+    """Return all measurements of the log ``name``, which share one log of many tables."""
     kind = KINDS[name]
     with ExitStack() as stack:
         logs = []
@@ -195,7 +195,7 @@ def measured(name: str) -> OfLog:
 
 
 def insert_medians(logs: list[UpdateLog]) -> list[float]:
-    """In milliseconds, for each log; asked in turns."""
+    """Return the median milliseconds of an insert for each log. The logs take turns."""
     writers = [Writer(log) for log in logs]
     spent: list[list[float]] = [[] for _ in writers]
     for n in range(CALLS + WARM_UP):
@@ -207,7 +207,7 @@ def insert_medians(logs: list[UpdateLog]) -> list[float]:
 
 
 def opened_by_another(name: str, address: str) -> Opened:
-    """Open the log, and dump it, in a process that has done nothing else."""
+    """Open and dump the log in a new process."""
     answer = subprocess.run(
         [sys.executable, "-c", "from bench import durable; durable.open_and_dump()", name, address],
         check=True,
@@ -218,13 +218,13 @@ def opened_by_another(name: str, address: str) -> Opened:
 
 
 def open_and_dump() -> None:
-    """The other process of `opened_by_another`."""
+    """Run in the new process of `opened_by_another`."""
     name, address = sys.argv[1:]
     with KINDS[name].open(address, HybridClock()) as log, tempfile.TemporaryFile("w+") as file:
         before, spent = resident_now(), stopwatch()
         state = durable_state(log).join(member="other")
         opened = Opened(spent(), largest_resident() - before)
-        if name == IN_A_FOLDER:  # a dump is made of what is in memory: one log shows it
+        if name == IN_A_FOLDER:  # a dump reads memory only, so one log is enough
             before, spent = resident_now(), stopwatch()
             write_dump(state, file.write)
             opened = replace(opened, dump_seconds=spent(), dump_memory=largest_resident() - before)
@@ -234,27 +234,27 @@ def open_and_dump() -> None:
 
 
 def stopwatch() -> Callable[[], tuple[float, float]]:
-    """Gives the seconds since now, of the wall and of the processor."""
+    """Return a function that returns the seconds since now, in wall time and processor time."""
     wall, processor = time.perf_counter(), time.process_time()
     return lambda: (time.perf_counter() - wall, time.process_time() - processor)
 
 
 def resident_now() -> float:
-    """The resident MiB of this process, from which `largest_resident` begins anew."""
+    """Return the resident MiB of this process, and reset `largest_resident` to it."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return largest_resident()
 
 
 def largest_resident() -> float:
-    """The most MiB that were resident since `resident_now`."""
+    """Return the peak of the resident MiB since `resident_now`."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 @benchmark(group="durable", name="transaction with one insert, p50", unit="ms", better="lower")
 def insert_latency() -> list[Measured]:
-    """At 100 and at 100,000 tables, asked in turns."""
+    """At 100 and at 100,000 tables, in turns."""
     rows = []
     for name in KINDS:
         of_log, target = measured(name), INSERT_MS if name == IN_A_FOLDER else None
@@ -269,7 +269,7 @@ def insert_latency() -> list[Measured]:
 
 @benchmark(group="durable", name=f"open of {MANY:,} tables", unit="s", better="lower", target=6.0)
 def open_many() -> list[Measured]:
-    """From the snapshot, by another process than wrote it. The reference is its processor time."""
+    """From the snapshot, in a new process. The reference is the processor time of that process."""
     rows = []
     for name in KINDS:
         wall, processor = measured(name).opened.open_seconds
@@ -286,13 +286,13 @@ def open_many() -> list[Measured]:
     target=400.0,
 )
 def memory_of_many() -> list[Measured]:
-    """The most that was resident while it was opened, above what was before."""
+    """The peak of resident memory during the opening, above the value before it."""
     return [Measured(measured(name).opened.open_memory, label=name) for name in KINDS]
 
 
 @benchmark(group="durable", name=f"dump of {MANY:,} tables", unit="s", better="lower", target=15.0)
 def dump_many() -> list[Measured]:
-    """Of an opened state, into a file; the memory is above that of the opened state.
+    """Dump an opened state to a file. The memory is the peak above that of the opened state.
 
     The reference is the processor time.
     """
@@ -324,13 +324,13 @@ def synced_server() -> Iterator[PostgresServer]:
     target=0.4,
 )
 def stash_commits() -> list[Measured]:
-    """One writer, each commit synced; the INSERT is of one row, by the same driver."""
+    """One writer, each commit synced. The INSERT is of one row, with the same driver."""
     with synced_server() as server, closing(open_engine(server.new_schema())) as database:
         log = StashLog(database, HybridClock())
         fill(log, FEW)
         writer = Writer(log)
         ratios, commits, inserts = [], [], []
-        for turn in range(3):  # in turns, so that both meet the same other load
+        for turn in range(3):  # in turns, so that other load affects both equally
             inserts.append(raw_inserts(server.url(), SECONDS / 3))
             done, end = 0, time.monotonic() + SECONDS / 3
             while time.monotonic() < end:
@@ -351,7 +351,7 @@ def stash_commits() -> list[Measured]:
 
 
 def raw_inserts(address: str, seconds: float) -> float:
-    """Transactions of one INSERT a second, by one connection of the driver."""
+    """Return the transactions of one INSERT per second, on one connection of the driver."""
     with psycopg.connect(address) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS raw (id BIGINT, data BYTEA)")
         connection.commit()
@@ -371,7 +371,7 @@ def raw_inserts(address: str, seconds: float) -> float:
     target=400.0,
 )
 def persist_latency() -> Measured:
-    """On SQLite and local files; both in turns. The reference is the compare-and-set."""
+    """On SQLite and local files, in turns. The reference is the compare-and-set."""
     with a_log(KINDS["persist on sqlite"]) as log:
         raw, appended = persist_calls(log)
     set_us = statistics.median(raw) * 1e6
@@ -396,7 +396,10 @@ def persist_rate() -> float:
 
 
 def persist_calls(log: UpdateLog) -> tuple[list[float], list[float]]:
-    """Seconds of compare-and-sets of as many bytes, and of appends of one object, in turns."""
+    """Return the seconds of compare-and-sets and of appends of one object, in turns.
+
+    Both write the same number of bytes.
+    """
     assert isinstance(log, PersistLog)
     consensus = log.shard.consensus
     begin(log, WARM_UP)

@@ -1,16 +1,20 @@
-"""Large work of one client, and what all others feel of it.
+"""Large requests of one client, and how they delay other clients.
 
-A small client of its own process asks for one table all the time (`bench.peers.prober`). Its
-answers are timed while the node is calm and during each large request. What is asked is encoded
-before, what is answered never decoded, so that the node's work is measured and not the clients'.
+A small client in a separate process requests one table continuously (`bench.peers.prober`). Its
+answers are timed while the node is idle otherwise ("calm") and during each large request. Large
+requests are encoded in advance and their answers are not decoded, so that the benchmark measures
+the node and not the clients.
 
-A limit is given as so many times the calm p99 of the same run, since the machine decides the rest.
-The first request is the hardest, and it is short: of the 250 answers during half a second, the 99th
-percentile is the third longest. So each work is measured twice, and both have the limit: with its
-repetitions until `ANSWERS` of the small client are timed, and as the first request alone. For that,
-a node is started `STARTS` times, and of works that ask for the same things (`Work.of`) it is asked
-one, once; all answers during the first requests of a work count. The time of the work is that of
-the very first request.
+A limit is a multiple of the calm p99 of the same run, because absolute times depend on the machine.
+The first request is the slowest, and it is short: of the 250 answers during half a second, the 99th
+percentile is the third longest. So each work is measured in two ways, both with the limit:
+
+* with repetitions, until `ANSWERS` answers of the small client are timed;
+* only as the first request. For this, a node is started `STARTS` times. Each node gets one request
+  of each set of works that request the same things (`Work.of`). All answers of the small client
+  during the first requests of a work count.
+
+The time of a work is the time of the very first request.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ TIMES_CALM = 10.0
 LONGEST_MS = 50.0
 MEMORY = 1.5
 STARTING_SECONDS = 20.0
-"""A node that starts checks a large database in the background."""
+"""How long a starting node may check a large database in the background."""
 IDLE_SECONDS = 10.0
 IDLE_PERCENT = 0.5
 
@@ -82,30 +86,30 @@ SD = {
 
 
 class Store:
-    """A node that serves a store with much in it, and the requests that are put to it."""
+    """A node that serves a large store, and the requests that it gets."""
 
     def __init__(self, node: NodeProcess) -> None:
         self.node = node
         self.port = int(node.thrift_uri.rpartition(":")[2])
 
     def start_anew(self) -> None:
-        """Stop the node and start it, on the same ports, until it has nothing left to check."""
+        """Restart the node on the same ports, and wait until its background checks are done."""
         self.node.stop()
         self.node.start()
         time.sleep(STARTING_SECONDS)
 
     def thrift(self) -> ThriftClient:
-        """A Hive client."""
+        """Return a Hive client."""
         return ThriftClient("127.0.0.1", self.port, timeout=TIMEOUT)
 
     def session(self) -> HttpSession:
-        """A transactional client."""
+        """Return a transactional client."""
         return HttpSession(self.node.http_uri, user="bench", timeout=TIMEOUT)
 
     def memory(self) -> float:
-        """The memory of the node and of the processes that it started, in MiB.
+        """Return the memory of the node and its child processes, in MiB.
 
-        Pages that several of them share count once.
+        Pages that they share count once.
         """
         node = psutil.Process(self.node.pid)
         found = 0
@@ -117,7 +121,7 @@ class Store:
         return found / 2**20
 
     def fill(self) -> None:
-        """The small table that is asked for, one of many files, and two of many partitions."""
+        """Create the small client's table, a table of many files, and two of many partitions."""
         with self.session() as session, self.thrift() as client:
             session.execute([CreateSchema(name="bench"), CreateSchema(name="many")])
             session.execute(new_table("files", "bench"))
@@ -149,7 +153,7 @@ class Store:
         }
 
     def partition(self, table: str, number: int, **parameters: str) -> dict[str, Any]:
-        """A partition as a client sends it. Its folder is not made: it lies in one of all."""
+        """Return a partition as a client sends it, at a location where no folder is created."""
         return {
             "values": [f"{number:06d}"],
             "dbName": "bench",
@@ -159,9 +163,10 @@ class Store:
         }
 
     def thrift_call(self, method: str, **args: Any) -> Callable[[], None]:
-        """Asks ``method``, on a connection of its own, and reads the answer without decoding it.
+        """Return a function that calls ``method`` and reads the answer without decoding it.
 
-        Where the answer ends is seen by that of a second, small call that follows it.
+        Each call uses a new connection. A second, small request follows, and its answer marks the
+        end of the first answer.
         """
         message = encode_message(CALL, method, 1, HIVE_CODEC.encode_args(method, args))
         small = encode_message(CALL, "getName", 2, HIVE_CODEC.encode_args("getName", {}))
@@ -174,7 +179,7 @@ class Store:
         return call
 
     def _exchange(self, request: bytes, end: bytes | None) -> bytes:
-        """The first bytes of the answers to ``request``, which end with ``end``."""
+        """Send ``request`` and read until ``end``. Return the first bytes of the answers."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT) as connection:
             connection.sendall(request)
             first = tail = connection.recv(1 << 20)
@@ -185,7 +190,7 @@ class Store:
             return first
 
     def http_call(self, name: str, **arguments: Any) -> Callable[[], None]:
-        """Asks the call ``name`` and reads the answer without decoding it."""
+        """Return a function that makes the call ``name`` and reads the answer, not decoding it."""
         call = CALLS[name]
         body = call.write_arguments(arguments)
         headers = {"Content-Type": call.request_type, "X-Strandline-User": "bench"}
@@ -200,7 +205,7 @@ class Store:
 
 
 def data_file(number: int) -> DataFile:
-    """A file as the Spark side adds it, with bounds of three columns."""
+    """Return a file as Strandline's Spark code adds it, with bounds of three columns."""
     return DataFile(
         file_id=number + 1,
         path=f"data/{number // 1000:03d}/part-{number:08d}-5f2c0ad1.parquet",
@@ -224,7 +229,7 @@ class Prober:
         self.lap()
 
     def lap(self) -> list[float]:
-        """The milliseconds of each answer since the last lap."""
+        """Return the milliseconds of each answer since the previous lap."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -243,21 +248,21 @@ class Prober:
 
 @dataclass(frozen=True)
 class Work:
-    """What large work is asked."""
+    """A large request, or several at the same time."""
 
     calls: list[Callable[[], None]]
-    """What its clients ask at once, each in a thread."""
+    """The requests that its clients make at the same time, each in a thread."""
     of: str
-    """What it asks for: a node that was asked for that before has it in memory."""
+    """The things that it requests. After the first request, the node has them in memory."""
     limit: float | None = None
-    """The seconds in which it has to be answered."""
+    """The target for its duration, in seconds."""
     writes: bool = False
     once: bool = False
-    """Whether it cannot be asked again."""
+    """Whether it cannot be repeated."""
 
 
 def together(calls: Sequence[Callable[[], None]]) -> float:
-    """The seconds that ``calls`` take, each in a thread."""
+    """Run ``calls`` concurrently, each in a thread, and return the seconds until all are done."""
     failed: list[BaseException] = []
 
     def run(call: Callable[[], None]) -> None:
@@ -278,7 +283,10 @@ def together(calls: Sequence[Callable[[], None]]) -> float:
 
 
 def asked_again(work: Work, prober: Prober) -> tuple[float, list[float], list[float]]:
-    """The seconds of ``work`` at first; the small client's answers meanwhile, and all of them."""
+    """Run ``work`` repeatedly until `ANSWERS` answers of the small client are timed.
+
+    Return the seconds of the first run, the small client's times during it, and all its times.
+    """
     prober.lap()
     seconds = together(work.calls)
     first = prober.lap()
@@ -291,13 +299,13 @@ def asked_again(work: Work, prober: Prober) -> tuple[float, list[float], list[fl
 
 
 def p99(times: Sequence[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile."""
     return statistics.quantiles(times, n=100, method="inclusive")[98]
 
 
 @contextmanager
 def filled() -> Iterator[Store]:
-    """A node in a process of its own on a filled store, started anew behind the filling."""
+    """A node in a separate process on a filled store, restarted after the store was filled."""
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as folder:
         node = NodeProcess(Path(folder) / "store")
         node.start()
@@ -311,7 +319,7 @@ def filled() -> Iterator[Store]:
 
 
 def works(store: Store) -> dict[str, Work]:
-    """What is asked, by its name in the rows."""
+    """Return the works, by their names in the rows."""
     with store.session() as session:
         snapshot = session.open(["bench.files"])
         table_id = snapshot.table("bench.files").descriptor.id
@@ -330,7 +338,7 @@ def works(store: Store) -> dict[str, Work]:
     files = store.http_call("files", table_id=table_id, write_ids=write_ids, bounds=())
     with store.thrift() as client:
         head = client.call("get_current_notificationEventId")["eventId"]
-    # Those of the tables that are made before, each with the definition of one.
+    # The events of the tables created by the first work; each contains the table's definition.
     events = {"lastEvent": head, "maxEvents": EVENTS}
     named = {"db_name": "bench", "tbl_name": "parts", "max_parts": -1}
     return {
@@ -359,7 +367,7 @@ def works(store: Store) -> dict[str, Work]:
 
 
 def some_of_each(asked: Mapping[str, Work], number: int) -> Iterator[tuple[str, Work]]:
-    """Of the works that read, one of those that ask for the same things; which, says ``number``."""
+    """Iterate over works that read: one of each `Work.of`, chosen by ``number``."""
     by_what: dict[str, list[str]] = defaultdict(list)
     for what, work in asked.items():
         if not work.writes:
@@ -371,7 +379,7 @@ def some_of_each(asked: Mapping[str, Work], number: int) -> Iterator[tuple[str, 
 
 @dataclass
 class Found:
-    """What was measured: times of the small client in milliseconds, the rows of the others."""
+    """The results: times of the small client in milliseconds, and rows of the other benchmarks."""
 
     calm: list[float] = field(default_factory=list)
     first: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -383,7 +391,7 @@ class Found:
 
 @cache
 def measured() -> Found:
-    """What all benchmarks of this group show: one store serves them all."""
+    """Return the results of all benchmarks of this group, measured once on one store."""
     found = Found()
     with filled() as store:
         node = psutil.Process(store.node.pid)
@@ -421,7 +429,7 @@ def measured() -> Found:
 
 @contextmanager
 def probing(store: Store) -> Iterator[Prober]:
-    """The small client, which has had a calm node for `CALM_SECONDS`."""
+    """The small client, after `CALM_SECONDS` with a calm node."""
     prober = Prober(store.port)
     try:
         time.sleep(CALM_SECONDS)
@@ -431,7 +439,7 @@ def probing(store: Store) -> Iterator[Prober]:
 
 
 def others(of: Callable[[Sequence[float]], float], limit: float) -> list[Measured]:
-    """The rows of the small client's times, of which ``of`` takes one."""
+    """Return the rows of the small client; ``of`` maps its times to the value of a row."""
     found = measured()
     calm = of(found.calm)
     rows = [Measured(calm, label="calm", target=None)]
@@ -443,25 +451,25 @@ def others(of: Callable[[Sequence[float]], float], limit: float) -> list[Measure
 
 @benchmark(group="large", name="get_table of another client, p99", unit="ms", better="lower")
 def others_p99() -> list[Measured]:
-    """During each large request; the reference is that of the calm node."""
+    """During each large request. The reference is the value of the calm node."""
     return others(p99, TIMES_CALM * p99(measured().calm))
 
 
 @benchmark(group="large", name="get_table of another client, longest", unit="ms", better="lower")
 def others_longest() -> list[Measured]:
-    """During each large request; the reference is that of the calm node."""
+    """During each large request. The reference is the value of the calm node."""
     return others(max, LONGEST_MS)
 
 
 @benchmark(group="large", name="the large work itself", unit="s", better="lower")
 def the_work() -> list[Measured]:
-    """From the first byte of the request to the last of the answer."""
+    """From the first byte of the request to the last byte of the answer."""
     return measured().work
 
 
 @benchmark(group="large", name="memory of the node after it", unit="MiB", better="lower")
 def memory_after() -> list[Measured]:
-    """Resident, with the processes that it started; the reference is that of just before."""
+    """Resident, including child processes. The reference is the memory just before the request."""
     return measured().memory
 
 
@@ -469,5 +477,5 @@ def memory_after() -> list[Measured]:
     group="large", name="an idle node", unit="% of a core", better="lower", target=IDLE_PERCENT
 )
 def idle() -> list[Measured]:
-    """Processor time of a node whom nobody asks."""
+    """Processor time of a node without requests."""
     return measured().idle

@@ -1,7 +1,7 @@
-"""The metastore as its clients feel it: ``get_table`` through the Hive Metastore protocol.
+"""The metastore as clients see it: ``get_table`` through the Hive Metastore protocol.
 
-The reference is a node of release 0.2.0, asked the same in the same run. `bench.peer` has Hive's
-own metastore.
+The reference is a node of release 0.2.0 with the same requests in the same run. `bench.peer`
+compares with Hive's own metastore.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ SECONDS = 4.0
 WARM_UP = 500
 ANSWERS = 2_000
 TURNS = 5
-"""How often this release and the other are asked in turn; the best turn of each counts."""
+"""How many turns this release and the other take. The best turn of each counts."""
 AS_GOOD = 1.05
-"""Two runs of one release differ by so much."""
+"""The ratio by which two runs of the same release differ."""
 COLUMNS = 20
 RECEIVE_BYTES = 1 << 16
 
 
 def prepared_request(name: bytes = b"t", schema: bytes = b"bench") -> bytes:
-    """The bytes of ``get_table(schema, name)``: strict binary, sequence id 0."""
+    """Return the bytes of ``get_table(schema, name)``: strict binary, sequence id 0."""
 
     def string(field: int, value: bytes) -> bytes:
         return b"\x0b" + field.to_bytes(2, "big") + len(value).to_bytes(4, "big") + value
@@ -53,7 +53,7 @@ def prepared_request(name: bytes = b"t", schema: bytes = b"bench") -> bytes:
 
 
 def create_table(port: int) -> None:
-    """A table of twenty columns, made through the Apache Thrift client."""
+    """Create a table of twenty columns through the Apache Thrift client."""
     with connect(port) as client:
         client.create_database(Database("bench", "", f"file:{tempfile.gettempdir()}/bench.db", {}))
         columns = [FieldSchema(f"column_{n}", "string", None) for n in range(COLUMNS)]
@@ -82,12 +82,12 @@ def create_table(port: int) -> None:
 
 @contextmanager
 def prepared_asker(port: int) -> Iterator[Callable[[], None]]:
-    """What asks one prepared request on one connection, and waits for its answer."""
+    """A function that sends one prepared request on one connection and waits for its answer."""
     request = prepared_request()
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)
-        # Answers to one request have one length; the first is known to be whole when it pauses.
+        # All answers to a request have the same length; the first is complete when no more comes.
         connection.settimeout(1.0)
         length = 0
         while True:
@@ -109,7 +109,7 @@ def prepared_asker(port: int) -> Iterator[Callable[[], None]]:
 
 
 def prepared_rate(port: int, *, seconds: float) -> float:
-    """Answers a second on one connection, one request after the other."""
+    """Return the answers per second on one connection, one request after the other."""
     with prepared_asker(port) as ask:
         count, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
@@ -119,7 +119,7 @@ def prepared_rate(port: int, *, seconds: float) -> float:
 
 
 def latencies(port: int) -> list[float]:
-    """Microseconds of `ANSWERS` answers on one connection, one after the other; sorted."""
+    """Return the sorted microseconds of `ANSWERS` answers on one connection, in sequence."""
     with prepared_asker(port) as ask:
         times = []
         for _ in range(ANSWERS):
@@ -130,28 +130,28 @@ def latencies(port: int) -> list[float]:
 
 
 def apache_rate(port: int, *, seconds: float) -> float:
-    """Answers a second of four processes with the Apache Thrift client."""
+    """Return the answers per second of four processes with the Apache Thrift client."""
     with Clients("GetTableThroughApache", port) as clients:
         return clients.rate(seconds)
 
 
 class Served(NamedTuple):
-    """A node that holds the table, by its Thrift port and its process."""
+    """A node with the table: its Thrift port and process id."""
 
     port: int
     pid: int
 
     def cpu_seconds(self) -> float:
-        """What its process has computed so far."""
+        """Return the processor time of the node's process so far."""
         times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 
 
 @contextmanager
 def _releases() -> Iterator[tuple[Served, Served | None]]:
-    """A node and one of 0.2.0, both with the table.
+    """Start a node and a node of release 0.2.0, both with the table.
 
-    None in place of that one where the repository does not have the release.
+    The second is None if the repository does not contain the release.
     """
     with ExitStack() as running:
         folder = Path(running.enter_context(TemporaryDirectory(prefix="strandline-bench-")))
@@ -176,7 +176,7 @@ def _after(
     better: Callable[[float, float], float],
     label: str,
 ) -> Measured:
-    """The best of some turns of this release, and of 0.2.0, which take turns."""
+    """Measure this release and 0.2.0 in turns, and return the best turn of each."""
     present, released = nodes
     values, references = [], []
     for _ in range(TURNS):
@@ -193,7 +193,7 @@ def _after(
 
 @benchmark(group="metastore", name="get_table after 0.2.0", unit="1/s", better="higher")
 def get_table_rate_after_0_2_0() -> list[Measured]:
-    """`get_table` a second, as above; the reference is release 0.2.0."""
+    """Calls of ``get_table`` per second. The reference is release 0.2.0."""
 
     def prepared(node: Served) -> float:
         return prepared_rate(node.port, seconds=SECONDS / TURNS)
@@ -210,9 +210,9 @@ def get_table_rate_after_0_2_0() -> list[Measured]:
 
 @benchmark(group="metastore", name="get_table latency after 0.2.0", unit="µs", better="lower")
 def get_table_latency_after_0_2_0() -> list[Measured]:
-    """Prepared request bytes on one connection; the reference is release 0.2.0.
+    """Prepared request bytes on one connection. The reference is release 0.2.0.
 
-    The processor time of the node is the figure that other work on the machine disturbs least.
+    The processor time of the node is the value that other load on the machine affects least.
     """
 
     def p50(node: Served) -> float:

@@ -1,8 +1,8 @@
-"""Strandline beside Hive Metastore 2.3.10, call by call, in HMSBench's names.
+"""Compares Strandline with Hive Metastore 2.3.10, call by call, with HMSBench's names.
 
-Both sides keep their objects in databases of one PostgreSQL, which syncs each commit, and are asked
-by the same four client processes, one side after the other. The clients, the server and PostgreSQL
-share the machine. A rate is that of three windows that agree (`bench.peers.windows`).
+Both servers store their objects in databases of one PostgreSQL, which syncs each commit. Four
+client processes call one server, then the other. The clients, the server and PostgreSQL share the
+machine. A rate is the mean of three windows that agree (`bench.peers.windows`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from bench.registry import Measured, benchmark
 from bench.session import disk_sync
 
 INSERTS = 2.0
-"""A write id may take so many times one INSERT."""
+"""Allocating a write id may take this many times the time of one INSERT."""
 
 
 def held_against_hive(operation: str, times: float, *, most: int = MOST_WINDOWS) -> Measured:
-    """The rate of our side, which has to be so many times that of the peer."""
+    """Return the rate of Strandline. Its target is ``times`` the rate of Hive."""
     pair = running()
     print(f"  {PROCESSES} clients, the server and PostgreSQL on {os.cpu_count()} processor cores")
     ours, hive = (rate(operation, port, most=most) for port in (pair.ours, pair.hive))
-    print(f"  {operation}: {ours:.4g} a second, the peer {hive:.4g}")  # the table comes much later
+    print(f"  {operation}: {ours:.4g} a second, the peer {hive:.4g}")  # the table is printed later
     return Measured(ours, reference=hive, target=times * hive)
 
 
 @benchmark(group="peer", name="sync of the disk", unit="ms", better="lower")
 def sync_of_the_disk() -> float:
-    """A page written and synced, p50: each commit of either side waits for one at least."""
+    """The p50 of writing and syncing a page. Each commit on either side waits for at least one."""
     return disk_sync(running().folder) * 1000
 
 
@@ -49,7 +49,7 @@ def get_table_through_apache() -> Measured:
     group="peer", name="getTable, the Apache Thrift client alone", unit="1/s", better="higher"
 )
 def apache_client_alone() -> Measured:
-    """The calls that its code would allow, on all cores, if a server answered in no time."""
+    """The calls that the client's code allows, on all cores, if the server answers instantly."""
     answer = Connection(running().ours).answer(GetTable.request)
     cores = min(PROCESSES, os.cpu_count() or 1)
     return Measured(cores / own_seconds(answer))
@@ -77,7 +77,7 @@ def get_partition_names() -> Measured:
 
 @benchmark(group="peer", name="getPartitionsByFilter.10000", unit="1/s", better="higher")
 def get_partitions_by_filter() -> Measured:
-    """A hundred of ten thousand."""
+    """Selects a hundred of ten thousand partitions."""
     return held_against_hive("GetPartitionsByFilter", 12)
 
 
@@ -93,7 +93,7 @@ def rename_external() -> Measured:
 
 @benchmark(group="peer", name="dropDatabase.1000", unit="1/s", better="higher")
 def drop_database() -> Measured:
-    """Four databases in a window: to make their tables takes the peer most of a minute."""
+    """Drops four databases in a window; Hive takes most of a minute to create their tables."""
     return held_against_hive("DropDatabase", 30, most=5)
 
 
@@ -104,7 +104,7 @@ def open_and_commit() -> Measured:
 
 @benchmark(group="peer", name="allocate a write id", unit="1/s", better="higher")
 def allocate_write_id() -> Measured:
-    """The peer has none; the reference is a transaction of one INSERT, sent by psycopg."""
+    """Hive has no write ids. The reference is a transaction of one INSERT with psycopg."""
     pair = running()
     inserts = rate("Insert", pair.database)
     return Measured(rate("AllocateWriteId", pair.ours), reference=inserts, target=inserts / INSERTS)

@@ -1,4 +1,4 @@
-"""Which benchmarks there are: the decorator that declares one, and the groups that hold them."""
+"""The registry of benchmarks: the decorator that declares a benchmark, and the groups."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-# The modules of the package that are the harness itself; every other module, but not a package, is
-# a group.
+# The modules that form the harness. Every other module of the package is a group; subpackages are
+# not.
 HARNESS = frozenset({"__main__", "registry", "report"})
 
 
 class UnknownGroup(Exception):
-    """Somebody asked for a group that is not there; the message lists those that are."""
+    """A chosen group does not exist. The message lists the existing groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One result, in the unit of its benchmark or in a ``unit`` of its own.
+    """One result, in the unit of its benchmark or in its own ``unit``.
 
-    ``reference`` is what the peer or the limit measured in the same run. A benchmark that gives
-    several results tells them apart by ``label``, which is appended to its name; ``target``
-    replaces the target of the benchmark for this result.
+    ``reference`` is the value of the peer or of the raw limit, measured in the same run. If a
+    benchmark returns several results, ``label`` distinguishes them and is appended to its name.
+    ``target`` replaces the target of the benchmark for this result.
     """
 
     value: float
@@ -39,7 +39,7 @@ Result = float | Measured | Sequence[Measured]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A declared benchmark: what it is called, what it promises, and how it is run."""
+    """A declared benchmark: its name, its target, and the function that runs it."""
 
     group: str
     name: str
@@ -50,27 +50,27 @@ class Benchmark:
 
 
 class Registry:
-    """The benchmarks of one package of groups, in the order in which they were declared."""
+    """The benchmarks of one package of groups, in order of declaration."""
 
     def __init__(self) -> None:
         self._benchmarks: dict[tuple[str, str], Benchmark] = {}
 
     def add(self, benchmark: Benchmark) -> None:
-        """Declare one; a second of the same group and name is a mistake (ValueError)."""
+        """Add a benchmark. Raises ValueError if its group and name already exist."""
         key = (benchmark.group, benchmark.name)
         if key in self._benchmarks:
             raise ValueError(f"the benchmark {benchmark.group}/{benchmark.name} is declared twice")
         self._benchmarks[key] = benchmark
 
     def of_group(self, group: str) -> list[Benchmark]:
-        """The benchmarks that were declared for a group, so far as its module is imported."""
+        """Return the benchmarks of a group that imported modules have declared."""
         return [entry for entry in self._benchmarks.values() if entry.group == group]
 
     def load(self, package: ModuleType, *, only: Collection[str] = ()) -> list[Benchmark]:
-        """Import the chosen groups of the package (all, where none is named); give what they hold.
+        """Import the chosen groups of the package, by default all, and return their benchmarks.
 
-        Raises UnknownGroup, before anything is imported, and ValueError where a group's module
-        declares no benchmark under the group's name.
+        Raises UnknownGroup, before any import, if a group does not exist or the package has no
+        groups, and ValueError if a group's module declares no benchmark of this group.
         """
         known = groups(package)
         unknown = sorted(set(only) - set(known))
@@ -90,7 +90,7 @@ class Registry:
 
 
 def groups(package: ModuleType) -> list[str]:
-    """The names of the package's groups, sorted."""
+    """Return the sorted names of the package's groups."""
     found = pkgutil.iter_modules(package.__path__)
     names = (module.name for module in found if not module.ispkg)
     return sorted(name for name in names if name not in HARNESS and not name.startswith("_"))
@@ -110,9 +110,9 @@ def benchmark(
 ) -> Callable[[Callable[[], Result]], Callable[[], Result]]:
     """Declare the decorated function as a benchmark of ``group`` (the name of its module).
 
-    ``unit`` is printed after the value ("1/s", "ms", "x"). ``target`` is the value that must be
-    reached, in this unit, from below or from above as ``better`` says. The function takes no
-    argument and returns its value, or `Measured`, or several.
+    ``unit`` is printed after the value ("1/s", "ms", "x"). ``target`` is in this unit: a minimum if
+    ``better`` is "higher", a maximum if it is "lower". The function takes no arguments and returns
+    its value, a `Measured`, or several.
     """
 
     def declare(run: Callable[[], Result]) -> Callable[[], Result]:

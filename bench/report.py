@@ -1,4 +1,4 @@
-"""From results to rows, and from rows to a table for people and a file for programs."""
+"""Converts results to rows, and rows to a table for people and a file for programs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bench.registry import Benchmark, Measured, Result
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of `bench.json`; the fields are its keys, in their order.
+    """One row of `bench.json`. The fields are its keys, in this order.
 
-    ``ratio`` is value / reference. ``met`` says whether the value reaches the target, and is null
-    where there is none.
+    ``ratio`` is value / reference. ``met`` is whether the value reaches the target, or null if
+    the row has no target.
     """
 
     group: str
@@ -33,9 +33,9 @@ class Row:
 
 
 def rows(benchmark: Benchmark, result: Result) -> list[Row]:
-    """The rows that a benchmark's result makes.
+    """Return the rows for the result of a benchmark.
 
-    Raises ValueError for an empty result, and for two results that bear the same name.
+    Raises ValueError if the result is empty or two results have the same name.
     """
     if isinstance(result, Measured):
         results: Sequence[Measured] = [result]
@@ -72,7 +72,7 @@ def _row(benchmark: Benchmark, measured: Measured) -> Row:
 
 
 def write(path: Path, found: Sequence[Row]) -> None:
-    """Replace the file at ``path`` by these rows, in one step."""
+    """Replace the file at ``path`` with these rows, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     text = json.dumps([asdict(row) for row in found], indent=2, allow_nan=False)
@@ -100,7 +100,7 @@ def show(console: Console, found: Sequence[Row]) -> None:
 
 
 def number(value: float | None) -> str:
-    """A number as it is printed: four significant digits, thousands set apart; nothing for None."""
+    """Return a number as text: from 1,000 on whole, with commas, else four digits; "" for None."""
     if value is None:
         return ""
     if abs(value) >= 1000:

@@ -1,6 +1,7 @@
-"""Transactions over HTTP: what a writer waits for, beside writing its files.
+"""Transactions over HTTP: the time that a writer waits, apart from writing its files.
 
-A node in a process of its own, one client, one file of three columns in each transaction.
+The node runs in a separate process. One client adds one file with bounds of three columns in each
+transaction.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ SETTINGS = {
     "folder": Settings(),
     "postgresql": Settings(delay_ms=SERVERS_DELAY_MS, clock_skew_ms=SERVERS_SKEW_MS),
 }
-"""What a catalog has unless it is told otherwise; the tests' stores on servers wait less."""
+"""The default settings of a catalog. The tests use shorter delays for stores on servers."""
 LIMITS_MS = {"folder": 4.0, "postgresql": 6.0}
-"""A write of one file may take so long, with three commits of the database in it."""
+"""The targets for a write of one file, which contains three commits of the database."""
 
 
 @contextmanager
 def served(kind: str) -> Iterator[tuple[HttpSession, int, Path]]:
-    """A session with a node on an empty store, the id of a table, and a folder beside it."""
+    """A session with a node on a new store, the id of a table, and a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = stores.new_store(kind, folder / "lake")
@@ -54,7 +55,7 @@ def served(kind: str) -> Iterator[tuple[HttpSession, int, Path]]:
 
 
 def data_file(txn_id: int) -> DataFile:
-    """A file as the Spark side adds it, with bounds of three columns."""
+    """Return a file as Strandline's Spark code adds it, with bounds of three columns."""
     return DataFile(
         file_id=txn_id << 20,
         path=f"_data/_file={txn_id << 20}/part-00000-5f2c0ad1.parquet",
@@ -68,7 +69,7 @@ def data_file(txn_id: int) -> DataFile:
 
 
 def disk_sync(folder: Path) -> float:
-    """The median seconds of a page written and synced."""
+    """Return the median seconds of writing and syncing a page."""
     descriptor = os.open(folder / "page", os.O_CREAT | os.O_WRONLY)
     spent = []
     for _ in range(CALLS):
@@ -84,12 +85,12 @@ def disk_sync(folder: Path) -> float:
     group="session", name="begin, stage one file, commit over HTTP, p50", unit="ms", better="lower"
 )
 def write_latency() -> list[Measured]:
-    """The whole, held against three synced pages of the same run, and each of its calls."""
+    """The whole write and each of its calls. The reference is three page syncs of the same run."""
     return [row for kind in LIMITS_MS for row in latencies(kind)]
 
 
 def latencies(kind: str) -> list[Measured]:
-    """The rows of one kind of store."""
+    """Return the rows of one kind of store."""
     spent: dict[str, list[float]] = {"begin": [], "stage": [], "commit": [], "whole": []}
     with served(kind) as (session, table_id, folder):
         for _ in range(WARM_UP + CALLS):
@@ -118,15 +119,15 @@ def latencies(kind: str) -> list[Measured]:
     better="lower",
 )
 def write_statements() -> list[Measured]:
-    """In this process, and in the thread of the call; without BEGIN and COMMIT of SQLite.
+    """In this process, in the thread of the call, without BEGIN and COMMIT of SQLite.
 
-    What is sent to a server in one text counts once: it is one round trip.
+    Statements sent to a server in one text count once, because they are one round trip.
     """
     return [row for kind in LIMITS_MS for row in statement_counts(kind)]
 
 
 def statement_counts(kind: str) -> list[Measured]:
-    """The rows of one kind of store."""
+    """Return the rows of one kind of store."""
     counts: dict[str, list[int]] = {"begin": [], "stage": [], "commit": []}
 
     @contextmanager
@@ -165,15 +166,15 @@ COMMITS = 60
     better="lower",
 )
 def commits_beside_open_transactions() -> list[Measured]:
-    """In process, in turn with the same on a store where no other transaction is open.
+    """In process. The reference is a store with no other open transactions, measured in turns.
 
-    The others have write ids of another table, and then of the same one.
+    The other transactions have write ids of another table, and then also of the same table.
     """
     return [row for kind in LIMITS_MS for row in beside_open_transactions(kind)]
 
 
 def beside_open_transactions(kind: str) -> list[Measured]:
-    """The rows of one kind of store."""
+    """Return the rows of one kind of store."""
     with new_writer(kind) as alone, new_writer(kind) as beside:
         txn_ids = beside.begin_many()
         measured = []
@@ -194,12 +195,12 @@ def beside_open_transactions(kind: str) -> list[Measured]:
     better="lower",
 )
 def aborts() -> list[Measured]:
-    """All in one call."""
+    """All transactions are aborted in one call."""
     return [Measured(seconds_to_abort(kind), label=kind) for kind in LIMITS_MS]
 
 
 def seconds_to_abort(kind: str) -> float:
-    """Until all are aborted, on an empty store of that kind."""
+    """Return the seconds until all are aborted, on a new store of this kind."""
     with new_writer(kind) as writer:
         txn_ids = writer.begin_many()
         writer.allocate_all(txn_ids, writer.table_ids[0])
@@ -212,7 +213,7 @@ def seconds_to_abort(kind: str) -> float:
 
 @dataclass(frozen=True)
 class Writer:
-    """A node in this process and the ids of two tables, the second of which it writes."""
+    """A node in this process and the ids of two tables. It writes the second table."""
 
     node: Node
     table_ids: tuple[int, int]
@@ -222,7 +223,7 @@ class Writer:
         return self.node.transactions
 
     def begin_many(self) -> list[int]:
-        """The ids of `OPEN_TRANSACTIONS` that begin now."""
+        """Begin `OPEN_TRANSACTIONS` transactions and return their ids."""
         return [
             transaction.txn_id
             for _ in range(OPEN_TRANSACTIONS // BATCH)
@@ -230,12 +231,12 @@ class Writer:
         ]
 
     def allocate_all(self, txn_ids: list[int], table_id: int) -> None:
-        """Give each of the transactions a write id of the table."""
+        """Allocate a write id of the table for each of the transactions."""
         for start in range(0, len(txn_ids), BATCH):
             self.transactions.allocate(txn_ids[start : start + BATCH], table_id)
 
     def write(self) -> float:
-        """Milliseconds of a transaction with a write id."""
+        """Run a transaction with a write id and return its milliseconds."""
         session = self.node.session(user="bench")
         began = time.perf_counter()
         txn_id = session.begin().txn_id
@@ -246,7 +247,7 @@ class Writer:
 
 @contextmanager
 def new_writer(kind: str) -> Iterator[Writer]:
-    """A writer on an empty store."""
+    """A writer on a new store with two empty tables."""
     with tempfile.TemporaryDirectory() as name:
         store = stores.new_store(kind, Path(name) / "lake", settings=SETTINGS[kind])
         with Node.open(store.address, settings=store.settings) as node:

@@ -1,9 +1,9 @@
-"""An unmodified Spark reads a transactional table, beside plain Parquet.
+"""An unmodified Spark reads a transactional table, compared with plain Parquet.
 
-The plain tables are external ones over the same files, by hard links with names as Spark gives
-them. All times are of one Spark session in one run, taken in turns; the reference of a row is the
-time for the plain table. A plan takes a tenth of a second, so it is taken often, in a Spark whose
-code for it is compiled.
+The plain tables are external tables over the same files, through hard links with Spark's file
+names. All times are from one Spark session in one run, measured in turns. The reference of a row is
+the time for the plain table. A plan takes a tenth of a second, so it is measured many times, after
+Spark has compiled the code for it.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ ROWS, FILES = 6_000_000, 20
 MANY_FILES = 2_000
 DELETED = 0.01
 ROUNDS = {"scan": (1, 5), "plan": (15, 15)}
-"""How often a query is taken to warm up, and how often after that."""
+"""How many times a query runs to warm up, and how many times it is measured after that."""
 TYPES: dict[str, DataType] = {"id": BIGINT, "price": DOUBLE, "comment": STRING}
 NUMBERS = [f"n{number}" for number in range(13)]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A node, a session with it, and a folder beside the store."""
+    """A session with a node, a Spark that uses the node, and the folder that contains the store."""
 
     session: Session
     spark: SparkProcess
     folder: Path
 
     def write(self, name: str, *, files: int, rows: int) -> None:
-        """Make ``name`` with so many files of so many rows, and ``plain_…`` over the same files."""
+        """Create ``name`` with ``files`` files of ``rows`` rows, and ``plain_…`` over the files."""
         columns = tuple(ColumnDefinition(n, t) for n, t in TYPES.items())
         columns += tuple(ColumnDefinition(n, BIGINT) for n in NUMBERS)
         definition = TableDefinition(name=name, columns=columns, transactional=True)
@@ -89,7 +89,7 @@ class Bench:
         )
 
     def compare(self, name: str, query: str, *, of: str) -> tuple[float, float]:
-        """The median seconds of ``query`` on a table and on the plain one, taken in turns."""
+        """Return the median seconds of ``query`` on a table and on the plain table, in turns."""
         tables = (name, f"plain_{name}")
         spent: list[list[float]] = [[], []]
         warm_up, rounds = ROUNDS[of]
@@ -102,7 +102,7 @@ class Bench:
         return ours, plain
 
     def delete(self, name: str, share: float) -> None:
-        """Delete that share of the rows of each file."""
+        """Delete a ``share`` (0 to 1) of the rows of each file."""
         snapshot = self.session.open([name])
         table = snapshot.table(name)
         files = self.session.files(table.descriptor.id, snapshot.write_ids_of(name)).data_files
@@ -144,7 +144,7 @@ def _rows(first: int, count: int, ids: list[int]) -> pa.Table:
 
 @contextmanager
 def opened() -> Iterator[Bench]:
-    """A node on an empty folder, with a Spark that has it for its metastore."""
+    """Start a node on an empty folder, and a Spark that uses it as its metastore."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         node = NodeProcess(folder / "lake", log=folder / "node.log")
@@ -163,7 +163,7 @@ def opened() -> Iterator[Bench]:
 
 @benchmark(group="views", name="unmodified Spark, transactional table", unit="s", better="lower")
 def views() -> list[Measured]:
-    """A scan of all columns, the same with deleted rows, and the plan of a table of many files."""
+    """Scan all columns, scan with deleted rows, and plan a query on a table of many files."""
     with opened() as bench:
         bench.write("orders", files=FILES, rows=ROWS // FILES)
         whole = bench.compare("orders", "SELECT * FROM {}", of="scan")

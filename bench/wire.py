@@ -1,8 +1,8 @@
-"""The binary format: what it costs to write a table's definition and to read it again.
+"""The binary format: the cost of writing and reading a table's definition.
 
-The reference of the rows that read is `json.loads` of the same content, in the same run. A run of
-calls is timed as one, and the best of several runs counts: what disturbs a run from
-outside only ever adds to it.
+The reference of the rows that read is `json.loads` of the same content, in the same run. A series
+of calls is timed as a whole, and the best of several series counts, because external disturbances
+can only make a series slower.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEEN_BEFORE_RATIO = 0.05
 
 
 def table() -> TableDescriptor:
-    """A table of `COLUMNS` columns, every second one with a comment."""
+    """Return a table with `COLUMNS` columns, every second one with a comment."""
     columns = tuple(
         ColumnDescriptor(
             number + 1,
@@ -63,9 +63,9 @@ def table() -> TableDescriptor:
 
 
 def best_microseconds(*calls: tuple[Callable[[bytes], object], bytes]) -> list[float]:
-    """Microseconds of one call of each, on bytes equal to its own that no call has had before.
+    """Return the microseconds of one call of each function. Each call gets a new copy of its data.
 
-    They take turns, so that what disturbs the machine for long disturbs all of them.
+    The functions take turns, so that a long disturbance of the machine affects all of them.
     """
     best = [float("inf")] * len(calls)
     for _ in range(RUNS):
@@ -79,7 +79,7 @@ def best_microseconds(*calls: tuple[Callable[[bytes], object], bytes]) -> list[f
 
 
 def as_json(value: TableDescriptor) -> bytes:
-    """The table as JSON: each field and each column by name, types as their text."""
+    """Return the table as JSON: each field and each column by name, types as text."""
 
     def plain(item: object) -> object:
         return ddl_text(item) if isinstance(item, t.DataType) else str(item)
@@ -95,19 +95,19 @@ def asdict_of(column: ColumnDescriptor) -> dict[str, object]:
 
 
 def read(data: bytes) -> TableDescriptor:
-    """The table in a record, as the catalog reads it."""
+    """Return the table in a record, as the catalog reads it."""
     return Stored(data, TableDescriptor, has_id=True).value
 
 
 def read_first(data: bytes) -> TableDescriptor:
-    """The same, of bytes that were never seen."""
+    """Return the same, without the cache of recent values."""
     RECENT.forget()
     return read(data)
 
 
 @benchmark(group="wire", name="table of 50 columns", unit="µs", better="lower")
 def table_of_50_columns() -> list[Measured]:
-    """Encode, decode at the first touch, decode of bytes that were decoded before."""
+    """Encode, decode on first access, and decode bytes that were decoded before."""
     value = table()
     record, text = encode(value), as_json(value)
     by_json, written, first, again = best_microseconds(

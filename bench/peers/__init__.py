@@ -1,1 +1,1 @@
-"""What Strandline is measured against, and with: programs of others, started for a benchmark."""
+"""Processes that a benchmark starts: other programs to compare with, and client processes."""

@@ -14,7 +14,7 @@ from thrift.transport import TSocket, TTransport
 
 @contextmanager
 def connect(port: int) -> Iterator[Any]:  # Any: the generated client has no types
-    """A client connected to ``port`` of this machine."""
+    """Connect a client to ``port`` of this machine."""
     transport = TTransport.TBufferedTransport(TSocket.TSocket("127.0.0.1", port))
     transport.open()
     try:
@@ -24,7 +24,7 @@ def connect(port: int) -> Iterator[Any]:  # Any: the generated client has no typ
 
 
 class _Canned(TTransport.TTransportBase):  # type: ignore[misc]  # Thrift has no types
-    """A server that is not there: any request is answered with the same bytes at once."""
+    """A transport without a server. It answers every request immediately with the same bytes."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
@@ -33,18 +33,18 @@ class _Canned(TTransport.TTransportBase):  # type: ignore[misc]  # Thrift has no
         return True
 
     def read(self, size: int) -> bytes:
-        """All of the answer, which is no longer than the client's buffer."""
+        """Return the whole answer, which is no longer than the client's buffer."""
         return self._answer
 
     def write(self, data: bytes) -> None:
-        """Drop the request."""
+        """Discard the request."""
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Do nothing, because nothing is buffered."""
 
 
 def own_seconds(answer: bytes, *, calls: int = 5_000) -> float:
-    """What the client itself computes for a ``get_table`` that is answered with these bytes."""
+    """Return the client's own processor seconds for a ``get_table`` with this answer."""
     transport = TTransport.TBufferedTransport(_Canned(answer), rbuf_size=len(answer))
     client = Client(TBinaryProtocol.TBinaryProtocolAccelerated(transport))
     began = time.process_time()

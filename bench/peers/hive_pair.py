@@ -1,4 +1,4 @@
-"""A node and Hive's metastore on two databases of one durable PostgreSQL, with the same objects."""
+"""A node and Hive's metastore, with the same objects, on databases of one durable PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROCESSES = 4
 
 @dataclass(frozen=True)
 class Pair:
-    """The Thrift ports of the two, the address of another database beside theirs, and a folder."""
+    """The Thrift ports of both servers, the address of a third database, and a folder."""
 
     ours: int
     hive: int
@@ -45,7 +45,7 @@ class Pair:
 
 @cache
 def running() -> Pair:
-    """The pair of this process, which starts it at the first call and ends it with itself."""
+    """Return the pair of this process. The first call starts it; it stops at process exit."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strandline-bench-")))
         server = PostgresServer(durable=True)
@@ -80,7 +80,7 @@ def _fill(port: int) -> None:
 
 
 class Clients:
-    """The client processes of one operation; each has a connection of its own to ``place``."""
+    """The client processes of one operation. Each has its own connection to ``place``."""
 
     def __init__(self, operation: str, place: int | str) -> None:
         command = [sys.executable, "-m", "bench.peers.metastore_calls", operation, str(place)]
@@ -92,7 +92,7 @@ class Clients:
         ]
 
     def __enter__(self) -> Clients:
-        self._answers()  # each says so when it is ready
+        self._answers()  # each process writes a line when it is ready
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +100,7 @@ class Clients:
             process.communicate()
 
     def rate(self, seconds: float) -> float:
-        """The calls a second of all clients together, in one window."""
+        """Measure one window and return the calls per second of all clients together."""
         self._step("prepare")
         made: list[tuple[int, float]] = self._step("run", seconds)
         self._step("clean")
@@ -123,6 +123,6 @@ class Clients:
 
 
 def rate(operation: str, place: int | str, *, most: int = MOST_WINDOWS) -> float:
-    """The calls a second of four client processes, once they have settled."""
+    """Return the calls per second of four client processes, once the rate has settled."""
     with Clients(operation, place) as clients:
         return settled(clients.rate, most=most)

@@ -1,13 +1,13 @@
-"""One writer that reads each of its writes back on another node: a process of its own.
+"""A writer process that reads each of its writes back on another node.
 
-Every `PERIOD` seconds or so, each writer in a rhythm of its own, it commits a file through one
-node, and takes the list of write ids that shows it. With that list it asks the other node for the
-files of its partition. When standard input ends, the milliseconds of the answers, and how many of
-them lacked the file, go to standard output as one line of JSON.
+About every `PERIOD` seconds, at random intervals that differ between writers, it commits a file
+through one node and gets the list of write ids that includes this write. With that list it requests
+the files of its partition from the other node. When standard input ends, it writes the milliseconds
+of the answers, and how many of them lacked the file, to standard output as one line of JSON.
 
-It asks for short time slices, so as to wait little for a processor. With real-time priority
-(`bench.peers.own_machine`) ten writers would keep the nodes waiting: what a writer does with an
-answer is much, compared with what a node does for it.
+It requests short time slices, so that it waits little for a processor. With real-time priority
+(`bench.peers.own_machine`), ten writers would keep the nodes waiting: a writer needs much processor
+time for an answer, compared with the node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One client process that measures one call of the Hive Metastore protocol, or of the database.
+"""A client process that measures one call of the Hive Metastore protocol, or of the database.
 
-Requests are sent as bytes, and of an answer only its length and its first field are looked at, so
-the server is what is measured. The process reads a line of JSON for each step:
-``["prepare"]``, ``["run", SECONDS]``, ``["clean"]``, and answers with one: null, or the calls that
-it made and the seconds that they took. Only ``run`` is timed.
+Requests are prepared as bytes, and the client only checks the length and the first field of an
+answer. So it measures the server. The process reads one line of JSON for each step
+(``["prepare"]``, ``["run", SECONDS]`` or ``["clean"]``) and answers with one line: null, or the
+number of calls and their seconds. Only ``run`` is timed.
 
 Objects have HMSBench's shape: a table of one column ``name`` with the partition key ``date``. The
 table ``t`` has twenty columns.
@@ -34,22 +34,22 @@ PARTITIONS = 1_000
 MANY_PARTITIONS = 10_000
 TABLES = 1_000
 MOST_OPENED = 1_000
-"""Transactions that one request opens."""
+"""The maximum of transactions that one request opens."""
 TRANSACTIONAL = "transactional"
-"""A table of the schema ``default``, which a node has from its start."""
+"""A transactional table in the schema ``default``, created before the node starts."""
 PATIENCE_SECONDS = 600
 
 
 def prepared(method: str, **arguments: object) -> bytes:
-    """The bytes of a call, with the sequence id 0."""
+    """Return the bytes of a call, with the sequence id 0."""
     return encode_message(CALL, method, 0, HIVE_CODEC.encode_args(method, arguments))
 
 
 class Connection:
     """Sends prepared requests and waits for their answers.
 
-    A call costs two calls of the system, so that the client takes little of the machine that it
-    shares with the server. (A time-out of Python's would cost one more for each of them.)
+    A call takes two system calls, because the client shares the machine with the server and should
+    use little of it. (A timeout of Python's socket would add one to each of these.)
     """
 
     def __init__(self, port: int) -> None:
@@ -61,13 +61,13 @@ class Connection:
         self._lengths: dict[bytes, int] = {}
 
     def call(self, method: str, **arguments: object) -> Any:
-        """What ``method`` returns; raises the exception that it answers with."""
+        """Call ``method`` and return its result. Raises the exception in the answer."""
         return decoded(method, self.answer(prepared(method, **arguments)))
 
     def ask(self, request: bytes) -> None:
-        """Send a request whose answers have the length of the first one, and wait for its answer.
+        """Send a request and wait for its answer. All answers to a method must have one length.
 
-        Raises the exception that it answers with.
+        Raises the exception in the first answer to a method, and RuntimeError if a later one fails.
         """
         name = request[8 : 8 + int.from_bytes(request[4:8], "big")]
         length = self._lengths.get(name)
@@ -88,7 +88,7 @@ class Connection:
             received += self._receive()
 
     def answer(self, request: bytes) -> bytes:
-        """The message that answers a request."""
+        """Send a request and return the message that answers it."""
         self._socket.sendall(request)
         scanner = Scanner(max_values=sys.maxsize)
         while (answer := scanner.next_message()) is None:
@@ -96,7 +96,7 @@ class Connection:
         return answer
 
     def _receive(self, *, at: int = 0) -> int:
-        """Put what comes next into the buffer; how many bytes that are."""
+        """Receive bytes into the buffer at ``at``, and return their number."""
         try:
             received = self._socket.recv_into(memoryview(self._buffer)[at:])
         except BlockingIOError:
@@ -107,14 +107,14 @@ class Connection:
 
 
 def decoded(method: str, answer: bytes) -> Any:
-    """The result in an answer."""
+    """Return the result in an answer."""
     return decode_result(method, answer, at=decode_head(answer).body)
 
 
 def table(
     name: str, *, schema: str = SCHEMA, columns: int = 1, external: bool = False
 ) -> dict[str, Any]:
-    """A table without partitions."""
+    """Return a table with the partition key ``date`` and no partitions yet."""
     serde = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
     return {
         "tableName": name,
@@ -139,7 +139,7 @@ def table(
 
 
 def partitions(of: dict[str, Any], first: int, last: int) -> list[dict[str, Any]]:
-    """Partitions ``d00000`` and so on of a table, at the locations that the server chooses."""
+    """Return partitions ``d00000`` and so on of a table, at locations that the server chooses."""
     return [
         {
             "values": [f"d{number:05}"],
@@ -153,19 +153,19 @@ def partitions(of: dict[str, Any], first: int, last: int) -> list[dict[str, Any]
 
 
 def make_schema(connection: Connection, name: str) -> None:
-    """A schema at the location that the server chooses."""
+    """Create a schema at the location that the server chooses."""
     connection.call("create_database", database={"name": name, "parameters": {}})
 
 
 def make_partitioned(connection: Connection, made: dict[str, Any], size: int) -> None:
-    """A table with so many partitions."""
+    """Create a table with ``size`` partitions."""
     connection.call("create_table", tbl=made)
     for first in range(0, size, PARTITIONS):
         connection.call("add_partitions", new_parts=partitions(made, first, first + PARTITIONS))
 
 
 class Operation(ABC):
-    """One call that is measured, by client ``number``; ``place`` is the port of the server."""
+    """A measured call, made by client ``number``. ``place`` is the port of the server."""
 
     def __init__(self, place: str, number: int) -> None:
         self.connection = Connection(int(place))
@@ -173,22 +173,22 @@ class Operation(ABC):
         self._names = count()
 
     def new_name(self) -> str:
-        """A name that no other client and no earlier call has."""
+        """Return a name that no other client and no earlier call uses."""
         return f"{type(self).__name__.lower()}_{self.number}_{next(self._names)}"
 
     def prepare(self, calls: int) -> None:  # noqa: B027  # most operations need none
-        """Before each window, in which so many calls are expected."""
+        """Prepare a window in which ``calls`` calls are expected."""
 
     @abstractmethod
     def call(self) -> bool:
-        """Make the call; False, without making it, if nothing prepared is left."""
+        """Make the call. Return False, without a call, if no prepared object is left."""
 
     def clean(self) -> None:  # noqa: B027  # most operations need none
-        """After each window."""
+        """Clean up after a window."""
 
 
 class Read(Operation):
-    """Always the same request."""
+    """A call that always sends the same request."""
 
     request: bytes
 
@@ -202,7 +202,7 @@ class GetTable(Read):
 
 
 class GetTableThroughApache(Operation):
-    """The same through the Apache Thrift client."""
+    """The same call through the Apache Thrift client."""
 
     def __init__(self, place: str, number: int) -> None:
         super().__init__(place, number)
@@ -235,7 +235,7 @@ class GetPartitionsByFilter(Read):
 
 
 class Prepared(Operation):
-    """Each call needs an object of its own."""
+    """A call that needs a new object each time."""
 
     requests: list[bytes]
 
@@ -252,12 +252,12 @@ class CreateTable(Prepared):
         self.requests = [prepared("create_table", tbl=table(name)) for name in self.made]
 
     def clean(self) -> None:
-        for name in self.made[len(self.requests) :]:  # the last ones were made first
+        for name in self.made[len(self.requests) :]:  # `call` takes requests from the end
             self.connection.call("drop_table", dbname=SCHEMA, name=name, deleteData=True)
 
 
 class AddPartitions(Prepared):
-    """A thousand, to an empty table."""
+    """Adds a thousand partitions to a table without partitions."""
 
     def prepare(self, calls: int) -> None:
         self.made = [table(self.new_name()) for _ in range(calls)]
@@ -275,7 +275,7 @@ class AddPartitions(Prepared):
 
 
 class DropDatabase(Prepared):
-    """With a thousand tables; one in each window, whatever is expected."""
+    """Drops a schema with a thousand tables; one per window, regardless of the expected calls."""
 
     def prepare(self, calls: int) -> None:
         name = self.new_name()
@@ -286,7 +286,7 @@ class DropDatabase(Prepared):
 
 
 class RenameManaged(Operation):
-    """To another name and back, with a thousand partitions and their folders."""
+    """Renames a table with a thousand partitions and their folders to another name or back."""
 
     external = False
 
@@ -298,7 +298,7 @@ class RenameManaged(Operation):
         self.to_first = self._rename(second, first)
 
     def _rename(self, name: str, new_name: str) -> bytes:
-        """Rename a table, sent as it is; the request."""
+        """Rename a table, otherwise unchanged, and return the request."""
         existing = self.connection.call("get_table", dbname=SCHEMA, tbl_name=name)
         new_table = {**existing, "tableName": new_name}
         request = prepared("alter_table", dbname=SCHEMA, tbl_name=name, new_tbl=new_table)
@@ -316,7 +316,7 @@ class RenameExternal(RenameManaged):
 
 
 class OpenAndCommit(Operation):
-    """A transaction that does nothing."""
+    """Opens and commits an empty transaction."""
 
     def call(self) -> bool:
         (txn_id,) = opened(self.connection, 1)
@@ -325,7 +325,7 @@ class OpenAndCommit(Operation):
 
 
 class AllocateWriteId(Prepared):
-    """A write id of one table, for a transaction that is open."""
+    """Allocates a write id of one table for an open transaction."""
 
     def prepare(self, calls: int) -> None:
         self.txn_ids = [
@@ -344,12 +344,12 @@ class AllocateWriteId(Prepared):
 
 
 class Insert(Operation):
-    """One transaction that inserts a row; ``place`` is the address of the database."""
+    """Inserts a row in one transaction. ``place`` is the address of the database."""
 
     def __init__(self, place: str, number: int) -> None:
         self.number = number
         self.database = psycopg.connect(place, autocommit=True)
-        # Each client its own: to create one table at once fails in PostgreSQL, IF NOT EXISTS or not
+        # A table for each client: in PostgreSQL, concurrent CREATE TABLE IF NOT EXISTS may fail.
         self.database.execute(f"CREATE TABLE IF NOT EXISTS inserted_{number} (a bigint, b bigint)")
         self.insert = f"INSERT INTO inserted_{number} VALUES (%s, %s)"
 
@@ -359,7 +359,7 @@ class Insert(Operation):
 
 
 def opened(connection: Connection, number: int) -> list[int]:
-    """The ids of so many new transactions."""
+    """Open ``number`` transactions and return their ids."""
     request = {"num_txns": number, "user": "bench", "hostname": "localhost"}
     txn_ids: list[int] = connection.call("open_txns", rqst=request)["txn_ids"]
     return txn_ids
@@ -386,7 +386,7 @@ OPERATIONS = {
 
 
 def run(operation: Operation, seconds: float) -> tuple[int, float]:
-    """The calls made, until the time is over or nothing prepared is left, and their seconds."""
+    """Call until the time is over or no prepared object is left. Return the calls and seconds."""
     calls, began, spent = 0, time.perf_counter(), 0.0
     while spent < seconds and operation.call():
         calls += 1
@@ -395,7 +395,7 @@ def run(operation: Operation, seconds: float) -> tuple[int, float]:
 
 
 def main(name: str, place: str, number: int) -> None:
-    """Do each step that standard input names."""
+    """Run each step that comes on standard input."""
     operation = OPERATIONS[name](place, number)
     print("null", flush=True)
     expected = 10

@@ -1,4 +1,4 @@
-"""A process that stands for a client with a machine of its own."""
+"""Makes a process behave like a client on its own machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from strandline.work.time_slices import shorten_time_slices
 
 
 def stand_apart() -> None:
-    """Let this thread run whenever it has something to do.
+    """Let this thread run whenever it has work to do.
 
-    A client that is timed shares the processors of the node and of the load here, and elsewhere
-    does not: Linux lets a thread that was just answered wait for up to 4 ms behind the one that
-    answered it, with the other processor idle. With real-time priority it does not wait. Who may
-    not have that is told so, and asks for short slices instead.
+    In a benchmark, a timed client shares the processors with the node and the load; in production
+    it does not. Linux may let a thread that just got an answer wait for up to 4 ms after the thread
+    that answered, even with another processor idle. With real-time priority it does not wait. If
+    the process has no right to that, this prints a message and requests short time slices instead.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

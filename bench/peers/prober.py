@@ -1,11 +1,13 @@
-"""One small client, whose answers are timed while others work: a process of its own.
+"""A small client process whose answers are timed while other clients work.
 
-It asks for one table on a kept connection, a question every `PERIOD` seconds. An answer is timed
-from when its question was *due*, so that a server that answers nobody for a second has kept five
-hundred questions waiting, and not one. Each line on standard input ends a phase: what was due in it
-is asked, then the times of its answers, in milliseconds, go to standard output as one line of JSON.
+It requests one table every `PERIOD` seconds, on one connection. An answer is timed from when its
+request was *due*, so that a server that does not answer for a second delays five hundred requests,
+not one. Each line on standard input ends a phase. The client then sends the requests that were due
+in the phase, and writes the times of all its answers, in milliseconds, to standard output as one
+line of JSON.
 
-It does not wait for a processor (`bench.peers.own_machine`): what it waits for is to be the node.
+The client does not wait for a processor (`bench.peers.own_machine`), because it must measure only
+the time that it waits for the node.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _RECEIVE_BYTES = 1 << 16
 
 
 def request(schema: bytes, name: bytes) -> bytes:
-    """The bytes of ``get_table(schema, name)``: strict binary, sequence id 0."""
+    """Return the bytes of ``get_table(schema, name)``: strict binary, sequence id 0."""
 
     def string(field: int, value: bytes) -> bytes:
         return b"\x0b" + field.to_bytes(2, "big") + len(value).to_bytes(4, "big") + value
@@ -33,7 +35,7 @@ def request(schema: bytes, name: bytes) -> bytes:
 
 
 def main(port: int, schema: str, name: str) -> None:
-    """Ask until standard input ends."""
+    """Send requests until standard input ends."""
     stand_apart()
     asked = request(schema.encode(), name.encode())
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -71,7 +73,7 @@ def main(port: int, schema: str, name: str) -> None:
 
 
 def _length_of_answer(connection: socket.socket, asked: bytes) -> int:
-    """Answers to one question have one length; the first is known to be whole when it pauses."""
+    """Return the length that all answers have. The first is complete when no more bytes come."""
     connection.sendall(asked)
     connection.settimeout(1.0)
     length = 0

@@ -1,4 +1,4 @@
-"""The peer: a node of release 0.2.0, run from the sources of its commit in this repository."""
+"""A node of release 0.2.0, run from the sources of its commit in this repository."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class NotInThisClone(Exception):
-    """The repository does not reach back to the release: a shallow clone, or none."""
+    """The repository does not contain the release: it is a shallow clone, or no repository."""
 
 
 @contextmanager
 def released_node(folder: Path) -> Iterator[tuple[int, int]]:
-    """Run ``strandline serve`` of 0.2.0 on a new store in ``folder``; its Thrift port and its pid.
+    """Run ``strandline serve`` of 0.2.0 on a new store in ``folder``. Yield its Thrift port, pid.
 
     It runs with the libraries of this environment. Raises `NotInThisClone`.
     """
@@ -36,7 +36,7 @@ def released_node(folder: Path) -> Iterator[tuple[int, int]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            start_new_session=True,  # as `NodeProcess`: the system schedules sessions
+            start_new_session=True,  # like `NodeProcess`: the system schedules by session
             env={**os.environ, "PYTHONPATH": str(folder / "release" / "src")},
         )
         try:

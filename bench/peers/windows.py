@@ -1,4 +1,4 @@
-"""Warm rates: windows of one length, until three in a row agree."""
+"""Rates after warm-up: measures windows of equal length until three in a row agree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 SECONDS = float(os.environ.get("BENCH_WINDOW", "5"))
-"""The length of a window; ``make bench BENCH_WINDOW=1`` is a quick trial."""
+"""The length of a window in seconds. ``make bench BENCH_WINDOW=1`` is a quick trial."""
 AGREEMENT = 1.05
 """The largest rate of the windows that agree, divided by the smallest."""
 IN_A_ROW = 3
@@ -16,8 +16,8 @@ MOST_WINDOWS = 12
 def settled(window: Callable[[float], float], *, most: int = MOST_WINDOWS) -> float:
     """The mean rate of the first `IN_A_ROW` windows that agree.
 
-    ``window`` measures for so many seconds and returns a rate. If no windows agree among the first
-    ``most``, this says so and returns the mean of those in a row that agree best.
+    ``window`` measures for the given seconds and returns a rate. If none of the first ``most``
+    windows agree, print a message and return the mean of the consecutive windows that agree best.
     """
     rates: list[float] = []
     while len(rates) < most:

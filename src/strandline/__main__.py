@@ -1,4 +1,4 @@
-"""``python -m strandline``: the same as the command ``strandline``."""
+"""``python -m strandline`` runs the command ``strandline``."""
 
 from strandline.cli import main
 

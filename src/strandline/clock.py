@@ -1,24 +1,24 @@
-"""Hybrid logical clock: time that is close to the wall's and never repeats or goes back.
+"""Hybrid logical clock: time that is close to the wall clock and never repeats or goes back.
 
-A timestamp is one integer of 64 bits: 48 bits of milliseconds since 1970, then 16 bits of logical
-counter. As an integer it orders events, as milliseconds a person can read it. 0 is reserved for
-"none"; the smallest time is 1.
+A timestamp is one 64-bit integer: 48 bits of milliseconds since 1970, then 16 bits of logical
+counter. The integer orders events, and people can read the milliseconds. 0 is reserved for "none";
+the smallest time is 1.
 
 What must stay true: `HybridClock.now` is strictly monotonic on a node, whatever the wall clock
-does; after ``update(t)`` every later ``now()`` is above ``t``. The wall clock is injected, so that
-a test can stop it, turn it back or let it jump.
+does. After ``update(t)`` every later ``now()`` is above ``t``. The wall clock is injected, so that
+a test can stop it, set it back or let it jump.
 
-Stores do not take this time for their own order: a store gives each write its time where it
-orders its writes (see `strandline.metastorage`). The clock of a node is moved past every store time
-that the node hears, so that local and stored times can be compared.
+Stores do not use this clock to order their writes: a store assigns the time of each write at the
+place where it orders its writes (see `strandline.metastorage`). A node moves its clock past every
+store time that it receives, so that local and stored times can be compared.
 
-A wall clock that jumps far forward would take along every store that is written meanwhile, for
-ever, since times never go back. So a jump beyond ``max_ahead_ms`` is not believed (elapsed time
-tells it from a long sleep), and no time further ahead of the wall is given: both refuse the write
-with `WrongClock`.
+If the wall clock jumped far forward, it would take every store that is written in the meantime
+along, forever, because times never go back. So the clock rejects a jump beyond ``max_ahead_ms``
+(elapsed time tells it from a long sleep), and a store time further ahead of the wall clock than
+that is refused. In both cases the write fails with `WrongClock`.
 
-Rejected: a plain monotonic clock (means nothing on another machine), and a wall clock alone (two
-writes in one millisecond, and a step back after an NTP correction, would break the order).
+Rejected: a plain monotonic clock (it means nothing on another machine), and the wall clock alone
+(two writes in one millisecond, or a step back after an NTP correction, would break the order).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ WallClock = Callable[[], int]
 """Milliseconds since 1970 (UTC)."""
 
 ElapsedClock = Callable[[], int]
-"""Milliseconds since some moment, on a clock that cannot be set and that goes on in a sleep."""
+"""Milliseconds since some moment, on a clock that cannot be set and that runs during sleep."""
 
 MAX_AHEAD_MS = 24 * 60 * 60 * 1000
-"""How far a time may be ahead of the wall clock unless it is set: a day."""
+"""How far a time may be ahead of the wall clock by default: one day."""
 LOGICAL_BITS = 16
 MIN_TIMESTAMP = Timestamp(1)
 MAX_TIMESTAMP = Timestamp((1 << 63) - 1)
@@ -51,7 +51,7 @@ _PHYSICAL_LIMIT = 1 << 47
 
 
 def system_wall_clock() -> int:
-    """The machine's clock, in milliseconds since 1970 (UTC)."""
+    """Return the time of the machine's clock, in milliseconds since 1970 (UTC)."""
     return _time.time_ns() // 1_000_000
 
 
@@ -59,12 +59,12 @@ _ELAPSED = getattr(_time, "CLOCK_BOOTTIME", _time.CLOCK_MONOTONIC)
 
 
 def system_elapsed() -> int:
-    """Milliseconds since some moment, on a clock that cannot be set and that goes on in a sleep."""
+    """Return milliseconds since some moment, from a clock as `ElapsedClock` describes."""
     return _time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 
 def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
-    """The timestamp of ``milliseconds`` since 1970 and a ``logical`` counter.
+    """Return the timestamp of ``milliseconds`` since 1970 and a ``logical`` counter.
 
     Raises `InvalidInput` outside 0 ≤ milliseconds < 2⁴⁷, 0 ≤ logical < 2¹⁶, or for (0, 0).
     """
@@ -80,50 +80,51 @@ def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
 
 
 def milliseconds(at: Timestamp) -> int:
-    """The milliseconds since 1970 of a timestamp."""
+    """Return the milliseconds since 1970 of a timestamp."""
     return at >> LOGICAL_BITS
 
 
 def logical(at: Timestamp) -> int:
-    """The logical counter of a timestamp."""
+    """Return the logical counter of a timestamp."""
     return at & _LOGICAL_MASK
 
 
 def add_milliseconds(at: Timestamp, delta: int) -> Timestamp:
-    """``at`` moved by ``delta`` milliseconds (may be negative), its logical counter kept."""
+    """Return ``at`` plus ``delta`` milliseconds (may be negative); the logical counter stays."""
     return timestamp(milliseconds(at) + delta, logical(at))
 
 
 def milliseconds_before(at: Timestamp, ms: int) -> Timestamp:
-    """``at`` so many milliseconds before, or `MIN_TIMESTAMP` where that is further back."""
+    """Return ``at`` minus ``ms`` milliseconds, but at least `MIN_TIMESTAMP`."""
     return add_milliseconds(at, -ms) if milliseconds(at) > ms else MIN_TIMESTAMP
 
 
 def round_up(at: Timestamp) -> Timestamp:
-    """The first timestamp at or above ``at`` whose logical counter is 0."""
+    """Return the first timestamp at or above ``at`` whose logical counter is 0."""
     return at if logical(at) == 0 else timestamp(milliseconds(at) + 1)
 
 
 def to_datetime(at: Timestamp) -> datetime:
-    """The moment of ``at`` in UTC; the logical counter is dropped."""
+    """Return the moment of ``at`` in UTC, without the logical counter."""
     return _EPOCH + timedelta(milliseconds=milliseconds(at))
 
 
 def format_timestamp(at: Timestamp) -> str:
-    """``2013-01-01T05:00:00.123Z``, with ``+N`` behind it for a logical counter.
+    """Return text like ``2013-01-01T05:00:00.123Z``, followed by ``+N`` for a logical counter.
 
-    None is shown at the beginning of a millisecond, and at its end, as `parse_timestamp` reads it.
+    The counter is omitted at the start of a millisecond, and at its end, which is how
+    `parse_timestamp` reads a text without a counter.
     """
     text = to_datetime(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return text if logical(at) in (0, _LOGICAL_MASK) else f"{text}+{logical(at)}"
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """The timestamp that ``text`` names: ISO 8601, with ``+N`` for a logical counter after a ``Z``.
+    """Return the timestamp in ``text``: ISO 8601, with ``+N`` after a ``Z`` for a logical counter.
 
-    A text that names no counter means the *end* of its millisecond, so that reading "as of" a
-    time that was printed sees everything that carries it. A time without a zone is UTC. Upper and
-    lower case are the same, because Hive clients lower the case of names.
+    A text without a counter means the *end* of its millisecond, so that reading "as of" a printed
+    time sees everything with that time. A time without a zone is UTC. The case of letters does not
+    matter, because Hive clients lower the case of names. Raises `InvalidInput` for another form.
     """
     body, counter = text.strip().upper(), ""
     if "Z+" in body:
@@ -141,9 +142,10 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 class HybridClock:
-    """One node's clock. Safe to use from several threads.
+    """The clock of a node. Thread-safe.
 
-    ``elapsed`` is what jumps of the wall clock are told by: the system's, where the wall clock is.
+    ``elapsed`` detects jumps of the wall clock. The default is the system's elapsed time if
+    ``wall`` is the system's wall clock, and otherwise no detection.
     """
 
     def __init__(
@@ -158,14 +160,14 @@ class HybridClock:
             elapsed = system_elapsed
         self._elapsed = elapsed
         self.max_ahead_ms = max_ahead_ms
-        self._seen = (wall(), elapsed()) if elapsed else (0, 0)  # when wall was believed last
+        self._seen = (wall(), elapsed()) if elapsed else (0, 0)  # when wall was last accepted
         self._latest = 0
         self._moved = threading.Condition()
 
     def now(self) -> Timestamp:
-        """A time above every time that this clock gave or heard before.
+        """Return a time above every time that this clock has returned or received before.
 
-        Raises `WrongClock` as long as the wall clock stands further ahead than it can have gone.
+        Raises `WrongClock` while the wall clock is further ahead than elapsed time allows.
         """
         with self._moved:
             says, wall = self._wall_and_reckoned()
@@ -180,14 +182,14 @@ class HybridClock:
             return Timestamp(self._latest)
 
     def current(self) -> Timestamp:
-        """The present without moving the clock: no later ``now()`` is below it."""
+        """Return the current time without moving the clock. No later ``now()`` is below it."""
         with self._moved:
             return Timestamp(max(self._latest, self._reckoned() << LOGICAL_BITS, MIN_TIMESTAMP))
 
     def update(self, heard: Timestamp) -> Timestamp:
-        """Move past ``heard``; returns the clock's new time, above ``heard``.
+        """Move the clock past ``heard``, and return its new time.
 
-        Raises `InvalidInput` for a time that no clock can move past, such as a damaged store gives.
+        Raises `InvalidInput` for a time that no clock can move past, as a damaged store may return.
         """
         if heard >= MAX_TIMESTAMP:
             raise InvalidInput(f"{heard} is no time that a clock could move past")
@@ -198,16 +200,16 @@ class HybridClock:
             return Timestamp(self._latest)
 
     def ahead_of_wall(self, at: Timestamp) -> int:
-        """How many milliseconds ``at`` is ahead of the wall clock here; negative if behind."""
+        """Return how many milliseconds ``at`` is ahead of this wall clock; negative if behind."""
         with self._moved:
             return milliseconds(at) - self._reckoned()
 
     def is_too_far_ahead(self, at: Timestamp) -> bool:
-        """Whether ``at`` is further ahead of the wall clock here than a store's time may be."""
+        """Whether ``at`` is further ahead of this wall clock than a store's time may be."""
         return self.ahead_of_wall(at) > self.max_ahead_ms
 
     def too_far_ahead(self, at: Timestamp, *, todo: str) -> WrongClock:
-        """The error for a store whose next time would be ``at``; ``todo`` is the way out."""
+        """Return the error for a store whose next time would be ``at``. ``todo`` is the remedy."""
         return WrongClock(
             f"the store's time would be {format_timestamp(at)}, and this machine's clock says "
             f"{format_timestamp(add_milliseconds(at, -self.ahead_of_wall(at)))}; at most "
@@ -216,7 +218,7 @@ class HybridClock:
         )
 
     def wait_until(self, at: Timestamp, *, timeout: float) -> None:
-        """Return when the clock has reached ``at``, by the wall or by ``update``.
+        """Wait until the clock has reached ``at``, by the wall clock or by ``update``.
 
         Raises `DeadlineExceeded` after ``timeout`` seconds.
         """
@@ -235,10 +237,10 @@ class HybridClock:
         return self._wall_and_reckoned()[1]
 
     def _wall_and_reckoned(self) -> tuple[int, int]:
-        """What the wall clock says; and that if it can be believed, else what it should say.
+        """Return the wall clock's time, and that time again if it is plausible, else the expected.
 
-        A clock that is behind what this one has heard is believed up to there: that is how a
-        machine that started without the time of day gets it.
+        A jump up to the latest time that this clock has received is plausible: a machine that
+        started without the time of day gets it this way.
         """
         wall = self._wall()
         if self._elapsed is None:

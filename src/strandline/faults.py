@@ -1,10 +1,10 @@
-"""Named points at which a test may end or stop this process.
+"""Named points at which a test can kill this process.
 
-A store that promises "nothing acknowledged is lost" has to be killed at the worst moments to be
-believed. The code names those moments with `reached`; the environment variable
-``STRANDLINE_FAULT`` arms one of them, as ``POINT`` (kill at the first time) or ``POINT:N`` (at the
-N-th). Unarmed, a point costs one comparison. SIGKILL is sent to this very process, so no handler,
-no ``finally`` and no buffer gets a last word.
+To prove "nothing acknowledged is lost", a test must kill the store at the worst moments. The code
+names these moments with `reached`. The environment variable ``STRANDLINE_FAULT`` arms one of them,
+as ``POINT`` (kill at the first time) or ``POINT:N`` (at the N-th). An unarmed point costs one
+comparison. The process sends SIGKILL to itself, so no handler or ``finally`` runs and no buffer is
+flushed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POINTS: dict[str, str] = {
     "commit-durable": "a commit is durable; the caller has not heard of it",
     "ddl-appended": "a catalog version is in the log; this node has not applied it",
 }
-"""Every point by name, with the moment it stands for."""
+"""All points by name, with the moment that each one marks."""
 
 
 def _parse(setting: str) -> tuple[str, int]:
@@ -37,7 +37,7 @@ _armed, _left = _parse(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
 def reached(point: str) -> None:
-    """Say that this process is at ``point``; it ends here if the point is armed."""
+    """Mark that the process has reached ``point``. Kills the process here if the point is armed."""
     if point != _armed:
         return
     global _left

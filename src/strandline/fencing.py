@@ -1,13 +1,14 @@
-"""The fence token: who may still write.
+"""The fence token: which holder of a store may still write.
 
-Opening a store as its one owner raises the epoch; installing a newer release over it raises the
-generation. Tokens are ordered, generation first. Both halves of a store (the catalog's log and the
-object store) keep the highest token they were told of and refuse every write that comes with
-another one, so that a holder which slept through its own replacement changes nothing when it wakes.
+Opening a store as its only owner raises the epoch. Installing a newer release on it raises the
+generation. Tokens are ordered by generation, then by epoch. Both parts of a store (the catalog's
+log and the object store) keep the highest token that they have received and refuse every write with
+a different token. So a holder that was replaced while it was suspended cannot change anything when
+it resumes.
 
-Numbers alone do not tell a catalog from one that was made anew, or restored, in its place: both
-may have come to the same epoch. So each new token has a random nonce, and a log takes writes of the
-very same token only. The row of the object store has no nonce: it names the environment.
+The numbers do not distinguish a catalog from one that was recreated or restored in its place: both
+may have reached the same epoch. So each new token has a random nonce, and a log only accepts writes
+with exactly its token. The row of the object store has no nonce; it contains the environment id.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _LIMIT = 1 << _BITS
 class FenceToken:
     """``deploy_generation``, ``epoch`` and ``nonce``, each 0 or more and below 2⁶³.
 
-    One token is above another by the first two alone. The nonce is 0 in tokens that a release
-    before 0.5.0 made, and where it is not known.
+    Only the first two order tokens. The nonce is 0 in tokens created before release 0.5.0, and
+    where it is not known.
     """
 
     deploy_generation: int
@@ -40,31 +41,34 @@ class FenceToken:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What tokens are ordered by."""
+        """The key by which tokens are ordered."""
         return self.deploy_generation, self.epoch
 
     def __lt__(self, other: FenceToken) -> bool:
         return self.rank < other.rank
 
     def next(self, deploy_generation: int) -> FenceToken:
-        """A token of the next epoch, which no other call gives."""
+        """Return a token of the next epoch, different from that of every other call."""
         return FenceToken(deploy_generation, self.epoch + 1, secrets.randbits(_BITS))
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it is the token of a log that takes no writer: see `sealed`."""
+        """Whether it is the token of a log that accepts no writer; see `sealed`."""
         return self.deploy_generation == _LIMIT - 1
 
     def sealed(self) -> FenceToken:
-        """The token, above all others of this epoch, that no writer ever holds.
+        """Return the token above all others of this epoch that no writer ever holds.
 
-        Its generation is the last one, so a writer that knows nothing of it takes itself for
-        replaced.
+        Its generation is the highest possible. So a writer that does not know about sealing
+        concludes that it was replaced.
         """
         return FenceToken(_LIMIT - 1, self.epoch)
 
     def beside(self, held: FenceToken | None) -> str:
-        """Itself, as the token of a catalog, in a sentence that has named ``held``."""
+        """Return this token as text, for a message that has already named the token ``held``.
+
+        The text mentions the nonce if the two tokens differ in nothing else.
+        """
         if held is None or self.rank != held.rank:
             return str(self)
         return f"{self} with another nonce (it was made anew or restored)"

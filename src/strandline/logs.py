@@ -1,21 +1,20 @@
-"""The log of a process: how its lines look, and what keeps them honest.
+"""The log of a process: the format of its lines, and limits on what they may contain.
 
-Every part logs with the standard library's `logging`. What a line carries besides its message is
-given as ``extra=fields(version=5)``; the client on whose behalf a thread works is in the context
-variable `CLIENT`, so that a line written deep inside a call names it too. `configure` sets the
-handlers of a process that runs by itself; a program that embeds a store keeps its own.
+Every module logs with the standard library's `logging`. Further values of a line are passed as
+``extra=fields(version=5)``. The context variable `CLIENT` contains the client on whose behalf a
+thread works, so that a line written deep inside a call names the client too. `configure` sets the
+handlers of a stand-alone process. A program that embeds a store keeps its own handlers.
 
 What must stay true:
 
-* One record begins one line. Whatever a name, a path or an error's text contains, a line break in
-  it is written as an escape, and each line of a traceback is indented: no text can forge a line.
-  This is done in the formatter, once, and nowhere else.
-* The log cannot be flooded. Of lines that come from the same statement `BURST` are written in
-  `WINDOW_SECONDS`; the next one that is written says how many were left out. A line that must not
-  be lost (`kept`) is always written.
+* One record begins one line. A line break in a name, a path or an error's text is escaped, and each
+  line of a traceback is indented. So no text can forge a line. Only the formatter does this.
+* The log cannot be flooded. At most `BURST` lines from the same statement are written in
+  `WINDOW_SECONDS`. The next line from that statement says how many were left out. A line that must
+  not be lost (`kept`) is always written.
 
-structlog was looked at: its processors and its context variables are the model. The standard
-library was enough, and every library that we use logs through it.
+Rejected: structlog. Its processors and context variables are the model here, but the standard
+library was enough, and every library that Strandline uses logs through it.
 """
 
 from __future__ import annotations
@@ -35,25 +34,28 @@ CLIENT: ContextVar[str] = ContextVar("client", default="")
 BURST = 50
 WINDOW_SECONDS = 10.0
 MAX_LINE_CHARACTERS = 8_000
-"""A longer message is cut; its end says by how much."""
+"""A longer message is truncated. Its end says by how much."""
 
 _STATEMENTS = 1_000
-"""So many statements of the program are counted by `Flood`; the program has fewer."""
+"""How many statements `Flood` counts before it starts again. The program has fewer."""
 _NAMES = {"uvicorn.error": "uvicorn"}
 
 
 def fields(**values: object) -> dict[str, Any]:  # Any: what logging takes as ``extra``
-    """The ``extra`` of a line: values by name, in the order in which the line shows them."""
+    """Return the ``extra`` of a line: values by name, in the order in which the line shows them.
+
+    Values that are None are omitted.
+    """
     return {"fields": {name: value for name, value in values.items() if value is not None}}
 
 
 def kept(**values: object) -> dict[str, Any]:  # Any: what logging takes as ``extra``
-    """As `fields`, for a line that is never left out."""
+    """Return the same as `fields`, for a line that is never left out."""
     return {**fields(**values), "kept": True}
 
 
 def in_one_line(text: str) -> str:
-    """``text`` with line breaks and whatever else a terminal would act on written as escapes."""
+    """Return ``text`` with line breaks and other unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -63,7 +65,7 @@ def in_one_line(text: str) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """What both formats share: the parts of a record, each safe to be written."""
+    """The parts of a record that both formats write."""
 
     def time_of(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -104,7 +106,7 @@ class TextFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One object a line: ``time``, ``level``, ``logger``, ``message``, the fields, ``trace``."""
+    """One object per line: ``time``, ``level``, ``logger``, ``message``, the fields, ``trace``."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -117,7 +119,7 @@ class JsonFormatter(_Formatter):
         trace = self.trace_of(record)
         if trace:
             entry["trace"] = trace
-        # ASCII alone: no line separator of Unicode, and no half of a surrogate pair.
+        # ASCII only: no Unicode line separators, and no halves of surrogate pairs.
         return json.dumps(entry, default=str)
 
 
@@ -128,7 +130,7 @@ FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {
 
 
 class Flood(logging.Filter):
-    """Leaves out what comes too often; see the module. Called under the lock of its handler."""
+    """Drops records that come too often; see the module. Called under the lock of its handler."""
 
     def __init__(self, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -156,7 +158,7 @@ class Flood(logging.Filter):
 
 
 class _Client(logging.Filter):
-    """Writes down the client at once: a handler may format the record in another context."""
+    """Adds the client to the record early: a handler may format it in another context."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.client = CLIENT.get()
@@ -164,9 +166,9 @@ class _Client(logging.Filter):
 
 
 def configure(*, level: str, form: str, stream: IO[str] | None = None) -> logging.Handler:
-    """Let this process log to ``stream`` (standard error), in place of what was set before.
+    """Make this process log to ``stream`` (default: standard error), replacing all root handlers.
 
-    ``level`` is a name of `logging`, ``form`` one of `FORMATS`.
+    ``level`` is a level name of `logging`, ``form`` a key of `FORMATS`. Return the new handler.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(FORMATS[form]())
@@ -178,6 +180,6 @@ def configure(*, level: str, form: str, stream: IO[str] | None = None) -> loggin
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("strandline").setLevel(level.upper())
-    # What uvicorn says at INFO (started, finished) the node says itself.
+    # Other loggers write from WARNING on: what uvicorn logs at INFO, the node logs itself.
     logging.captureWarnings(True)
     return handler

@@ -1,1 +1,1 @@
-"""What the catalog is made of: descriptors, data types, names."""
+"""The values in the catalog: descriptors, data types, names."""

@@ -1,11 +1,11 @@
-"""Descriptors: what the catalog knows about each object, as frozen values.
+"""Descriptors: the catalog's definitions of its objects, as frozen values.
 
-Every object has an ``id`` that is never given twice, a ``name`` and an ``owner``. Objects refer to
-each other by id, so a rename touches one object. A change makes a new value
-(`dataclasses.replace`); everything that did not change is shared.
+Every object has an ``id`` that is never reused, a ``name`` and an ``owner``. Objects refer to
+each other by id, so a rename changes one descriptor. A change creates a new descriptor
+(`dataclasses.replace`), which shares all unchanged parts with the old one.
 
-Text maps (properties, parameters) are tuples of pairs sorted by key: they compare by value, encode
-to the same bytes always, and cannot be changed behind the catalog's back.
+Text maps (properties, parameters) are tuples of pairs sorted by key. They compare by value, always
+encode to the same bytes, and nobody can modify them in place.
 
 The states of an index::
 
@@ -14,9 +14,10 @@ The states of an index::
     AVAILABLE ── DROP INDEX ──▶ STOPPING ── remove ──▶ (gone)
     REGISTERED, BUILDING ── DROP INDEX ──▶ (gone)        any ── DROP TABLE ──▶ (gone)
 
-A stopping index still serves transactions that began before it was dropped. Its name is free.
+A stopping index still serves transactions that began before it was dropped. Its name can be reused.
 
-The catalog's own state (ids, configuration, fence, comments) is records of the same kind, by name.
+The catalog keeps its own state (ids, configuration, fence, comments) in descriptors too, keyed by
+name.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from strandline.model.privileges import Grants, ObjectKind
 from strandline.model.types import DataType
 
 Properties = Annotated[tuple[tuple[str, str], ...], "a map of texts"]
-"""Text pairs, sorted by key, each key once. The mark tells them from a list of pairs."""
+"""Text pairs, sorted by key, each key once. The annotation marks a map, not a list of pairs."""
 
 
 def properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Properties:
-    """The canonical form of a text map."""
+    """Return the canonical form of a text map."""
     return tuple(sorted(dict(pairs).items()))
 
 
 class PrincipalType(Enum):
-    """What the owner of an object is; the numbers are those of the Hive Metastore protocol."""
+    """The type of an object's owner. The numbers are those of the Hive Metastore protocol."""
 
     USER = 1
     ROLE = 2
@@ -49,21 +50,21 @@ class PrincipalType(Enum):
 
 
 class TableKind(Enum):
-    """MANAGED: its files are ours to move and delete. EXTERNAL: they belong to others."""
+    """MANAGED: Strandline may move and delete the table's files. EXTERNAL: it may not."""
 
     MANAGED = 1
     EXTERNAL = 2
 
 
 class ConsistencyMode(Enum):
-    """STRONG answers only while fresh; HIGH_AVAILABILITY answers with the last known."""
+    """STRONG answers only from fresh data; HIGH_AVAILABILITY answers from the last known data."""
 
     STRONG = 1
     HIGH_AVAILABILITY = 2
 
 
 class SystemViewKind(Enum):
-    """NODE: each node has rows of its own. CLUSTER: every node answers the same."""
+    """NODE: each node returns its own rows. CLUSTER: every node returns the same rows."""
 
     NODE = 1
     CLUSTER = 2
@@ -71,7 +72,7 @@ class SystemViewKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseDescriptor:
-    """A top-level namespace; what Hive 3 and later call a catalog."""
+    """A top-level namespace. Hive 3 and later call it a catalog."""
 
     id: int
     name: str
@@ -81,7 +82,7 @@ class DatabaseDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDescriptor:
-    """What Hive and Spark call a database. ``location`` is the folder of its managed tables."""
+    """A schema, called a database in Hive and Spark. ``location`` is its managed tables' folder."""
 
     id: int
     database_id: int
@@ -96,10 +97,10 @@ class SchemaDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDescriptor:
-    """One column. ``id`` stays with the column for life and is its Parquet field id.
+    """One column. ``id`` never changes and is the column's Parquet field id.
 
-    ``metadata`` is JSON text: what Spark keeps beside a field, without the comment; empty if
-    there is none. ``default`` is a SQL expression.
+    ``metadata`` is the JSON text of Spark's field metadata without the comment, or empty.
+    ``default`` is a SQL expression.
     """
 
     id: int
@@ -111,12 +112,12 @@ class ColumnDescriptor:
     metadata: str = ""
 
     def __hash__(self) -> int:
-        return hash(self.name)  # columns are looked up by the thousand, and names tell them apart
+        return hash(self.name)  # columns are hashed by the thousand; a hash of the name is enough
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """The columns of a table from its ``number``-th schema on; numbers start at 1."""
+    """The columns of schema version ``number`` of a table. Numbers start at 1."""
 
     number: int
     columns: tuple[ColumnDescriptor, ...]
@@ -124,11 +125,12 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class StorageFormat:
-    """How files of a table are read by a Hive client; Spark reads ``provider`` of the table.
+    """How a Hive client reads the files of a table. Spark uses the table's ``provider`` instead.
 
-    ``hive_columns`` holds (name, type, comment) as a Hive client declared them, and only where
-    they are not simply the table's columns in Hive's spelling. ``buckets`` below 1 is none (Hive
-    writes −1, some clients 0). ``sort_columns`` are (name, 1 for ascending or 0).
+    ``hive_columns`` holds (name, type, comment) as a Hive client declared them. It is None if
+    they equal the table's columns in Hive's spelling. A ``buckets`` below 1 means no buckets (Hive
+    writes −1, some clients 0). ``sort_columns`` are (name, order), where order is 1 for ascending
+    and 0 for descending.
     """
 
     input_format: str | None = None
@@ -145,7 +147,7 @@ class StorageFormat:
 
 
 class ConstraintKind(Enum):
-    """The numbers are what is stored."""
+    """The kinds of constraints. The numbers are stored."""
 
     PRIMARY_KEY = 1
     FOREIGN_KEY = 2
@@ -157,12 +159,12 @@ class ConstraintKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a client declares about the rows of a table. Nobody checks it; engines may plan by it.
+    """A constraint that a client declared on a table. It is not enforced; engines may plan with it.
 
-    ``columns`` and ``parent_columns`` are column ids; ``parent_id`` is the id of the table that a
+    ``columns`` and ``parent_columns`` are column ids. ``parent_id`` is the id of the table that a
     foreign key refers to, 0 otherwise. ``text`` is the value of a default or the condition of a
-    check. The rules are JDBC's numbers for what an update or delete of the parent's row does.
-    ``enabled``, ``validated`` and ``rely`` are as Hive's clients mean them.
+    check. ``update_rule`` and ``delete_rule`` are JDBC's numbers for the action on an update or
+    delete of the parent row. ``enabled``, ``validated`` and ``rely`` have Hive's meaning.
     """
 
     name: str
@@ -184,12 +186,12 @@ class TableDescriptor:
 
     Partitions, files, counters and the place of a managed table belong to the object store.
     ``location`` is set for external tables only. ``partition_columns``, ``primary_key`` and
-    ``colocation`` are column ids. A plain table has ``partition_columns``, a transactional one has
-    ``partitioning``. ``created`` is in seconds since 1970. ``next_column_id`` is above every column
-    and nested field id ever given in this table. ``primary_key_index`` is the id of the index that
-    came with the primary key, 0 where there is none. ``storage_profile`` is one of the zone's;
-    empty is the zone's first. Statistics of the table are stale when more than
-    ``min_stale_rows`` rows and more than ``stale_rows_fraction`` (0 to 1) of all have changed.
+    ``colocation`` are column ids. A plain table uses ``partition_columns``, a transactional table
+    uses ``partitioning``. ``created`` is in seconds since 1970. ``next_column_id`` is above every
+    column id and nested field id ever assigned in this table. ``primary_key_index`` is the id of
+    the index that was created with the primary key, or 0. ``storage_profile`` is a profile of the
+    zone; empty means the zone's first. The table's statistics are stale when more than
+    ``min_stale_rows`` rows and more than ``stale_rows_fraction`` (0 to 1) of all rows changed.
     """
 
     id: int
@@ -220,23 +222,23 @@ class TableDescriptor:
 
     @property
     def columns(self) -> tuple[ColumnDescriptor, ...]:
-        """The columns of the latest schema, partition columns last."""
+        """The columns of the latest schema version, partition columns last."""
         return self.schema_versions[-1].columns
 
     @property
     def schema_version(self) -> int:
-        """The number of the latest schema."""
+        """The number of the latest schema version."""
         return self.schema_versions[-1].number
 
     def column(self, name: str) -> ColumnDescriptor | None:
-        """The column of that name, without regard to case."""
+        """Return the column with this name, ignoring case, or None if it does not exist."""
         wanted = name.casefold()
         return next((c for c in self.columns if c.name.casefold() == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewDescriptor:
-    """A view: its text, as written and with all names resolved, and the columns it gives."""
+    """A view: its text (as written, and with all names resolved) and its result columns."""
 
     id: int
     schema_id: int
@@ -254,7 +256,7 @@ class ViewDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class SystemViewDescriptor:
-    """A view that the program itself provides; its rows are computed from the catalog or a node."""
+    """A view built into Strandline. Its rows are computed from the catalog or from a node."""
 
     id: int
     schema_id: int
@@ -267,7 +269,7 @@ class SystemViewDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class FunctionDescriptor:
-    """A function in a schema, as Hive clients make it: a class, and the files that it lies in.
+    """A function in a schema, as Hive clients create it: a class and the files that contain it.
 
     ``resources`` are (``JAR``, ``FILE`` or ``ARCHIVE``; URI). ``created`` is in seconds since 1970.
     """
@@ -284,7 +286,7 @@ class FunctionDescriptor:
 
 
 def default_quorum(replicas: int | None) -> int:
-    """How many of ``replicas`` must agree by default; None is a replica on every node."""
+    """Return how many of ``replicas`` must agree by default. None means one on every node."""
     if replicas is None or replicas > 4:
         return 3
     return min(replicas, 2)
@@ -292,9 +294,9 @@ def default_quorum(replicas: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ZoneDescriptor:
-    """Where table data lies and how it is spread over nodes.
+    """A zone: where table data is stored and how it is distributed over nodes.
 
-    ``replicas`` None means one on every node. Auto-adjust times are in seconds, None is never.
+    ``replicas`` None means one on every node. Auto-adjust times are in seconds; None means never.
     ``storage_location`` None is the store's own warehouse. ``quorum_size`` is how many replicas of
     a partition must agree in a zone whose mode is STRONG. The first storage profile is the default.
     """
@@ -315,14 +317,14 @@ class ZoneDescriptor:
 
 
 class IndexKind(Enum):
-    """HASH finds equal values, SORTED ranges too."""
+    """HASH finds equal values, SORTED also finds ranges."""
 
     HASH = 1
     SORTED = 2
 
 
 class IndexStatus(Enum):
-    """Where an index is in its life; see the module."""
+    """The state of an index; see the diagram in the module docstring."""
 
     REGISTERED = 1
     BUILDING = 2
@@ -331,7 +333,7 @@ class IndexStatus(Enum):
 
 
 class Collation(Enum):
-    """How one column of a sorted index is ordered."""
+    """The order of one column of a sorted index."""
 
     ASC_NULLS_FIRST = 1
     ASC_NULLS_LAST = 2
@@ -341,7 +343,7 @@ class Collation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """A column of an index by its id; ``collation`` is None in a hash index."""
+    """A column of an index, by column id. ``collation`` is None in a hash index."""
 
     column_id: int
     collation: Collation | None = None
@@ -349,7 +351,7 @@ class IndexColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexDescriptor:
-    """An index. It stands in the schema of its table, and its name is unique there while alive."""
+    """An index. It belongs to its table's schema. While it is alive, its name is unique there."""
 
     id: int
     schema_id: int
@@ -364,16 +366,16 @@ class IndexDescriptor:
 
     @property
     def alive(self) -> bool:
-        """Whether it has its name: anything but stopping."""
+        """Whether the index still owns its name. This is true in every state but STOPPING."""
         return self.status is not IndexStatus.STOPPING
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescriptor:
-    """A cluster. Managed: the catalog keeps ``replication_factor`` replicas of ``size``.
+    """A cluster. For a managed one, the catalog keeps ``replication_factor`` replicas of ``size``.
 
-    ``size`` None is an unmanaged cluster, whose replicas are made one by one. Sizes are the names
-    in the configuration parameter ``cluster_sizes``.
+    A cluster whose ``size`` is None is unmanaged: users create its replicas one by one. Sizes are
+    the names in the configuration parameter ``cluster_sizes``.
     """
 
     id: int
@@ -386,7 +388,7 @@ class ClusterDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReplica:
-    """One Spark of a cluster. ``address`` is a Spark master or a Spark Connect URL."""
+    """One Spark installation of a cluster. ``address`` is a Spark master or a Spark Connect URL."""
 
     id: int
     cluster_id: int
@@ -398,9 +400,9 @@ class ClusterReplica:
 
 @dataclass(frozen=True, slots=True)
 class IntrospectionIndex:
-    """Where one can look into a replica: an address of its Spark UI or event log.
+    """The address of a replica's Spark UI or event log.
 
-    ``name`` says what is found there, once for each replica: ``spark_ui`` or ``event_log``.
+    ``name`` is ``spark_ui`` or ``event_log``, each at most once for each replica.
     """
 
     id: int
@@ -412,7 +414,7 @@ class IntrospectionIndex:
 
 @dataclass(frozen=True, slots=True)
 class IdAllocator:
-    """The next id that ``name`` will give."""
+    """The next id that the allocator ``name`` will assign."""
 
     name: str
     next_id: int
@@ -420,7 +422,7 @@ class IdAllocator:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A fact about the catalog itself, fixed at its creation or moved by its own code only."""
+    """A fact about the catalog itself: fixed at its creation, or changed by Strandline only."""
 
     name: str
     value: str
@@ -428,7 +430,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class FenceEntry:
-    """The fence token as the catalog's own row; ``name`` is always ``catalog``."""
+    """The fence token, stored as a row of the catalog. ``name`` is always ``catalog``."""
 
     name: str
     deploy_generation: int
@@ -437,7 +439,7 @@ class FenceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A note that the program leaves for later releases of itself."""
+    """A note that a release of Strandline leaves for later releases."""
 
     name: str
     value: str
@@ -445,7 +447,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SystemConfiguration:
-    """A parameter of the whole catalog that people set: ``max_tables``, ``history_retention``, …"""
+    """A catalog-wide parameter that users set: ``max_tables``, ``history_retention``, …"""
 
     name: str
     value: str
@@ -453,7 +455,7 @@ class SystemConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class TimestampEntry:
-    """A named time that only moves forward, as a 64-bit timestamp."""
+    """A named 64-bit timestamp that only moves forward."""
 
     name: str
     time: int
@@ -461,7 +463,10 @@ class TimestampEntry:
 
 @dataclass(frozen=True, slots=True)
 class SystemObjectFingerprint:
-    """What definition of a system object the catalog holds; ``name`` is ``schema.object``."""
+    """The fingerprint of a system object's definition in the catalog.
+
+    ``name`` is ``schema.object``.
+    """
 
     name: str
     object_id: int
@@ -471,10 +476,10 @@ class SystemObjectFingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment on an object that has no place for it of its own.
+    """A comment on an object whose descriptor has no comment field.
 
-    ``name`` is ``kind/id``, the key (`comment_name`). Schemas, tables, views and columns carry
-    their comments themselves.
+    ``name`` is the key, ``kind/id`` (`comment_name`). Schemas, tables, views and columns have the
+    comment in their descriptors.
     """
 
     name: str
@@ -484,15 +489,16 @@ class Comment:
 
 
 def comment_name(object_kind: ObjectKind, object_id: int) -> str:
-    """The key of a `Comment`."""
+    """Return the key of a `Comment`."""
     return f"{object_kind.name.lower()}/{object_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUsageEvent:
-    """How many bytes tables took at some moment, in milliseconds since 1970. Append-only.
+    """The sizes of tables at the time ``collected``, in milliseconds since 1970. Append-only.
 
-    ``sizes`` are pairs of a table id and a number of bytes. ``time`` is that of its version.
+    ``sizes`` are pairs of a table id and a number of bytes. ``time`` is the time of the version
+    that added the event.
     """
 
     sizes: tuple[tuple[int, int], ...]

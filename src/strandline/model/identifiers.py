@@ -1,11 +1,11 @@
-"""Names: which are allowed, when two are the same, and what ``sales@42`` means.
+"""Names: which are allowed, when two are equal, and what ``sales@42`` means.
 
-Names keep the case in which they were given and are compared without it: `normalize` gives the form
-under which the catalog keeps names unique. It folds case as Unicode does rather than lowering it,
-because Spark holds two names for the same if either their upper or their lower case agrees.
+Names keep their case and are compared without it: `normalize` returns the form in which the catalog
+keeps names unique. It uses Unicode case folding, not lower case, because Spark treats two names as
+equal if either their upper or their lower case agrees.
 
-Hive clients can name no version, so a schema name may carry one behind an ``@``: a number, or a
-time. Hive clients also send names in lower case, times included.
+The Hive protocol has no versions, so a schema name may end in an ``@`` and a version: a number or a
+time. Hive clients send names in lower case, including these times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandline.errors import InvalidInput, InvalidName, UnsupportedOperation
 from strandline.model.type_text import quote_name
 
 MAX_NAME_LENGTH = 255
-"""Characters; a name often becomes the name of a folder."""
+"""In characters. A name often becomes the name of a folder."""
 MAX_USER_LENGTH = 255
 
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -31,18 +31,18 @@ _SCAN_NAMES = ("_file", "_metadata")
 
 
 def normalize(name: str) -> str:
-    """The form in which names are compared: two names are the same if these are equal."""
+    """Return the form in which names are compared. Two names are the same if it is equal."""
     return name.lower() if name.isascii() else name.casefold()
 
 
 def check_name(name: str, what: str) -> None:
     """Raise `InvalidName` unless ``name`` may name a ``what`` ("schema", "column", …).
 
-    Refused are names that are empty or blank, longer than `MAX_NAME_LENGTH`, that begin or end with
-    a space, or hold control characters or line breaks.
+    A name must not be empty or blank, be longer than `MAX_NAME_LENGTH`, begin or end with a space,
+    or contain control characters or line breaks.
     """
     if name.isprintable() and name == name.strip() and 0 < len(name) <= MAX_NAME_LENGTH:
-        return  # nearly all names
+        return  # the fast path for nearly all names
     if not name.strip():
         raise InvalidName(f"the name of a {what} must not be empty or blank, found {name!r}")
     if len(name) > MAX_NAME_LENGTH:
@@ -62,7 +62,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def check_scan_name(name: str) -> None:
-    """Raise `UnsupportedOperation` for a column name that scans of data files need themselves."""
+    """Raise `UnsupportedOperation` for a column name that is reserved for scans of data files."""
     plain = normalize(name)
     if plain in _SCAN_NAMES or plain.startswith(SCAN_PREFIX):
         raise UnsupportedOperation(
@@ -73,16 +73,16 @@ def check_scan_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class QualifiedName:
-    """``schema.name``; printed with backticks where SQL needs them."""
+    """``schema.name``, printed with backticks where SQL needs them."""
 
     schema: str
     name: str
 
     @classmethod
     def parse(cls, text: str, *, default_schema: str | None = None) -> QualifiedName:
-        """The name that ``text`` spells: ``a.b``, ``a.`b c` ``; backticks are doubled inside.
+        """Return the name in ``text``, like ``a.b`` or ``a.`b c` ``. Inside, backticks are doubled.
 
-        A text of one part is in ``default_schema``. Raises `InvalidName`.
+        A name of one part belongs to ``default_schema``. Raises `InvalidName` for another form.
         """
         parts = _parts(text)
         if len(parts) == 1 and default_schema is not None:
@@ -96,11 +96,11 @@ class QualifiedName:
 
 
 def split_version(schema_name: str) -> tuple[str, int | str | None]:
-    """A schema name without its version, and the version: a number, a time's text, or None.
+    """Return a schema name without its version, and the version: a number, a time's text, or None.
 
     ``sales@42`` → ("sales", 42); ``sales@2026-11-20t10:00:00z`` → ("sales",
     "2026-11-20T10:00:00Z"), which `strandline.clock.parse_timestamp` reads. Raises `InvalidName` if
-    there is an ``@`` with neither behind it.
+    the text after the ``@`` is neither, or if no schema name precedes it.
     """
     schema, mark, version = schema_name.partition(_VERSION_MARK)
     if not mark:

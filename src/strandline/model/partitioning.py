@@ -1,20 +1,20 @@
-"""Partitioning of transactional tables: which rows may lie in one data file.
+"""Partitioning of transactional tables: which rows may share a data file.
 
-The problem: a reader that wants one day, or one customer, should open few files, and should not
-have to know how the rows are laid out. So partitioning is *hidden*, as in Iceberg: a table has a
-list of fields, each a transform of a column. The rows of one data file have the same value in every
-field; the file's row says which. There are no columns for these values, and a query names none: a
-condition on the column is projected through the transform
+The problem: a reader that needs one day, or one customer, should open few files without knowing
+how the rows are laid out. So partitioning is *hidden*, as in Iceberg. A table has a list of
+partition fields, each a transform of a column. All rows of a data file have the same value in every
+field, and the file's catalog row records these values. No columns exist for them and queries do not
+mention them: a condition on the source column is projected through the transform
 (`strandline.metastore.session.partition_pruning`).
 
-A field is ``(id, source_id, transform, name)``. The source is named by column id, so a renamed
-column keeps its partitioning. A source column is not dropped and does not change its type.
+A field is ``(id, source_id, transform, name)``. It refers to its source by column id, so it
+survives a rename of the column. A source column cannot be dropped or change its type.
 
 =============  ============================================  ======================================
 transform      columns                                       value
 =============  ============================================  ======================================
-identity       all but floats, chars, collated strings and   the value itself
-               nested types
+identity       all except floats, chars, collated strings    the value itself
+               and nested types
 year, month    date, timestamps                              years, months since 1970
 day            date, timestamps                              days since 1970
 hour           timestamps                                    hours since 1970
@@ -24,19 +24,19 @@ truncate[W]    integers, decimals of at most 18 digits,      ``v − (v mod W)``
                strings, binary                               characters or bytes
 =============  ============================================  ======================================
 
-Results are those of Iceberg's specification. NULL gives NULL, and nothing else does. Times before
-1970 are rounded down (1969-12-31 is in year, month and day −1), timestamps with a zone are in UTC,
-and ``mod`` is never negative. The bytes of bucket are 8 bytes, low first, for integers, dates and
-timestamps (microseconds), the shortest two's complement for decimals, UTF-8 for strings; murmur3 is
-murmur3_x86_32 with seed 0. Every transform but bucket keeps the order of values.
+The results are those of Iceberg's specification. NULL maps to NULL, and no other value does. Times
+before 1970 are rounded down (1969-12-31 is in year, month and day −1), timestamps with a time zone
+are in UTC, and ``mod`` is never negative. Bucket hashes 8 bytes, low byte first, for integers,
+dates and timestamps (microseconds), the shortest two's complement for decimals, and UTF-8 for
+strings. murmur3 is murmur3_x86_32 with seed 0. Every transform except bucket preserves order.
 
-What must stay true: a value is kept as what it is, never as text (`Physical`): ``true``; a number,
-which for a decimal is that of its last places, for a date the day and for a timestamp the
-microsecond since 1970; text; bytes. So NULL, '' and 'null' are different, and no value has two
-spellings.
+What must stay true: a value is stored in its physical form, never as text (`Physical`): a boolean,
+a number, a string or bytes. The number of a decimal is its unscaled value, that of a date the days
+and that of a timestamp the microseconds since 1970. So NULL, '' and 'null' are different, and no
+value has two representations.
 
-One edge differs from Iceberg: where truncating would leave the range of an integer column the value
-is the smallest of the column, not one that has wrapped around to the largest.
+One edge case differs from Iceberg: if truncation would leave the range of an integer column, the
+result is the column's smallest value, not a value that wrapped around to the top of the range.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ from strandline.model.types import (
 )
 
 Physical: TypeAlias = bool | int | str | bytes
-"""A value of a column or field, other than NULL; see the module."""
+"""A value of a column or field, other than NULL; see the module docstring."""
 
 FIRST_FIELD_ID = 1000
-"""As in Iceberg: ids of fields are not confused with those of columns."""
+"""The first partition field id, as in Iceberg, so that field ids differ from column ids."""
 MAX_FIELDS = 100
 MAX_VALUE_BYTES = 1 << 16
 MICROS_OF_HOUR = 3_600_000_000
@@ -81,7 +81,7 @@ _MAX_WIDTH = (1 << 31) - 1
 _MAX_TEXT = 1_000
 _DIGITS_OF_LONG = 18
 _COLUMN = r"`(?:[^`]|``)+`|[^`(),\s](?:[^`(),]*[^`(),\s])?"
-# No two repeats that follow each other take the same character: that would be tried in every way.
+# No two adjacent repeats match the same character; they would cause exponential backtracking.
 _TEXT = re.compile(
     r"(?P<name>[A-Za-z]+)\s*\(\s*(?:(?P<width>[0-9]{1,10})\s*,\s*)?"
     rf"(?P<inner>{_COLUMN})\s*\)|(?P<column>{_COLUMN})"
@@ -89,7 +89,7 @@ _TEXT = re.compile(
 
 
 class TransformKind(Enum):
-    """The numbers are what is stored."""
+    """The kinds of transforms. The numbers are stored."""
 
     IDENTITY = 1
     YEAR = 2
@@ -111,7 +111,7 @@ _BY_NAME = {kind.name.lower(): kind for kind in TransformKind} | {
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """How a field's value comes from a column's. ``width`` is N of bucket and W of truncate."""
+    """How to compute a field's value from a column's. ``width`` is N of bucket, W of truncate."""
 
     kind: TransformKind
     width: int = 0
@@ -129,11 +129,11 @@ class Transform:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether a larger value of the column never gives a smaller one of the field."""
+        """Whether a larger column value never maps to a smaller field value."""
         return self.kind is not TransformKind.BUCKET
 
     def takes(self, data_type: DataType) -> bool:
-        """Whether a column of that type can be a source."""
+        """Whether a column of this type can be the source."""
         match self.kind:
             case TransformKind.IDENTITY:
                 return data_type == BOOLEAN or _is_hashed(data_type)
@@ -146,7 +146,7 @@ class Transform:
         return data_type in _TIMES
 
     def apply(self, value: Any, data_type: DataType) -> Any:  # Any: a `Physical` of the type
-        """The field's value for one of the column."""
+        """Return the field's value for a column value."""
         match self.kind:
             case TransformKind.IDENTITY:
                 return value
@@ -182,24 +182,25 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionValue:
-    """The value of a field that all rows of a data file have; None is NULL."""
+    """The value that all rows of a data file have in one field. None is NULL."""
 
     field_id: int
     value: Physical | None
 
 
 Partition: TypeAlias = tuple[PartitionValue, ...]
-"""The values of a table's fields, in their order; empty for a table that is not partitioned."""
+"""The values of a table's fields, in field order. Empty if the table is not partitioned."""
 
 
 def partition_fields(
     texts: Sequence[str], columns: Mapping[str, tuple[int, DataType]], *, table: str
 ) -> tuple[PartitionField, ...]:
-    """The fields that ``texts`` like ``day(ts)``, ``bucket(16, id)`` and ``region`` describe.
+    """Return the fields that ``texts`` like ``day(ts)``, ``bucket(16, id)``, ``region`` describe.
 
-    ``columns`` are id and type by name (`normalize`). A name in backticks may hold anything.
-    Raises `InvalidInput`, `ObjectNotFound`, and `UnsupportedOperation` for a type that the
-    transform does not take.
+    ``columns`` maps names (`normalize`) to id and type. A name in backticks may contain any
+    character. Raises `InvalidInput` if a text does not parse or fields are redundant,
+    `ObjectNotFound` if a column does not exist, and `UnsupportedOperation` if the transform does
+    not accept the column's type.
     """
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput(f"partitioning of {table} is a list of texts like 'day(ts)'")
@@ -267,7 +268,7 @@ def _refuse_redundant(
     sources: set[tuple[int, TransformKind]] = set()
     for field in fields:
         kind = field.transform.kind
-        # Of two units of time, the smaller one says all that the larger one does.
+        # Two time transforms of one column are redundant: the finer unit implies the coarser.
         source = field.source_id, TransformKind.YEAR if kind in _OF_TIME else kind
         name = normalize(field.name)
         if name in names or source in sources:
@@ -284,7 +285,7 @@ def _refuse_redundant(
 
 
 def partitioned_by(fields: Iterable[PartitionField], columns: Mapping[int, str]) -> tuple[str, ...]:
-    """The texts that describe ``fields``; ``columns`` are names by id."""
+    """Return the texts that describe ``fields``. ``columns`` maps ids to names."""
     texts = []
     for field in fields:
         kind, name = field.transform.kind, quote_name(columns[field.source_id])
@@ -301,9 +302,9 @@ def misfit(
     *,
     not_null: Container[int] = (),
 ) -> str | None:
-    """Why ``partition`` is none of a table with these fields; None if it is one.
+    """Return why ``partition`` is invalid for a table with these fields, or None if it is valid.
 
-    ``types`` are those of the columns, by id, and ``not_null`` has the columns without NULL.
+    ``types`` are the column types by id. ``not_null`` contains the ids of NOT NULL columns.
     """
     if [value.field_id for value in partition] != [field.id for field in fields]:
         ids = [field.id for field in fields]
@@ -329,7 +330,7 @@ def _is_result(transform: Transform, value: Physical, data_type: DataType) -> bo
     if transform.kind in (TransformKind.IDENTITY, TransformKind.TRUNCATE):
         if type(value) is not _physical_class(data_type):
             return False
-        # Values that are truncated to one out of range may themselves be in it.
+        # A value in range may truncate to a result below the range.
         last = value + transform.width - 1 if transform.width and isinstance(value, int) else value
         if not (in_range(value, data_type) or in_range(last, data_type)):
             return False
@@ -342,7 +343,7 @@ def _is_result(transform: Transform, value: Physical, data_type: DataType) -> bo
 
 
 def in_range(value: Physical, data_type: DataType) -> bool:
-    """Whether a column of the type can have a value, if that is a number."""
+    """Whether a number is in the range of the type. True for values that are not numbers."""
     if not isinstance(value, int):
         return True
     if isinstance(data_type, DecimalType):
@@ -373,7 +374,7 @@ def _is_hashed(data_type: DataType) -> bool:
 
 
 def _is_short(data_type: DataType) -> bool:
-    """Whether values, if they are decimals, fit 64 bits: Spark computes with these alone."""
+    """Whether the type is not a decimal over 64 bits. Spark's transforms need decimals that fit."""
     return not isinstance(data_type, DecimalType) or data_type.precision <= _DIGITS_OF_LONG
 
 
@@ -396,15 +397,16 @@ def _hashed_bytes(value: Any, data_type: DataType) -> bytes:
 
 
 def shortest_bytes(value: int) -> bytes:
-    """The two's complement of a number in as few bytes as it needs, high ones first."""
+    """Return the shortest two's complement of a number, high byte first."""
     bits = (value if value >= 0 else ~value).bit_length()
     return value.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
 def _year_and_month(days: int) -> tuple[int, int]:
-    """Year and month (1 to 12) of a day since 1970, in the Gregorian calendar, of any size.
+    """Return year and month (1 to 12) of a day since 1970, in the Gregorian calendar.
 
-    Counted in eras of 400 years that begin on 1 March, so that leap days are the last of a year.
+    ``days`` may be any number. The algorithm counts in eras of 400 years that begin on 1 March, so
+    that a leap day is the last day of a year.
     """
     day = days + 719_468
     era = day // 146_097
@@ -419,7 +421,7 @@ _M32 = 0xFFFFFFFF
 
 
 def murmur3(data: bytes) -> int:
-    """murmur3_x86_32 with seed 0, as a number without a sign."""
+    """Return murmur3_x86_32 of ``data`` with seed 0, as an unsigned number."""
     state, whole = 0, len(data) & ~3
     for at in range(0, whole, 4):
         state ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))

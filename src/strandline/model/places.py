@@ -1,7 +1,7 @@
-"""A place: where the files of a schema or a managed table lie.
+"""A place: the folder with the files of a schema or a managed table.
 
-A place is one value with one text, so equal places are equal values. Every place that Strandline
-chooses lies below the warehouse of its store, and is kept relative to it, so that a store can be
+A place is a value with exactly one text, so equal places compare equal. Every place that Strandline
+chooses is below the warehouse of its store and is stored relative to it, so that a store can be
 moved and copied:
 
     <table>                       a table of the schema ``default``
@@ -9,13 +9,14 @@ moved and copied:
     <schema>.db/<table>           a table of that schema
     .dropped/<table id>           a dropped table, beside the folders of the tables
 
-No other part begins with a dot, and no table directly below the warehouse ends in ``.db``. So two
-own places of tables are equal or apart: none lies in another. Any other text (a URI, an absolute
-path) is a place that a user named; nothing there is ever moved or removed.
+No other part begins with a dot, and the folder of a table directly below the warehouse never ends
+in ``.db``. So two table places of this form are either equal or separate: none is inside another.
+Any other text (a URI, an absolute path) is a place that a user chose. Strandline never moves or
+removes anything there.
 
-Who decides a place: that of a schema is chosen when the schema is created, from the catalog that
-the command is judged by. That of a managed table is a fact outside the catalog, which the
-projection alone decides (`strandline.metastore.store.folder_effects`).
+The place of a schema is chosen when the schema is created, from the catalog that the command is
+validated against. The place of a managed table is not part of the catalog; only the projection
+decides it (`strandline.metastore.store.folder_effects`).
 """
 
 from __future__ import annotations
@@ -30,73 +31,73 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 DROPPED = ".dropped"
-"""The folder, beside those of the tables, that keeps what was dropped."""
+"""The folder of dropped tables, next to the folders of the tables."""
 SCHEMA_SUFFIX = ".db"
-"""What the name of a schema's folder ends in."""
+"""The suffix of a schema's folder."""
 _WAREHOUSE = "."
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LONGEST_FOLDER_NAME = 240
-"""Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
+"""In characters, all ASCII. The rest of 255 is for suffixes after a schema's name."""
 _HASH_DIGITS = 16
 _PLAIN_FOLDER_NAME = re.compile(r"[a-z0-9_][a-z0-9_.~-]*")
-"""What nearly all names are, of which nothing is escaped."""
+"""The form of nearly all names; it needs no escaping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """See the module. ``text`` is as it is stored: relative to the warehouse, or a URI or path."""
+    """A place; see the module. ``text`` is relative to the warehouse, a URI or an absolute path."""
 
     text: str
 
     @classmethod
     def below(cls, path: str) -> Place:
-        """The place with this path below the warehouse; an empty one is the warehouse."""
-        # A first part that looks like the scheme of a URI would be read back as one.
+        """Return the place with this path below the warehouse. "" is the warehouse itself."""
+        # Without "./", a first part that looks like a URI scheme would be read as one.
         return cls(f"./{path}" if _SCHEME.match(path) else path or _WAREHOUSE)
 
     @property
     def is_inside(self) -> bool:
-        """Whether it lies in the warehouse."""
+        """Whether the place is in the warehouse."""
         return _form_of(self.text).is_inside
 
     @property
     def path(self) -> str:
-        """The path below the warehouse, of a place inside it."""
+        """The path below the warehouse, for a place inside it."""
         return _form_of(self.text).path
 
     @property
     def is_of_schema(self) -> bool:
-        """Whether it has the form of a schema's own place, or is the warehouse."""
+        """Whether Strandline chooses such a place for a schema, or the place is the warehouse."""
         return _form_of(self.text).is_of_schema
 
     @property
     def is_of_table(self) -> bool:
-        """Whether it has the form of a table's own place, dropped or not."""
+        """Whether Strandline chooses such a place for a table, dropped or not."""
         return _form_of(self.text).is_of_table
 
     def aside(self, table_id: int) -> Place:
-        """Where the folder of the table at this place goes when the table is dropped."""
+        """Return where the folder of the table at this place goes when the table is dropped."""
         dropped = f"{DROPPED}/{table_id}"
         if self.text == dropped or self.text.endswith(f"/{dropped}"):
-            return self  # it could not be moved back when the table was restored
+            return self  # a restore of the table could not move its folder back
         parent, slash, _ = self.text.rpartition("/")
         return Place(f"{parent}{slash}{dropped}")
 
     def back(self, table_id: int, name: str) -> Place:
-        """Where the folder of a dropped table goes when the table is restored under that name."""
+        """Return where a dropped table's folder goes when the table is restored as ``name``."""
         dropped = f"{DROPPED}/{table_id}"
         if self.text != dropped and not self.text.endswith(f"/{dropped}"):
             return self
         return Place(f"{self.text.removesuffix(dropped)}{table_folder(name)}")
 
     def beside(self, table_id: int) -> Iterator[Place]:
-        """Where a table may lie that cannot lie here, the first choice first."""
+        """Iterate over alternative places for a table if this place is taken, best first."""
         first = f"{self.text}~{table_id}"
         return (Place(text) for text in chain([first], (f"{first}~{n}" for n in count(2))))
 
 
 class _Form(NamedTuple):
-    """What the properties of a `Place` say."""
+    """The values of the properties of a `Place`."""
 
     is_inside: bool
     path: str
@@ -104,7 +105,7 @@ class _Form(NamedTuple):
     is_of_table: bool
 
 
-@lru_cache(maxsize=1024)  # of one place, these are asked for many times in a row
+@lru_cache(maxsize=1024)  # callers read the properties of one place many times in a row
 def _form_of(text: str) -> _Form:
     is_inside = not text.startswith("/") and not _SCHEME.match(text)
     path = "" if text == _WAREHOUSE else text.removeprefix("./")
@@ -124,16 +125,17 @@ def _is_of_table(path: str) -> bool:
 
 
 def places_of_schema(name: str) -> Iterator[Place]:
-    """Where a new schema of that name may lie, the first choice first."""
+    """Iterate over the possible places of a new schema with this name, best first."""
     folder = _folder_name(name)
     numbered = (f"{folder}~{number}{SCHEMA_SUFFIX}" for number in count(2))
     return (Place.below(path) for path in chain([f"{folder}{SCHEMA_SUFFIX}"], numbered))
 
 
 def place_of_table(schema: Place, name: str, *, schema_name: str) -> Place:
-    """Where a managed table lies unless something else is there already.
+    """Return the place of a managed table, unless something else is already there.
 
-    In the place of its schema; where a user named that, in the one that such a schema would get.
+    It is in the schema's place. If a user chose the schema's place, it is in the place that
+    Strandline would choose for the schema.
     """
     if not schema.is_of_schema:
         schema = next(places_of_schema(schema_name))
@@ -141,9 +143,9 @@ def place_of_table(schema: Place, name: str, *, schema_name: str) -> Place:
 
 
 def table_folder(name: str) -> str:
-    """The last part of the place of a table of that name."""
+    """Return the last part of the place of a table with this name."""
     folder = _folder_name(name)
-    if folder.endswith(SCHEMA_SUFFIX):  # only folders of schemas do
+    if folder.endswith(SCHEMA_SUFFIX):  # reserved for folders of schemas
         folder = f"{folder.removesuffix(SCHEMA_SUFFIX)}%2E{SCHEMA_SUFFIX[1:]}"
     return folder
 
@@ -153,10 +155,10 @@ def _is_schema(part: str) -> bool:
 
 
 def _folder_name(name: str) -> str:
-    """A name as one part of a path: lower case, with nothing in it that leads elsewhere.
+    """Return a name as one part of a path: lower case, special characters escaped.
 
-    A leading dot is escaped too: such folders are ours (``.dropped``) or mean another one (``..``).
-    What would be too long for a file system ends in a hash of the name.
+    A leading dot is escaped too, because such folders are reserved (``.dropped``) or refer to
+    another folder (``..``). A name too long for a file system is cut and ends in its hash.
     """
     lower = name.lower()
     if len(lower) <= _LONGEST_FOLDER_NAME and _PLAIN_FOLDER_NAME.fullmatch(lower):

@@ -1,10 +1,10 @@
-"""Who may do what: roles, privileges, and grants of one to the other.
+"""Access control: roles, privileges, and grants of privileges to roles.
 
-A **role** is a user and a group at once: a person connects under the name of a role, and a role may
-be a member of others, whose privileges it then has. `PUBLIC` is the role that everybody is in. A
-**grant** stands in the object that it is about, so that it comes and goes with it; privileges on
-the whole system, and those that objects made later begin with, are objects of their own. An owner
-needs no grant on what it owns.
+A **role** is both a user and a group: a user connects under the name of a role, and a role may be a
+member of other roles and then has their privileges. Every user is a member of `PUBLIC`. A **grant**
+is stored in the object that it applies to, so that it is dropped with the object. System privileges
+and default privileges (for objects created later) are separate objects. An owner needs no grant on
+its objects.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from strandline.errors import InvalidInput
 
 
 class Privilege(IntFlag):
-    """What may be allowed. The numbers are on disk, so a number never changes its meaning."""
+    """The privileges. Their numbers are on disk, so a number never changes its meaning."""
 
     SELECT = 1
     INSERT = 2
     UPDATE = 4
     DELETE = 8
     CREATE = 16
-    """Make objects inside this one: tables in a schema, schemas in a database, …"""
+    """Create objects inside this one: tables in a schema, schemas in a database, …"""
     USAGE = 32
-    """Reach what lies inside this one: the tables of a schema, the machines of a cluster."""
+    """Access the objects inside this one: the tables of a schema, the machines of a cluster."""
     EXECUTE = 64
     CREATE_ROLE = 128
     CREATE_DATABASE = 256
@@ -37,7 +37,7 @@ class Privilege(IntFlag):
 
 
 class ObjectKind(Enum):
-    """The kinds of objects that can have grants, owners and comments; values are on disk."""
+    """The kinds of objects that can have grants, owners and comments. The values are on disk."""
 
     SYSTEM = 0
     DATABASE = 1
@@ -54,13 +54,13 @@ class ObjectKind(Enum):
 
 
 PUBLIC = 0
-"""The id of the role that everybody is in. It is in every catalog and has no descriptor."""
+"""The id of the role that every user is a member of. Every catalog has it, without a descriptor."""
 
 PUBLIC_NAME = "public"
-"""The name of `PUBLIC`. Every user may use what it owns, and no user may alter it."""
+"""The name of `PUBLIC`. Every user may use the objects it owns, and no user may alter them."""
 
 SYSTEM_NAME = "system"
-"""The owner of what the program makes, and the author of what it does. No user has this name."""
+"""The owner of objects that Strandline creates and the author of its changes. Never a user."""
 
 RESERVED_NAMES = frozenset({PUBLIC_NAME, SYSTEM_NAME})
 """No role may have these names, and a user with one of them has no privileges of its own."""
@@ -68,7 +68,7 @@ RESERVED_NAMES = frozenset({PUBLIC_NAME, SYSTEM_NAME})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """``grantor`` (a role id) allows ``grantee`` (a role id, or `PUBLIC`) these privileges."""
+    """``grantor`` (a role id) grants ``privileges`` to ``grantee`` (a role id, or `PUBLIC`)."""
 
     grantee: int
     grantor: int
@@ -76,7 +76,7 @@ class Grant:
 
 
 def require_kind(kind: object) -> ObjectKind:
-    """``kind`` if it is an `ObjectKind`. Raises `InvalidInput` that says what to write."""
+    """Return ``kind``. Raises `InvalidInput` with a suggestion if it is not an `ObjectKind`."""
     if isinstance(kind, ObjectKind):
         return kind
     name = str(kind).strip().upper().replace(" ", "_")
@@ -88,16 +88,16 @@ def require_kind(kind: object) -> ObjectKind:
 
 
 def privilege_names(privileges: Privilege) -> list[str]:
-    """The names of some privileges, in the order of their numbers."""
+    """Return the names of the privileges, in the order of their numbers."""
     return [str(privilege.name) for privilege in Privilege if privilege in privileges]
 
 
 Grants = tuple[Grant, ...]
-"""Sorted by grantee and grantor, each pair once, none of them empty."""
+"""Grants sorted by grantee and grantor, each pair once, none without privileges."""
 
 
 def grants(several: Iterable[Grant]) -> Grants:
-    """The canonical form of some grants: merged, sorted, without empty ones."""
+    """Return the canonical form of some grants: merged, sorted, without empty ones."""
     merged: dict[tuple[int, int], Privilege] = {}
     for grant in several:
         key = grant.grantee, grant.grantor
@@ -109,7 +109,7 @@ def grants(several: Iterable[Grant]) -> Grants:
 class RoleDescriptor:
     """A role. ``member_of`` are (role id, id of the role that granted the membership), sorted.
 
-    A superuser may do everything. A role that does not ``inherit`` has only its own privileges.
+    A superuser may do everything. A role without ``inherit`` has only its own privileges.
     """
 
     id: int
@@ -122,10 +122,10 @@ class RoleDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class DefaultPrivilege:
-    """What ``grantee`` may do on objects of a kind that ``role`` makes from now on.
+    """The privileges of ``grantee`` on objects of one kind that ``role`` creates in the future.
 
-    ``role`` 0 is any role; ``database`` or ``schema`` 0 is any. ``name`` is the canonical
-    text of all these (`default_privilege_name`), which is the key.
+    0 means any role, database or schema. ``name`` is the key, the canonical text of the other
+    fields except the privileges (`default_privilege_name`).
     """
 
     name: str
@@ -140,13 +140,13 @@ class DefaultPrivilege:
 def default_privilege_name(
     role: int, database: int, schema: int, object_kind: ObjectKind, grantee: int
 ) -> str:
-    """The key of a `DefaultPrivilege`."""
+    """Return the key of a `DefaultPrivilege`."""
     return f"{role}/{database}/{schema}/{object_kind.name.lower()}/{grantee}"
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPrivilege:
-    """A grant on the whole system. ``name`` is ``grantee/grantor``, the key."""
+    """A grant on the whole system. ``name`` is the key, ``grantee/grantor``."""
 
     name: str
     grantee: int
@@ -155,5 +155,5 @@ class SystemPrivilege:
 
 
 def system_privilege_name(grantee: int, grantor: int) -> str:
-    """The key of a `SystemPrivilege`."""
+    """Return the key of a `SystemPrivilege`."""
     return f"{grantee}/{grantor}"

@@ -1,26 +1,28 @@
-"""What a type may become, and the ids of struct fields while it does.
+"""Which type changes are allowed, and how struct fields keep their ids through a change.
 
-A change of type touches no data file. Files that were written before it stay and are read with
-the new type, so a change is allowed exactly if Spark's Parquet reader, vectorized or not, gives
-every old value unchanged as a value of the new type:
+A type change rewrites no data file. Spark reads older files with the new type. So a change is
+allowed only if Spark's Parquet reader, vectorized or not, returns every old value unchanged as a
+value of the new type:
 
 | from | to |
 | --- | --- |
-| tinyint, smallint, int | a wider one, bigint, double, decimal with 10 integer digits or more |
-| bigint | decimal with 20 integer digits or more |
+| tinyint, smallint, int | a wider integer, double, decimal with at least 10 integer digits |
+| bigint | decimal with at least 20 integer digits |
 | float | double |
-| decimal(p,s) | decimal that has as many integer digits or more, and as many decimals or more |
+| decimal(p,s) | decimal with at least as many integer digits and at least as many decimals |
 | date | timestamp_ntz |
-| char(n), varchar(n) | the same or varchar with n or more characters, string |
-| void | everything: it has no values |
+| char(n), varchar(n) | the same kind or varchar with at least n characters, string |
+| void | any type: void has no values |
 | struct | fields moved, renamed (same id), changed by these rules, or added and nullable |
 
-"May hold NULL" may be granted and not withdrawn. Integer digits must cover the whole physical type
-(an int32 for tinyint too), since the reader looks at that. Steps compose: what is allowed in two
-steps is allowed in one, so files of any age serve any later type.
+A change may make a part nullable, but not the reverse. The integer digits of a decimal must cover
+the whole physical type (int32, even for tinyint), because the reader checks that type. Changes
+compose: if two steps are allowed, the direct change is too. So files of any age can be read with
+any later type.
 
-Refused though no bit is lost: a change of collation, which would change what equals what in keys
-and partitions; timestamp to timestamp_ntz, which depends on a zone.
+Two changes are refused although they lose no bit: a change of collation, which would change which
+values are equal in keys and partitions; and timestamp to timestamp_ntz, which depends on a time
+zone.
 """
 
 from __future__ import annotations
@@ -58,9 +60,9 @@ _BIGINT_DIGITS = 20
 
 
 def check_field_names(data_type: DataType, *, column: str) -> None:
-    """Refuse struct fields inside ``column`` whose names are bad or duplicate in one struct.
+    """Check the names of all struct fields in the type of ``column``.
 
-    Raises `InvalidName`, `InvalidInput`.
+    Raises `InvalidName` for an invalid name, and `InvalidInput` for a duplicate in one struct.
     """
     if not depth_of(data_type):
         return
@@ -78,10 +80,10 @@ def check_field_names(data_type: DataType, *, column: str) -> None:
 
 
 def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
-    """The type with an id on every struct field in it, and the next id that is free.
+    """Return the type with an id on every struct field, and the next free id.
 
-    Ids that are there stay. New ones are given in the order of the text, outer before inner, from
-    ``next_id`` or, if higher, from behind the highest that is there.
+    Existing ids stay. New ids are assigned in the order of the text, outer fields before inner
+    ones, starting at ``next_id`` or after the highest existing id, whichever is higher.
     """
     if not depth_of(data_type):
         return data_type, next_id
@@ -97,24 +99,24 @@ def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
 
 
 def carry_ids(old: DataType, new: DataType, next_id: int) -> tuple[DataType, int]:
-    """``new`` with the ids that its fields have in ``old``, and the next id that is free.
+    """Return ``new`` with the field ids from ``old``, and the next free id.
 
-    A field is the same if it carries an id of the old struct (so a rename keeps it), else if it has
-    the same name there, exactly or else without regard to case. All others get new ids.
+    A new field continues an old one if it has the old field's id (so a rename keeps the id), else
+    if it has the same name, first with and then without regard to case. Other fields get new ids.
     """
     carried = _carried(old, new)
     return assign_ids(carried, next_id)
 
 
 def check_change(old: DataType, new: DataType) -> None:
-    """Raise `IllegalChange` unless values of ``old`` can all be read as ``new``."""
+    """Raise `IllegalChange` unless every value of ``old`` can be read as ``new``."""
     _check(old, new, "")
 
 
 def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
-    """Which old field each new one continues: position in ``new`` → field of ``old``.
+    """Return which old field each new one continues: position in ``new`` → field of ``old``.
 
-    By id where the new field has one that the old struct knows, else by name.
+    Fields match by id if the new field has an id of the old struct, else by name.
     """
     by_id = {f.field_id: f for f in old.fields if f.field_id is not None}
     matched: dict[int, StructField] = {}

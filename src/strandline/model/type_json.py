@@ -1,26 +1,26 @@
 """Spark's JSON of types and schemas: the text in the table property ``spark.sql.sources.schema``.
 
 ``{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true,"metadata":{}}]}``: no
-spaces, keys in this order, type names of its own (``integer`` for int, ``long`` for bigint).
+spaces, keys in this order, its own type names (``integer`` for int, ``long`` for bigint).
 
-Some of what belongs to a type travels in the metadata of a field around it, because older readers
-know plain strings only. It is part of the type here, and goes there when the text is written:
+Spark stores some parts of a type in the metadata of the enclosing field, because older readers know
+plain strings only. Here they are part of the type; the writer moves them to the metadata:
 
 | metadata key | holds |
 | --- | --- |
 | ``comment`` | the field's comment |
-| ``__CHAR_VARCHAR_TYPE_STRING`` | of a column: its type, if char or varchar stands as string |
+| ``__CHAR_VARCHAR_TYPE_STRING`` | of a column: its type, if char or varchar is written as string |
 | ``__COLLATIONS`` | each string's collation: ``{"a.element":"icu.UNICODE_CI"}`` |
-| ``parquet.field.id`` | the field's id; only where the caller asks for ids |
+| ``parquet.field.id`` | the field's id; only if the caller requests ids |
 
-All other metadata is kept as it came. What is read and written again is the same value; and the
-same text, if the order of metadata keys was the one above (Spark's own is a hash table's).
+All other metadata is kept unchanged. Reading and writing preserves the value. It also preserves the
+text if the metadata keys have the order above (Spark's own order is that of a hash table).
 
 Geometry and geography: SQL names a reference system by its number (``geometry(3857)``), the JSON by
-authority and code (``geometry(EPSG:3857)``). The number is the code, except for the three systems
-of the OGC, so only the authority has to be known: EPSG below 37000, ESRI above, and a few runs of
-ESRI codes that EPSG never gave. Only Spark knows which numbers exist: there are ten thousand, and
-it refuses the rest.
+authority and code (``geometry(EPSG:3857)``). The code is the number, except for the three systems
+of the OGC. So the writer only has to know the authority: EPSG below 37000, ESRI from there on and
+for a few ranges of codes that EPSG never assigned. The number itself is not checked: ten thousand
+exist, only Spark knows which, and Spark refuses the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from strandline.model.types import (
 )
 
 ANY_SYSTEM = "SRID:ANY"
-"""Where each value has a system of its own."""
+"""The name used if each value has its own reference system."""
 
 _OGC = {4326: "OGC:CRS84", 4267: "OGC:CRS27", 4269: "OGC:CRS83"}
 _OGC_NUMBERS = {name: number for number, name in _OGC.items()}
@@ -78,19 +78,19 @@ _ESRI_STARTS = tuple(first for first, _ in _ESRI_RUNS)
 _NAME = re.compile(r"(?:EPSG|ESRI|SRID):([0-9]{1,10})")
 _DEFAULT_NAME = _OGC[4326]
 _EDGES = "SPHERICAL"
-"""How the points of a geography are joined; Spark knows no other way."""
+"""How the points of a geography are connected. Spark supports no other way."""
 
 _GEOMETRY = re.compile(r"geometry(?:\( *(\w+:\w+) *\))?")
 _GEOGRAPHY = re.compile(r"geography(?:\( *(?:(\w+:\w+) *(?:, *(\w+) *)?|(\w+) *)\))?")
 
 
 def is_spatial(text: str) -> bool:
-    """Whether ``text`` begins like one of these types."""
+    """Whether ``text`` begins like a geometry or geography type."""
     return text.startswith(("geometry", "geography"))
 
 
 def spatial_json(data_type: GeometryType | GeographyType) -> str:
-    """``geometry(EPSG:3857)``, ``geography(OGC:CRS84, SPHERICAL)``."""
+    """Return Spark's JSON name: ``geometry(EPSG:3857)``, ``geography(OGC:CRS84, SPHERICAL)``."""
     name = system_name(data_type.srid)
     if isinstance(data_type, GeometryType):
         return f"geometry({name})"
@@ -98,9 +98,9 @@ def spatial_json(data_type: GeometryType | GeographyType) -> str:
 
 
 def parse_spatial_json(text: str) -> GeometryType | GeographyType:
-    """The type that Spark's JSON ``text`` names; each part may be left out.
+    """Return the type that Spark's JSON ``text`` names. Each parameter may be omitted.
 
-    Raises `InvalidType`.
+    Raises `InvalidType` if the text names no spatial type, reference system or known edges.
     """
     if match := _GEOMETRY.fullmatch(text):
         return GeometryType(system_number(match[1] or _DEFAULT_NAME))
@@ -115,7 +115,7 @@ def parse_spatial_json(text: str) -> GeometryType | GeographyType:
 
 
 def system_name(srid: int | None) -> str:
-    """Authority and code of a reference system; None is any."""
+    """Return the authority and code of a reference system. None means any system."""
     if srid is None:
         return ANY_SYSTEM
     if srid in _OGC:
@@ -128,7 +128,10 @@ def system_name(srid: int | None) -> str:
 
 
 def system_number(name: str) -> int | None:
-    """The number of the reference system called ``name``; None is any. Raises `InvalidType`."""
+    """Return the number of the reference system ``name``, or None if the name means any system.
+
+    Raises `InvalidType` if the name has another form.
+    """
     if name.upper() == ANY_SYSTEM:
         return None
     if name in _OGC_NUMBERS:
@@ -148,7 +151,7 @@ COLLATIONS_KEY = "__COLLATIONS"
 COMMENT_KEY = "comment"
 
 _JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
-"""Of those types whose name in JSON is another one."""
+"""JSON names of the types that have a different name there."""
 _SCALAR = re.compile(
     r"boolean|byte|short|integer|long|float|double|binary|date|timestamp|timestamp_ntz"
     r"|timestamp_ltz|variant|void|null|string( collate [A-Za-z][A-Za-z0-9_.]*)?|time\(\d+\)"
@@ -157,24 +160,26 @@ _SCALAR = re.compile(
 
 
 def schema_json(struct: StructType, *, field_ids: bool = False) -> str:
-    """The text of ``spark.sql.sources.schema``: char and varchar stand as string plus metadata.
+    """Return the text of ``spark.sql.sources.schema``.
 
-    With ``field_ids``, each field that has an id carries it for Spark's Parquet reader and writer.
+    Char and varchar are written as string, with their type in the metadata. With ``field_ids``,
+    the ids of fields are written too, for Spark's Parquet reader and writer.
     """
     fields = [_field_value(entry, field_ids=field_ids, hide_char=True) for entry in struct.fields]
     return _compact({"type": "struct", "fields": fields})
 
 
 def type_value(data_type: DataType, *, field_ids: bool = False) -> Any:
-    """Spark's own JSON of any type, as `json.loads` gives it; char and varchar stand as such."""
+    """Return Spark's JSON of any type, as `json.loads` returns it. Char and varchar stay."""
     return _value(data_type, _WITH_IDS if field_ids else _WITHOUT_IDS)
 
 
 def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
-    """The schema that `schema_json` or Spark wrote. Raises `InvalidType`, also if not a struct.
+    """Return the schema that `schema_json` or Spark wrote.
 
-    With ``field_ids``, ids in the metadata become `StructField.field_id`; otherwise they stay
-    metadata, as they do in a schema from elsewhere.
+    With ``field_ids``, ids in the metadata become `StructField.field_id`. Otherwise they stay in
+    the metadata; this is right for a schema from elsewhere. Raises `InvalidType` if the text does
+    not parse or is not a struct.
     """
     data_type = parse_type_json(text, field_ids=field_ids)
     if not isinstance(data_type, StructType):
@@ -183,7 +188,10 @@ def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
 
 
 def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
-    """The type that Spark's JSON ``text`` describes. Raises `InvalidType` with the place in it."""
+    """Return the type that Spark's JSON ``text`` describes.
+
+    Raises `InvalidType` with the position or path of the error in the text.
+    """
     if len(text) > MAX_TEXT_LENGTH:
         raise InvalidType(
             f"a type of {len(text)} characters is too long; at most {MAX_TEXT_LENGTH} are read"
@@ -209,7 +217,7 @@ def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How to write: ids or not, and whether the field around takes the collations."""
+    """How to write a type: with ids or not, and whether collations go to the enclosing field."""
 
     field_ids: bool
     collations_aside: bool
@@ -228,7 +236,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _value(data_type: DataType, style: _Style) -> object:
-    # A match takes several times as long, and nearly all types are these.
+    # Nearly all types take these two branches; a match statement is several times slower.
     if type(data_type) is AtomicType:
         return _JSON_NAMES.get(data_type.name, data_type.name)
     if type(data_type) is StringType and data_type.collation is None:
@@ -289,7 +297,7 @@ def _goes_aside(string: StringType) -> bool:
 
 
 def _collations(data_type: DataType, path: str) -> dict[str, str]:
-    """``path: provider.collation`` of each string below, not looking into structs."""
+    """Return ``path: provider.collation`` of each string in the type, without those in structs."""
     match data_type:
         case StringType(collation) if collation is not None and _goes_aside(data_type):
             provider = "spark" if collation.startswith("UTF8_") else "icu"
@@ -304,10 +312,10 @@ def _collations(data_type: DataType, path: str) -> dict[str, str]:
 
 
 def _with_char_from_metadata(entry: StructField) -> StructField:
-    """The field with the char and varchar types that its metadata names.
+    """Return the field with the char and varchar types that its metadata names.
 
-    Spark does not quote field names in that text, so one with odd names may not parse or not fit;
-    such a field stays string and keeps its metadata.
+    Spark does not quote field names in that text. With unusual names, the text may not parse or
+    may not match the field's type. Then the field stays a string and keeps its metadata.
     """
     if CHAR_VARCHAR_KEY not in entry.metadata:
         return entry
@@ -327,7 +335,7 @@ def _with_char_from_metadata(entry: StructField) -> StructField:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """JSON values to types. ``where`` is the path to the value, for errors."""
+    """Converts JSON values to types. ``where`` is the path to the value, for error messages."""
 
     field_ids: bool
 
@@ -425,7 +433,7 @@ class _Reader:
     def type_of_field(
         self, value: dict[str, Any], name: str, where: str, depth: int
     ) -> tuple[DataType, bool]:
-        """The field's type, and whether it says all that the collations in the metadata say."""
+        """Return the field's type, and whether it covers all collations in the metadata."""
         written = _member(value, "type", where)
         where = f"{where}.type"
         collations = _collations_of((value.get("metadata") or {}).get(COLLATIONS_KEY), name)
@@ -453,7 +461,10 @@ def _check_metadata_depth(metadata: dict[str, Any], where: str) -> None:
 
 
 def _collations_of(value: object, name: str) -> dict[str, str]:
-    """The collations in a field's metadata, by path below the field; empty if not understood."""
+    """Return the collations in a field's metadata, by path below the field.
+
+    Empty if the metadata value has another form.
+    """
     if not isinstance(value, dict):
         return {}
     collations: dict[str, str] = {}

@@ -1,12 +1,11 @@
-"""Reads types from SQL text: Spark's DDL and Hive's type names.
+"""Parses types from SQL text: Spark's DDL and Hive's type names.
 
-One scanner reads both. It walks over the text once, from left to right, without tokens in between,
-so that its cost is the length of the text and an error knows its position. Spark and Hive differ in
-one point alone: Hive cannot quote, so there a field name runs up to the next colon and may hold
-blanks, dots and dollars.
+One scanner reads both. It reads the text once from left to right, without a tokenizer, so parsing
+takes linear time and an error knows its position. Field names differ: Hive cannot quote, so a Hive
+field name extends to the next colon and may contain blanks, dots and dollars.
 
-Rejected: sqlglot for these texts. It reads more than Spark does and forgets where; what is kept as
-a type must be what Spark will read again.
+Rejected: sqlglot for these texts. It accepts more than Spark does and does not keep positions. The
+catalog must only store types that Spark can read again.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ from strandline.model.types import (
 T = TypeVar("T")
 
 MAX_TEXT_LENGTH = 16 * 2**20
-"""Characters of a type's text; some 300,000 columns."""
+"""The longest text of a type, in characters; enough for some 300,000 columns."""
 
 MICROSECOND_DIGITS = 6
-"""The precision of a timestamp. Spark 4.3 has finer ones, switched off."""
+"""The precision of a timestamp. Spark 4.3 contains finer timestamps, but they are disabled."""
 
 _ALIASES: dict[str, DataType] = {
     **ATOMIC_TYPES,
@@ -70,7 +69,7 @@ _HIVE_INTERVALS: dict[str, DataType] = {
     "interval_year_month": YearMonthIntervalType("year", "month"),
     "interval_day_time": DayTimeIntervalType("day", "second"),
 }
-"""Hive's words for them, which Spark does not know."""
+"""Hive's names of interval types, which Spark does not know."""
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _NUMBER = re.compile(r"[0-9]{1,10}(?![A-Za-z0-9_])")
@@ -93,29 +92,32 @@ _CONTROL_ESCAPES = {
 
 
 def parse_type(text: str) -> DataType:
-    """The type that Spark's DDL ``text`` spells: ``int``, ``struct<a: int, b: array<string>>``.
+    """Return the type that Spark's DDL ``text`` describes, like ``struct<a: int, b: array<int>>``.
 
-    Keywords in any case; ``decimal`` alone is decimal(10,0). Raises `InvalidType` with the position
-    (in characters, from 0) and what was expected there.
+    Keywords may be in any case. ``decimal`` without parameters is decimal(10,0). Raises
+    `InvalidType` with the position (in characters, from 0) and what was expected there.
     """
     scanner = _Scanner(text, in_hive=False)
     return scanner.whole(scanner.data_type)
 
 
 def parse_fields(text: str) -> tuple[StructField, ...]:
-    """The columns that Spark's DDL ``text`` lists: ``a INT NOT NULL COMMENT 'x', b STRING``."""
+    """Return the columns in Spark's DDL ``text``: ``a INT NOT NULL COMMENT 'x', b STRING``."""
     scanner = _Scanner(text, in_hive=False)
     return scanner.whole(scanner.fields)
 
 
 def parse_hive_type(text: str) -> DataType:
-    """The type that a Hive client means by ``text``. Raises `InvalidType` as `parse_type` does."""
+    """Return the type that Hive's type name ``text`` describes.
+
+    Raises `InvalidType` as `parse_type` does.
+    """
     scanner = _Scanner(text, in_hive=True)
     return scanner.whole(scanner.data_type)
 
 
 def canonical_collation(name: str) -> str:
-    """Spark's spelling of a collation name: its own in upper case, locales as they came."""
+    """Return Spark's spelling of a collation name: its own in upper case, locales unchanged."""
     if name.lower().startswith(_COLLATION_HOME):
         name = name[len(_COLLATION_HOME) :]
     return name.upper() if name.upper().startswith(("UTF8_", "UNICODE")) else name
@@ -132,7 +134,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 class _Scanner:
-    """Reads one text from left to right; each method reads one construct and moves behind it."""
+    """Reads a text from left to right. Each method reads one construct and advances past it."""
 
     def __init__(self, text: str, *, in_hive: bool) -> None:
         if len(text) > MAX_TEXT_LENGTH:
@@ -201,7 +203,7 @@ class _Scanner:
         return result
 
     def union(self) -> StructType:
-        """Hive's union as Trino and Presto read it: which member a value has, and each of them."""
+        """Return a struct for Hive's union, as Trino and Presto do: a tag, then every member."""
         members = [self.data_type()]
         while self.take(","):
             members.append(self.data_type())
@@ -289,7 +291,7 @@ class _Scanner:
         return TIMESTAMP_NTZ if zoned is False else TIMESTAMP
 
     def microseconds(self) -> None:
-        """``(6)`` behind a timestamp, which is what every timestamp has."""
+        """Read an optional ``(6)`` after a timestamp type, the only precision allowed."""
         before = self.at
         if self.take("("):
             if self.number("6 as the precision of a timestamp") != MICROSECOND_DIGITS:
@@ -341,7 +343,7 @@ class _Scanner:
             self.at = match.end()
 
     def joined(self, parts: list[str]) -> str:
-        """The parts as one text; two escapes may spell one character beyond 16 bits."""
+        """Return the parts as one text. Two escapes may form one character beyond 16 bits."""
         try:
             return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:

@@ -1,13 +1,13 @@
-"""Spellings of a type in SQL: Spark's DDL, Spark's catalog string, Hive's type names.
+"""Writes types as SQL text: Spark's DDL, Spark's catalog string, Hive's type names.
 
-| spelling | written by | read by | cannot say |
+| spelling | written by | read by | loses |
 | --- | --- | --- | --- |
 | ``STRUCT<a: INT NOT NULL COMMENT 'x'>`` | `ddl_text` | `parse_type` | metadata, ids |
-| ``struct<a:int>`` | `simple_string` | `parse_type` | NOT NULL, comments, odd names either |
-| ``struct<a:int>`` in lower case | `hive_string` | `parse_hive_type` | nor the case of names |
+| ``struct<a:int>`` | `simple_string` | `parse_type` | also NOT NULL, comments, unusual names |
+| ``struct<a:int>`` in lower case | `hive_string` | `parse_hive_type` | also the case of names |
 
-The readers are in `strandline.model.type_parser`. What is written here is what Spark writes, letter
-by letter, because clients compare these texts.
+The parsers are in `strandline.model.type_parser`. The texts equal Spark's character by character,
+because clients compare them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def ddl_text(data_type: DataType) -> str:
-    """Spark's SQL for the type, as Spark prints it; `parse_type` reads it again."""
+    """Return Spark's DDL for the type, as Spark prints it. `parse_type` reads it again."""
     match data_type:
         case ArrayType():
             return f"ARRAY<{ddl_text(data_type.element)}>"
@@ -56,13 +56,13 @@ def ddl_text(data_type: DataType) -> str:
 
 
 def fields_ddl(fields: Iterable[StructField]) -> str:
-    """``a: INT NOT NULL COMMENT 'x', b: STRING``; `parse_fields` reads it again."""
+    """Return ``a: INT NOT NULL COMMENT 'x', b: STRING``. `parse_fields` reads it again."""
     return ", ".join(map(_field_ddl, fields))
 
 
 def simple_string(data_type: DataType) -> str:
-    """Spark's catalog string: ``struct<a:int,b:array<string>>``; names are not quoted."""
-    if type(data_type) is AtomicType:  # a match takes several times as long
+    """Return Spark's catalog string: ``struct<a:int,b:array<string>>``. Names are not quoted."""
+    if type(data_type) is AtomicType:  # a match statement is several times slower
         return data_type.name
     match data_type:
         case AtomicType(name):
@@ -93,11 +93,11 @@ def simple_string(data_type: DataType) -> str:
 
 
 def hive_string(data_type: DataType) -> str | None:
-    """Hive's name of the type, in lower case; None if Hive has no such type.
+    """Return Hive's name of the type, in lower case, or None if Hive has no such type.
 
     Hive has no timestamp_ntz, time, interval, variant, geometry, geography or collated string as a
-    column type, no struct without fields, no char over 255 and no varchar over 65535 characters. A
-    field name that it cannot write has other characters than letters, digits, blank and ``_ . $``.
+    column type, no struct without fields, no char over 255 and no varchar over 65535 characters.
+    Its field names may only contain letters, digits, blanks and ``_ . $``.
     """
     match data_type:
         case AtomicType(name):
@@ -124,17 +124,17 @@ def hive_string(data_type: DataType) -> str | None:
 
 
 def quote_name(name: str) -> str:
-    """``name`` as Spark's SQL reads it: in backticks unless it is a plain word."""
+    """Return ``name`` for Spark's SQL: in backticks unless it is a plain word."""
     return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
 def quoted(name: str) -> str:
-    """``name`` in backticks, as one part of a name in Spark's SQL."""
+    """Return ``name`` in backticks, as one part of a name in Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def text_literal(value: str) -> str:
-    """``value`` as a text in Spark's SQL."""
+    """Return ``value`` as a string literal of Spark's SQL."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

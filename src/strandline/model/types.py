@@ -1,26 +1,26 @@
-"""The data types of columns: Spark SQL's types as one immutable tree.
+"""The data types of columns: Spark SQL's types as an immutable tree.
 
 A type arrives as text in three spellings (Spark's DDL, Hive's, and the JSON of Spark's schemas) and
-is read once; from then on it is a value. Texts are written and read by `type_text`, `type_parser`
-and `type_json` beside this module; what may become what is said by `type_changes`.
+is parsed once into a value. The modules `type_text`, `type_parser` and `type_json` write and parse
+these texts. The module `type_changes` decides which type changes are allowed.
 
 Three facts shape the tree.
 
-*Struct fields carry ids.* Data files are Parquet and columns are found in them by id, so that a
-rename is free and a name that is dropped and created again does not bring the old values back. A
-top-level column has its id in its descriptor; a field inside a struct has it here, `field_id`, or
-None until one is assigned. List elements and map keys and values have none: Spark
-has no place for them.
+*Struct fields have ids.* Data files are Parquet, and readers find columns in them by id. So a
+rename changes no file, and a column that is dropped and created again does not get the old values.
+The id of a top-level column is in its descriptor. The id of a field inside a struct is its
+`StructField.field_id`, which is None until an id is assigned. List elements, map keys and map
+values have no ids: Spark has no place for them.
 
-*Names of fields keep their case and are compared without it*, as Spark does by default. Two fields
-that differ in case alone can be represented, because other people's tables have them.
+*Field names keep their case and are compared without it*, as Spark does by default. Two fields
+whose names differ only in case can be represented, because existing tables of others have them.
 
-*A tree is never deeper than `MAX_DEPTH`.* The constructors refuse more, so every function over
+*A tree is never deeper than `MAX_DEPTH`.* The constructors enforce this, so every function over
 types may recurse, and so may hashing, comparison and pickling. Rejected: a check in the parsers
-alone, which a tree that is built by hand would pass by.
+only, because a tree that is built in code would bypass it.
 
 Types without parameters are instances of `AtomicType` and exist as constants (`INT`, `DATE`, …),
-not as classes of their own: nothing but their name tells them apart.
+not as separate classes: they differ only in their names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_TIME_PRECISION = 9
 DEFAULT_TIME_PRECISION = 6
 MAX_SRID = 2**31 - 1
 MAX_LENGTH = 2**31 - 1
-"""Of char and varchar, in characters."""
+"""The maximum length of char and varchar, in characters."""
 
 YEAR_MONTH_UNITS = ("year", "month")
 DAY_TIME_UNITS = ("day", "hour", "minute", "second")
@@ -48,7 +48,7 @@ DEFAULT_COLLATION = "UTF8_BINARY"
 
 @dataclass(frozen=True, slots=True)
 class AtomicType:
-    """A type without parameters, by Spark's SQL name: ``int``, ``timestamp_ntz``, …"""
+    """A type without parameters, with Spark's SQL name: ``int``, ``timestamp_ntz``, …"""
 
     name: str
 
@@ -65,7 +65,7 @@ DATE = AtomicType("date")
 TIMESTAMP = AtomicType("timestamp")
 """An instant, shown in the session's time zone."""
 TIMESTAMP_NTZ = AtomicType("timestamp_ntz")
-"""A reading of calendar and clock, without a zone."""
+"""A date and time of day, without a time zone."""
 CALENDAR_INTERVAL = AtomicType("interval")
 VARIANT = AtomicType("variant")
 VOID = AtomicType("void")
@@ -97,7 +97,7 @@ INTEGRAL_TYPES = (TINYINT, SMALLINT, INT, BIGINT)
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """``precision`` digits, ``scale`` of them behind the point."""
+    """A number of ``precision`` digits, ``scale`` of them after the decimal point."""
 
     precision: int = 10
     scale: int = 0
@@ -117,7 +117,7 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class StringType:
-    """Text. ``collation`` is None where none was written; then text compares by its bytes."""
+    """Text. ``collation`` is None if the declaration has none; then text compares by its bytes."""
 
     collation: str | None = None
 
@@ -144,7 +144,7 @@ class VarcharType:
 
 @dataclass(frozen=True, slots=True)
 class TimeType:
-    """A time of day with ``precision`` digits of a second."""
+    """A time of day with ``precision`` fractional digits of a second."""
 
     precision: int = DEFAULT_TIME_PRECISION
 
@@ -158,7 +158,7 @@ class TimeType:
 
 @dataclass(frozen=True, slots=True)
 class YearMonthIntervalType:
-    """``interval year to month`` and its parts; ``start`` and ``end`` out of YEAR_MONTH_UNITS."""
+    """``interval year to month`` or a part; ``start`` and ``end`` are from YEAR_MONTH_UNITS."""
 
     start: str = "year"
     end: str = "month"
@@ -169,7 +169,7 @@ class YearMonthIntervalType:
 
 @dataclass(frozen=True, slots=True)
 class DayTimeIntervalType:
-    """``interval day to second`` and its parts; ``start`` and ``end`` out of DAY_TIME_UNITS."""
+    """``interval day to second`` or a part; ``start`` and ``end`` are from DAY_TIME_UNITS."""
 
     start: str = "day"
     end: str = "second"
@@ -180,7 +180,7 @@ class DayTimeIntervalType:
 
 @dataclass(frozen=True, slots=True)
 class GeometryType:
-    """Shapes on a plane. ``srid`` is their spatial reference system; None: each has its own."""
+    """Shapes on a plane. ``srid`` is their reference system, None if each value has its own."""
 
     srid: int | None = None
 
@@ -190,7 +190,7 @@ class GeometryType:
 
 @dataclass(frozen=True, slots=True)
 class GeographyType:
-    """Shapes on the globe, edges along great circles; ``srid`` as in `GeometryType`, never 0."""
+    """Shapes on the globe, edges along great circles. ``srid`` as in `GeometryType`, never 0."""
 
     srid: int | None = None
 
@@ -223,8 +223,8 @@ class MapType:
 class StructField:
     """One field of a struct.
 
-    ``metadata`` is the compact JSON text of Spark's field metadata without the comment, and
-    without what the type itself says (char lengths, collations); "" if there is none.
+    ``metadata`` is the compact JSON text of Spark's field metadata, or "". The comment and the
+    parts that belong to the type (char lengths, collations) are not in it.
     """
 
     name: str
@@ -265,7 +265,7 @@ STRING = StringType()
 
 
 def depth_of(data_type: DataType) -> int:
-    """How many arrays, maps and structs lie around the innermost type; 0 for a scalar."""
+    """Return how many arrays, maps and structs enclose the innermost type; 0 for a scalar."""
     return data_type.depth if isinstance(data_type, _NESTED) else 0
 
 
@@ -273,8 +273,8 @@ _NESTED = (ArrayType, MapType, StructType)
 
 
 def walk(data_type: DataType) -> Iterator[DataType]:
-    """The type and every type inside it, outermost first."""
-    # Most columns are scalars, and a generator for each is dear.
+    """Iterate over the type and every type inside it, outermost first."""
+    # Most columns are scalars, and creating a generator for each is expensive.
     return _walk(data_type) if depth_of(data_type) else iter((data_type,))
 
 
@@ -324,12 +324,12 @@ def _check_units(units: tuple[str, ...], start: str, end: str) -> None:
 
 
 def holds_char(data_type: DataType) -> bool:
-    """Whether char or varchar occurs in the type."""
+    """Whether the type contains char or varchar."""
     return any(isinstance(inner, CharType | VarcharType) for inner in walk(data_type))
 
 
 def without_char(data_type: DataType) -> DataType:
-    """The type with string for every char and varchar in it."""
+    """Return the type with every char and varchar in it replaced by string."""
     match data_type:
         case CharType() | VarcharType():
             return StringType()
@@ -343,7 +343,7 @@ def without_char(data_type: DataType) -> DataType:
 
 
 def with_char(data_type: DataType, named: DataType) -> DataType:
-    """``data_type`` with its strings replaced by the char or varchar that stands in ``named``."""
+    """Return ``data_type`` with its strings replaced by the char or varchar types in ``named``."""
     match data_type, named:
         case StringType(None), CharType() | VarcharType():
             return named
@@ -366,7 +366,7 @@ def with_char(data_type: DataType, named: DataType) -> DataType:
 
 
 def as_stored(data_type: DataType) -> DataType:
-    """The type of a column in the Parquet files of Spark: strings of any length, nulls anywhere."""
+    """Return a column's type in Spark's Parquet files: no char or varchar, and all is nullable."""
     match data_type:
         case CharType() | VarcharType():
             return STRING

@@ -1,6 +1,6 @@
-"""Versioned binary serialization of everything that reaches disk."""
+"""Versioned binary serialization of everything that is stored on disk."""
 
-# Importing these registers the formats of the model's objects.
+# The import registers the formats of the model's objects.
 from strandline.wire import descriptors
 from strandline.wire.codecs import Reader
 from strandline.wire.registry import (

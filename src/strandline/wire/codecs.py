@@ -1,7 +1,7 @@
-"""The elements of the binary format, and how they are put together.
+"""The elements of the binary format, and how they are combined.
 
-A codec writes one kind of value to a ``bytearray`` and reads it back. All numbers of fixed width
-are little-endian. Every element has exactly one form, so equal values have equal bytes:
+A codec writes one kind of value to a ``bytearray`` and reads it back. All fixed-width numbers are
+little-endian. Every value has exactly one encoding, so equal values have equal bytes:
 
 ============  ==================================================================================
 ``UINT``      unsigned LEB128: 7 bits a byte, low bits first, the high bit set on all but the last
@@ -13,13 +13,13 @@ are little-endian. Every element has exactly one form, so equal values have equa
 ``sequence``  ``UINT`` number of elements, then the elements
 ``pair``      the two elements
 ``enum``      ``UINT``: the member's number
-``flags``     ``UINT``: the sum of the flags that are set
+``flags``     ``UINT``: the sum of the set flags
 ``TIME``      8 bytes: a time of the store (`strandline.clock`)
 ``FLOAT``     8 bytes, IEEE 754; never NaN or infinite, and zero without a sign
 ============  ==================================================================================
 
-A reader checks every length against what is left before it takes anything, so a flipped bit gives
-`CorruptData`, never a huge allocation.
+A reader checks every length against the remaining bytes before it reads, so a flipped bit raises
+`CorruptData` and never causes a huge allocation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_VARINT_BYTES = 10
 
 
 class Reader:
-    """A place in a run of bytes."""
+    """A position in a byte string."""
 
     __slots__ = ("data", "end", "position")
 
@@ -53,7 +53,7 @@ class Reader:
         self.end = len(data)
 
     def corrupt(self, what: str) -> CorruptData:
-        """The error of finding ``what`` at this place."""
+        """Return the error that reports ``what`` at the current position."""
         return CorruptData(f"{what} at byte {self.position} of {self.end}")
 
     def uint(self) -> int:
@@ -95,14 +95,14 @@ class Reader:
         return int.from_bytes(self.take(2), "little")
 
     def finish(self) -> None:
-        """Check that nothing is left."""
+        """Raise `CorruptData` unless all bytes were read."""
         if self.position != self.end:
             raise self.corrupt(f"{self.end - self.position} bytes behind the end of the record")
 
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How one kind of value is written and read."""
+    """The functions that write and read one kind of value."""
 
     write: Callable[[bytearray, T], None]
     read: Callable[[Reader], T]
@@ -159,7 +159,7 @@ def _read_bytes(reader: Reader) -> bytes:
 
 
 def encode_text(value: str) -> bytes:
-    """``value`` in UTF-8. Raises `InvalidInput` for half a surrogate pair."""
+    """Return ``value`` in UTF-8. Raises `InvalidInput` for half a surrogate pair."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -174,7 +174,7 @@ def _no_text(value: str, error: UnicodeEncodeError) -> InvalidInput:
 
 
 def write_text(out: bytearray, value: str) -> None:
-    """Append ``value`` in UTF-8, behind its length. Raises `InvalidInput` like `encode_text`."""
+    """Append ``value`` in UTF-8, after its length. Raises `InvalidInput` like `encode_text`."""
     try:
         data = value.encode()
     except UnicodeEncodeError as error:
@@ -235,7 +235,7 @@ TIME: Codec[Timestamp] = Codec(_write_time, _read_time)
 
 
 def optional(element: Codec[T]) -> Codec[T | None]:
-    """``element`` or None."""
+    """Return a codec for ``element`` or None."""
     put, take = element.write, element.read
 
     def write(out: bytearray, value: T | None) -> None:
@@ -252,7 +252,7 @@ def optional(element: Codec[T]) -> Codec[T | None]:
 
 
 def sequence(element: Codec[T]) -> Codec[tuple[T, ...]]:
-    """Any number of ``element``."""
+    """Return a codec for any number of ``element``."""
 
     def write(out: bytearray, value: tuple[T, ...]) -> None:
         write_uint(out, len(value))
@@ -269,7 +269,7 @@ def sequence(element: Codec[T]) -> Codec[tuple[T, ...]]:
 
 
 def pair(first: Codec[T], second: Codec[U]) -> Codec[tuple[T, U]]:
-    """Two elements, one behind the other."""
+    """Return a codec for two elements in a row."""
 
     def write(out: bytearray, value: tuple[T, U]) -> None:
         first.write(out, value[0])
@@ -280,8 +280,8 @@ def pair(first: Codec[T], second: Codec[U]) -> Codec[tuple[T, U]]:
 
 def triple(
     first: Codec[T], second: Codec[U], third: Codec[Any]
-) -> Codec[tuple[T, U, Any]]:  # Any: a third type variable would say no more to any caller
-    """Three elements, one behind the other."""
+) -> Codec[tuple[T, U, Any]]:  # Any: no caller would gain from a third type variable
+    """Return a codec for three elements in a row."""
 
     def write(out: bytearray, value: tuple[T, U, Any]) -> None:
         first.write(out, value[0])
@@ -292,7 +292,7 @@ def triple(
 
 
 def enum(members: type[E]) -> Codec[E]:
-    """A member of ``members``, by its number."""
+    """Return a codec for a member of ``members``, by its number."""
     known = {member.value: member for member in members}
 
     def read(reader: Reader) -> E:
@@ -305,7 +305,7 @@ def enum(members: type[E]) -> Codec[E]:
 
 
 def flags(members: type[F]) -> Codec[F]:
-    """Any of the flags of ``members``, as the sum of their numbers."""
+    """Return a codec for any flags of ``members``, as the sum of their numbers."""
     known = ~members(0)
 
     def read(reader: Reader) -> F:
@@ -327,7 +327,7 @@ def _read_no_parent(reader: Reader) -> None:
 
 
 NO_PARENT: Codec[object] = Codec(_write_no_parent, _read_no_parent)
-"""The place of the parent's id in an object that has none: always 0."""
+"""Takes the place of the parent's id in an object without a parent; always 0."""
 
 OPTIONAL_TEXT = optional(TEXT)
 IDS = sequence(UINT)

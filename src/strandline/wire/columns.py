@@ -1,7 +1,7 @@
-"""The formats of what tables and views consist of: columns, schema versions, forms of storage.
+"""The formats of the parts of tables and views: columns, schema versions, storage formats.
 
-Columns are most of a catalog's bytes, so they have a codec of their own, which reads and writes the
-common ones without a step for each field.
+Columns are most of a catalog's bytes. So they have a separate codec, which reads and writes common
+columns without a step for each field.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def _read_column(reader: Reader) -> ColumnDescriptor:
 
 
 def _read_common_column(reader: Reader) -> ColumnDescriptor | None:
-    """A column as nearly all are: of a common type, its texts short, no default and metadata.
+    """Read a column of a common type with short texts, no default and no metadata.
 
-    None, and the reader stays where it is, for every other one, and for bytes that are no column.
+    Nearly all columns are like this. For any other column, and for bytes that are no column, return
+    None and leave the reader where it is.
     """
     data, start = reader.data, reader.position
     try:
@@ -99,14 +100,14 @@ def _read_common_column(reader: Reader) -> ColumnDescriptor | None:
 _write_type = DATA_TYPE.write
 _END_BYTES = 4
 _ENDS = {bytes([nullable, 0, 0, 0]): bool(nullable) for nullable in (0, 1)}
-"""How most columns end: whether they are nullable, and no comment, default and metadata."""
+"""The last bytes of most columns: nullable or not, and no comment, default or metadata."""
 _END_OF = {nullable: end for end, nullable in _ENDS.items()}
 _NO_DEFAULT = bytes([0, 0])
 """No default, and no metadata."""
 _LONGEST_BYTE = 0x7F
-"""The largest number that is one byte."""
+"""The largest number that is encoded in one byte."""
 
-# Most of what is read and written is columns, so these two go without the loop over fields.
+# Columns are most of what is read and written, so these two functions avoid the loop over fields.
 register_codec(
     ColumnDescriptor,
     type_id=15,
@@ -120,7 +121,7 @@ _MOST_SHARED_COLUMNS = 100
 
 @lru_cache(maxsize=256)
 def _column_bytes(columns: tuple[ColumnDescriptor, ...]) -> bytes:
-    """Tables of the same columns are made again and again."""
+    """Return the encoded columns. Cached, because many tables are created with equal columns."""
     out = bytearray()
     _COLUMNS.write(out, columns)
     return bytes(out)
@@ -161,18 +162,18 @@ _NESTED_STORAGE = nested(StorageFormat)
 
 @lru_cache(maxsize=32)
 def _storage_bytes(value: StorageFormat) -> bytes:
-    """Few forms of storage stand in most tables, and each is put together of many parts."""
+    """Return the encoded format. Cached: most tables share a few formats, each of many parts."""
     out = bytearray()
     _NESTED_STORAGE.write(out, value)
     return bytes(out)
 
 
 def _write_storage(out: bytearray, value: StorageFormat) -> None:
-    if value.hive_columns or value.properties or value.serde_properties:  # of this table, and long
+    if value.hive_columns or value.properties or value.serde_properties:  # long, and not shared
         _NESTED_STORAGE.write(out, value)
     else:
         out += _storage_bytes(value)
 
 
 STORAGE = Codec(_write_storage, _NESTED_STORAGE.read)
-"""How files are read, as a nested object."""
+"""A `StorageFormat` as a nested object."""

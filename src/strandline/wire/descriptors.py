@@ -1,11 +1,11 @@
 """The formats of everything in a catalog: its objects, roles and privileges, and its own state.
 
-The layout of every object that has an id begins with id, id of the parent (0 where there is none)
-and name; that of every other object with its name. So these are read out of a record without
-decoding the rest (`strandline.wire.stored`).
+The layout of every object with an id begins with the id, the parent's id (0 if it has no parent)
+and the name. The layout of every object that is keyed by name begins with the name. So these fields
+can be read from a record without decoding the rest (`strandline.wire.stored`).
 
-Where a version only adds to the one before, its layout is that one and more: what it adds has the
-defaults of the class when an older record is read.
+If a version only adds fields, its layout is the previous layout followed by these fields. When an
+older record is read, the added fields get the defaults of the class.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
 _new_in_0_2_0 = partial(register, version=1, since="0.2.0")
 _second_in_0_2_0 = partial(register, version=2, since="0.2.0")
 
-# -- grants, which stand in the objects that they apply to -----------------------------------------
+# -- grants, which are stored in the objects that they apply to ------------------------------------
 
 OBJECT_KIND = enum(ObjectKind)
 _PRIVILEGES = flags(Privilege)
@@ -96,9 +96,9 @@ _new_in_0_2_0(
 )
 
 GRANTS = nested_list(Grant)
-"""The grants that stand in an object."""
+"""The grants of an object."""
 
-# -- databases, schemas and what is in them; zones -------------------------------------------------
+# -- databases, schemas and the objects in them; zones ---------------------------------------------
 
 _DATABASE_1: Fields = (("id", UINT), ("__class__", NO_PARENT), ("name", TEXT), ("owner", TEXT))
 
@@ -284,7 +284,7 @@ _ZONE_1: Fields = (
 
 
 def _zone_of_version_1(*values: Any) -> ZoneDescriptor:  # Any: field values
-    """Before there were quorums, every zone had the default one for its replicas."""
+    """Return a zone from before quorums existed, with the default quorum for its replicas."""
     zone = ZoneDescriptor(*values)
     return replace(zone, quorum_size=default_quorum(zone.replicas))
 
@@ -296,7 +296,7 @@ _second_in_0_2_0(
     fields=[*_ZONE_1, ("quorum_size", UINT), ("privileges", GRANTS)],
 )
 
-# -- indexes: the id of the table follows the name, because they are looked up by it ---------------
+# -- indexes: the table's id follows the name, because indexes are looked up by it -----------------
 
 _new_in_0_2_0(
     IndexColumn,
@@ -320,7 +320,7 @@ _new_in_0_2_0(
     ],
 )
 
-# -- clusters, their replicas and the ways to look into them ---------------------------------------
+# -- clusters, their replicas and introspection indexes --------------------------------------------
 
 _new_in_0_2_0(
     ClusterDescriptor,
@@ -398,7 +398,7 @@ _new_in_0_2_0(
     ],
 )
 
-# -- the catalog's own state: objects that are keyed by name begin with it -------------------------
+# -- the catalog's own state: objects keyed by name begin with the name ----------------------------
 
 _new_in_0_1_0(
     FenceToken,

@@ -1,9 +1,9 @@
-"""The format of the values by which a data file belongs to its partition: one run of bytes.
+"""The format of the partition values of a data file, as one byte string.
 
-Each value is the field's id (``UINT``), a kind (one byte) and what follows: 0 NULL, 1 false, 2 true
-(nothing); 3 a number (``BYTES``: its shortest two's complement, high ones first), 4 a text
-(``TEXT``), 5 bytes (``BYTES``). A file of a table that is not partitioned has no bytes. The same
-values always have the same bytes, so these may be compared and sent in the place of the values.
+Each value is the field's id (``UINT``), a kind (one byte) and its content. The kinds are 0 NULL, 1
+false, 2 true (all without content); 3 a number (``BYTES``: its shortest two's complement, high byte
+first), 4 a text (``TEXT``), 5 bytes (``BYTES``). A file of an unpartitioned table has no bytes.
+Equal values always have equal bytes, so the bytes may be compared and sent in place of the values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _NULL, _FALSE, _TRUE, _NUMBER, _STRING, _BINARY = range(6)
 
 
 def encode_partition(partition: Partition) -> bytes:
-    """The bytes of the values of a partition. Raises `InvalidInput` for text that is none."""
+    """Return a partition's values as bytes.
+
+    Raises `InvalidInput` for text that is not valid Unicode and for values of other types.
+    """
     out = bytearray()
     for known in partition:
         write_uint(out, known.field_id)
@@ -25,7 +28,7 @@ def encode_partition(partition: Partition) -> bytes:
 
 
 def decode_partition(data: bytes) -> Partition:
-    """The values that `encode_partition` wrote. Raises `CorruptData` for other bytes."""
+    """Return the values that `encode_partition` wrote. Raises `CorruptData` for other bytes."""
     reader = Reader(data)
     values = []
     while reader.position < reader.end:
@@ -77,4 +80,4 @@ PARTITION: Codec[Partition] = Codec(
     lambda out, value: BYTES.write(out, encode_partition(value)),
     lambda reader: decode_partition(BYTES.read(reader)),
 )
-"""The values behind the number of their bytes."""
+"""Partition values, prefixed with the number of their bytes."""

@@ -1,9 +1,9 @@
-"""The one registry of formats, and the one pair of functions that turn objects into bytes.
+"""The registry of formats, and the functions that convert objects to bytes and back.
 
-The problem: what one release wrote, every later release must read, while objects gain fields. So
-the layout of an object stands *outside* the object, in a format that is registered once under
-``(type id, version, since)``. A format whose ``since`` is a released version never changes again; a
-new layout is a new version of it, and old bytes keep being read by the old one.
+The problem: every release must read what earlier releases wrote, while objects gain fields. So the
+layout of an object is defined *outside* the object, in a format that is registered once under
+``(type id, version, since)``. A format whose ``since`` is a released version never changes again. A
+new layout is a new version of the format, and the old version still reads the old bytes.
 
 ::
 
@@ -13,22 +13,23 @@ new layout is a new version of it, and old bytes keep being read by the old one.
     payload = the fields of that version's layout, in order
     list    = number of elements (UINT) [ type id, version, payload, payload, … ]
 
-Nested objects carry their own header, so each type moves to its next version alone. A list of one
-type carries the header once. The writer always uses the newest version.
+Nested objects have their own header, so each type gets new versions independently of the others. A
+list of one type has the header once. The writer always uses the newest version.
 
-The checksum is the CRC-32 of a context and of all bytes behind the checksum. The context is what
-stands beside a record and is not in it (the columns of its row, `seal`), empty for most; so a
-record that was moved to another row, or whose row was changed, is found like one that was changed
-itself. It is compared when a record is decoded (`decode`), not when its head alone is read
-(`open_record`): what is read by its head lies inside of another record, which was compared as a
-whole when it came from the disk.
+The checksum is the CRC-32 of a context and of all bytes after the checksum. The context is data
+that is stored next to the record but not in it (the other columns of its row, `seal`). Most records
+have an empty context. With it, the checksum also detects a record that was moved to another row,
+and a change of its row. `decode` verifies the checksum. `open_record`, which reads only the head of
+a record, does not: such a record is part of another record, which was verified as a whole when it
+was read from disk.
 
-What must stay true: versions of a type are 1, 2, … without a gap or a double, which is checked when
-the module that registers them is imported. An unknown protocol, type or version is an error that
-names what was found and what is known. Rejected: a self-describing format (names on disk for every
-field; twice the bytes, and it hides that a layout changed), and serializers as methods of the
-objects (the old layouts would have nowhere to live). A checksum of more bits: CRC-32 finds every
-change of up to four bytes in a row, and is in the standard library.
+What must stay true: the versions of a type are 1, 2, … without gaps or duplicates. This is checked
+when the module that registers them is imported. An unknown protocol, type or version raises an
+error with the number found and the known numbers.
+
+Rejected: a self-describing format with field names on disk (twice the bytes, and it hides that a
+layout changed); serializers as methods of the objects (old layouts would have no place); a longer
+checksum (CRC-32 detects every change within four consecutive bytes and is in the standard library).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.wire.codecs import NO_PARENT, TIME, TIME_BYTES, Codec, Reader, write_uint
 
 PROTOCOL = 2
-"""What is written; 1 is read, and has no checksum."""
+"""The protocol that is written. Protocol 1 has no checksum and can still be read."""
 MAX_FORMAT_VERSION = (1 << 21) - 1
 _PROTOCOL_BYTES = 2
 _MARKS = {number: number.to_bytes(_PROTOCOL_BYTES, "little") for number in (1, 2)}
@@ -53,7 +54,7 @@ _UNSEALED, _SEALED = _MARKS[1], _MARKS[2]
 _CHECKSUM_BYTES = 4
 _SEAL_BYTES = _PROTOCOL_BYTES + _CHECKSUM_BYTES
 _HEADER_BYTES = 3
-"""Of a header whose version is below 128: all there are, and looked up as they are."""
+"""The length of a header with a version below 128. So far all are; they are looked up as bytes."""
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ Fields = Sequence[tuple[str, Codec[Any]]]  # each field has a codec of its own t
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One version of one type's layout."""
+    """One version of the layout of a type."""
 
     type_id: int
     version: int
@@ -72,9 +73,9 @@ class Format:
     write: Callable[[bytearray, Any], None]
     read: Callable[[Reader], Any]
     timed: bool = False
-    """Whether the payload begins with the time that the store gave the record."""
+    """Whether the payload begins with the time that the store assigned to the record."""
     fields: tuple[tuple[str, Callable[[Reader], Any]], ...] = ()
-    """What reads each field, in the order of the bytes; none for a layout that is no such list."""
+    """Names and readers of the fields, in byte order. Empty for a layout with its own codec."""
 
 
 _by_type: dict[type[Any], list[Format]] = {}
@@ -83,7 +84,7 @@ _by_header: dict[bytes, Format] = {}
 
 
 def formats() -> tuple[Format, ...]:
-    """Every registered format, by type id and version."""
+    """Return all registered formats, ordered by type id and version."""
     return tuple(layout for _, versions in sorted(_by_id.items()) for layout in versions)
 
 
@@ -98,10 +99,10 @@ def register(
 ) -> None:
     """Register the layout ``fields`` as format ``version`` of ``of``, first written by ``since``.
 
-    ``fields`` are (attribute, codec) in the order of the bytes. ``build`` makes the object from the
-    values of the fields in that order; without it they go to the constructor by name. Neither gets
-    the place of a parent that the object does not have (`NO_PARENT`). Raises ``ValueError`` for a
-    gap, a double, or a type id that belongs to another class.
+    ``fields`` are (attribute, codec) in byte order. ``build`` creates the object from the field
+    values in that order. Without it, the values are passed to the constructor by name. Neither gets
+    a value for `NO_PARENT`. Raises ``ValueError`` for a gap or duplicate in the versions, or a type
+    id that belongs to another class.
     """
     names = [name for name, _ in fields]
     codecs = [codec for _, codec in fields]
@@ -135,7 +136,7 @@ def register(
 
 
 def _in_order(of: type[Any], names: Sequence[str]) -> bool:
-    """Whether ``names`` are the first parameters of the constructor of ``of``, by position."""
+    """Whether ``names`` are the first positional parameters of the constructor of ``of``."""
     parameters = signature(of).parameters.values()
     by_position = [item.name for item in parameters if item.kind is not item.KEYWORD_ONLY]
     return by_position[: len(names)] == list(names)
@@ -185,7 +186,7 @@ def _newest(of: type[Any]) -> Format:
 
 
 def newest_header(of: type[Any]) -> bytes:
-    """What a nested object of that class, or a list of them, begins with when it is written."""
+    """Return the header of a nested object of this class, or a list of them, when it is written."""
     return _newest(of).header
 
 
@@ -218,9 +219,8 @@ def _read_header(reader: Reader) -> Format:
 def _is_sealed(data: bytes) -> bool:
     """Whether the record ``data`` begins with a seal.
 
-    SQLite gives what it stored under the type that stands in the head of the row, whatever the
-    column is declared as: one flipped bit there, and a record comes as a number or as text. Raises
-    `CorruptData` for those.
+    SQLite returns a value with the type in the row's header, not the column's declared type. So one
+    flipped bit there turns a record into a number or text. Raises `CorruptData` for these.
     """
     try:
         return data.startswith(_SEALED)
@@ -232,9 +232,9 @@ def _is_sealed(data: bytes) -> bool:
 
 
 def open_record(data: bytes) -> tuple[Format, Reader]:
-    """Read the head of a record; the reader then stands at the payload.
+    """Read the head of a record. Return its format and a reader positioned at the payload.
 
-    The checksum is not compared: see the module.
+    The checksum is not verified; see the module docstring.
     """
     start = _SEAL_BYTES if _is_sealed(data) else _start_of(data)
     known = _by_header.get(data[start : start + _HEADER_BYTES])
@@ -245,7 +245,10 @@ def open_record(data: bytes) -> tuple[Format, Reader]:
 
 
 def _start_of(data: bytes) -> int:
-    """Where the header of a record stands. Raises `IncompatibleFormat` for an unknown protocol."""
+    """Return the position of a record's header.
+
+    Raises `IncompatibleFormat` for an unknown protocol.
+    """
     reader = Reader(data)
     protocol = reader.fixed16()
     if protocol == 1:
@@ -258,20 +261,20 @@ def _start_of(data: bytes) -> int:
 
 
 def is_newest(data: bytes) -> bool:
-    """Whether the record ``data`` has the form that its value would be written in now.
+    """Whether the record ``data`` has the newest protocol, and the newest format of its type.
 
-    Objects inside of it may have older formats.
+    Objects nested in it may have older formats.
     """
     layout, _ = open_record(data)
     return _is_sealed(data) and layout is _newest(layout.of)
 
 
 def encode(value: object) -> bytes:
-    """The record of ``value``, in the newest format of its type."""
+    """Return the record of ``value``, in the newest format of its type."""
     newest = _newest(type(value))
     out = bytearray(newest.header)
     newest.write(out, value)
-    if PROTOCOL == 1:  # only where a test writes as an older release
+    if PROTOCOL == 1:  # only in a test that writes like an older release
         return _UNSEALED + out
     return b"".join((_SEALED, _checksum(out), out))
 
@@ -281,10 +284,10 @@ def _checksum(content: bytes | bytearray | memoryview, context: bytes = b"") -> 
 
 
 def seal(data: bytes, context: bytes) -> bytes:
-    """The record ``data`` as it is stored where ``context`` is.
+    """Return the record ``data`` with a checksum that covers ``context`` too.
 
-    No bytes are sealed like a record, so that what stands beside them is compared. A record without
-    a checksum stays as it is.
+    Empty data gets a checksum like a record, so that its context is protected. A record without a
+    checksum is returned unchanged.
     """
     if data and not _is_sealed(data):
         return data
@@ -293,9 +296,10 @@ def seal(data: bytes, context: bytes) -> bytes:
 
 
 def timed_head(data: bytes) -> tuple[Callable[[Timestamp], bytes], bytes] | None:
-    """How the record ``data`` gets its time: what makes its first bytes of it, and all others.
+    """Return how to put a time into the record ``data``, or None if its format has no time.
 
-    None where the record has no time in it.
+    The result is a function that returns the first bytes of the record for a time, and all bytes
+    after those.
     """
     if not _is_sealed(data):
         return None
@@ -314,18 +318,21 @@ def timed_head(data: bytes) -> tuple[Callable[[Timestamp], bytes], bytes] | None
 
 
 def time_in(data: bytes) -> Timestamp | None:
-    """The time inside the record ``data``; None where its format has none."""
+    """Return the time in the record ``data``, or None if its format has no time."""
     layout, reader = open_record(data)
     return TIME.read(reader) if layout.timed else None
 
 
 def is_empty(data: bytes) -> bool:
-    """Whether there are no bytes below the seal of ``data``, or no seal either."""
+    """Whether ``data`` is empty, or a seal with no bytes after it."""
     return len(data) == _SEAL_BYTES if _is_sealed(data) else not data
 
 
 def compare(data: bytes, context: bytes = b"") -> None:
-    """Raise `CorruptData` unless the checksum in ``data`` is that of its bytes and ``context``."""
+    """Raise `CorruptData` unless the checksum in ``data`` matches its bytes and ``context``.
+
+    Data without a checksum passes. Raises `IncompatibleFormat` for an unknown protocol.
+    """
     if not _is_sealed(data):
         if data:
             _start_of(data)
@@ -339,9 +346,10 @@ def compare(data: bytes, context: bytes = b"") -> None:
 
 
 def decode(data: bytes, of: type[T], *, context: bytes = b"") -> T:
-    """The object in ``data``, which must be one ``of`` that type and nothing behind it.
+    """Return the object in ``data``, which must be a single record of the type ``of``.
 
-    ``context`` is what it was sealed with. Raises `CorruptData` or `IncompatibleFormat`.
+    ``context`` is the context that the record was sealed with. Raises `CorruptData` or
+    `IncompatibleFormat`.
     """
     compare(data, context)
     layout, reader = open_record(data)
@@ -349,16 +357,17 @@ def decode(data: bytes, of: type[T], *, context: bytes = b"") -> T:
         raise CorruptData(f"a {layout.of.__name__} record where a {of.__name__} belongs")
     try:
         value: T = layout.read(reader)
-    except InvalidInput as error:  # the class itself refuses its fields
+    except InvalidInput as error:  # from the constructor of the class
         raise reader.corrupt(f"a {of.__name__} that cannot be ({error.message})") from None
     reader.finish()
     return value
 
 
 def decode_up_to(data: bytes, of: type[Any], last: str) -> dict[str, Any]:
-    """The first fields of the record ``data`` by name, up to the field ``last``.
+    """Return the first fields of the record ``data`` by name, up to and including ``last``.
 
-    For what needs the head of many large records. Raises `CorruptData` or `IncompatibleFormat`.
+    For callers that need the head of many large records. Raises `CorruptData` or
+    `IncompatibleFormat`, and ``ValueError`` if the format has no field ``last``.
     """
     compare(data)
     layout, reader = open_record(data)
@@ -373,7 +382,7 @@ def decode_up_to(data: bytes, of: type[Any], last: str) -> dict[str, Any]:
 
 
 def nested(of: type[T]) -> Codec[T]:
-    """An object inside another one, with its own header."""
+    """Return a codec for an object inside another one, with its own header."""
 
     def write(out: bytearray, value: T) -> None:
         newest = _newest(of)
@@ -391,7 +400,7 @@ def nested(of: type[T]) -> Codec[T]:
 
 
 def nested_list(of: type[T]) -> Codec[tuple[T, ...]]:
-    """Any number of objects of one type, under one header."""
+    """Return a codec for any number of objects of one type, with a single header."""
 
     def write(out: bytearray, value: tuple[T, ...]) -> None:
         write_uint(out, len(value))

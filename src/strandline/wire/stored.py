@@ -1,21 +1,24 @@
-"""An object as the bytes it is stored as, decoded at the first touch.
+"""An object in its stored form, as bytes, decoded on first access.
 
-A catalog of 100,000 tables that decodes each at start takes ten times the time and five times the
-memory of one that keeps the bytes; a snapshot or a dump of it is then a concatenation. So an object
-in memory *is* its record. Only what finds it (id, parent, name, group) is read out at once;
-`Stored.value` decodes the rest and keeps it. The bytes are those that were read or written, and
-stay so: the object is removed by naming exactly these bytes.
+A catalog of 100,000 tables that decodes every table at startup takes ten times the time and five
+times the memory of one that keeps the bytes. With the bytes, a snapshot or a dump of the catalog is
+a concatenation. So an object in memory *is* its record. Only the keys (id, parent, name, group) are
+read at once; `Stored.value` decodes the rest and keeps the result. The bytes stay exactly as they
+were read or written, because removing the object requires exactly these bytes.
 
-The same record is met several times within a short while: the commit that wrote a table encodes it,
-the log delivers these bytes back, and each older version that is kept may hold them too. Values are
-immutable and equal bytes are equal objects, so bytes that were decoded lately give the same object
-again (`RecentValues`).
+The same record occurs several times within a short time: the commit that writes a table encodes it,
+the log delivers the bytes back, and retained older versions may contain them too. Values are
+immutable and equal bytes mean equal objects. So recently decoded bytes return the same object again
+(`RecentValues`).
 
-What must stay true: the memory of recent values is bounded by the bytes of their records (a decoded
-table is some ten times its record), and a look-up takes no lock. So there are two generations. New
-values go to the younger one; when it is full, it becomes the older one, and the previous older one
-is forgotten. A hit in the older one moves to the younger. Rejected: an exact order of use, which
-would write at every read; and weak references, which would give every descriptor a slot for them.
+What must stay true: the cache of recent values is bounded by the bytes of their records (a decoded
+table takes some ten times its record), and a lookup takes no lock. So the cache has two
+generations. New values go to the younger generation. When that is full, it becomes the older one,
+and the previous older one is discarded. A hit in the older generation moves the value to the
+younger.
+
+Rejected: exact LRU order, because every read would write; weak references, because every descriptor
+would need a slot for them.
 """
 
 from __future__ import annotations
@@ -31,21 +34,21 @@ from strandline.wire.registry import decode, encode, is_newest, open_record
 NEVER_UPDATED = Timestamp(0)
 MAX_GENERATION_BYTES = 1 << 20
 MAX_RECORD_BYTES = MAX_GENERATION_BYTES // 16
-"""A larger record is not remembered: it would drive out too many others."""
+"""A larger record is not cached, because it would evict too many others."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RecentStatistics:
-    """How many values are remembered, and the bytes of their records."""
+    """The number of cached values, and the bytes of their records."""
 
     values: int
     bytes: int
 
 
 class RecentValues:
-    """The values of records that were decoded lately, by their bytes. Safe for threads."""
+    """A cache of recently decoded values, by the bytes of their records. Thread-safe."""
 
     def __init__(self, *, generation_bytes: int = MAX_GENERATION_BYTES) -> None:
         self._limit = generation_bytes
@@ -56,7 +59,7 @@ class RecentValues:
         self._lock = threading.Lock()
 
     def get(self, data: bytes) -> Any:  # Any: the class is named in the bytes
-        """The value of the record ``data``, or None where it is not remembered."""
+        """Return the value of the record ``data``, or None if it is not cached."""
         value = self._young.get(data)
         if value is None:
             value = self._old.get(data)
@@ -65,7 +68,7 @@ class RecentValues:
         return value
 
     def add(self, data: bytes, value: object) -> None:
-        """Remember that the record ``data`` is ``value``."""
+        """Cache ``value`` for the record ``data``."""
         if len(data) > MAX_RECORD_BYTES:
             return
         with self._lock:
@@ -78,13 +81,13 @@ class RecentValues:
             self._young_bytes += len(data)
 
     def forget(self) -> None:
-        """Forget everything, so that the next touch of each record decodes it."""
+        """Clear the cache, so that the next access to each record decodes it."""
         with self._lock:
             self._young, self._young_bytes = {}, 0
             self._old, self._old_bytes = {}, 0
 
     def statistics(self) -> RecentStatistics:
-        """What is remembered now; a value in both generations counts twice."""
+        """Return the current statistics. A value in both generations counts twice."""
         with self._lock:
             return RecentStatistics(
                 len(self._young) + len(self._old), self._young_bytes + self._old_bytes
@@ -92,15 +95,15 @@ class RecentValues:
 
 
 RECENT = RecentValues()
-"""Those of this process."""
+"""The cache of this process."""
 
 
 class Stored(Generic[T]):
-    """One object of a kind whose class is ``of``. Equal bytes are equal objects.
+    """A stored object of the class ``of``. Objects with equal bytes are equal.
 
-    ``group`` is the id behind the name, in kinds that are looked up by it; 0 in all others.
-    ``updated`` is the time of the update that wrote the object, 0 as long as no log has given one.
-    It stands beside the bytes, so equal objects may differ in it.
+    ``group`` is the id after the name, in kinds that are looked up by it, and 0 in all others.
+    ``updated`` is the time of the update that wrote the object, or 0 until a log sets it. It is not
+    part of the bytes, so equal objects may differ in it.
     """
 
     __slots__ = ("_of", "_value", "data", "group", "id", "name", "parent", "updated")
@@ -122,9 +125,9 @@ class Stored(Generic[T]):
     def of_value(
         cls, value: T, *, has_id: bool, has_group: bool = False, record: bytes | None = None
     ) -> Stored[T]:
-        """The stored form of ``value``, in the newest format.
+        """Return the stored form of ``value``, in the newest format.
 
-        It is ``record``, which ``value`` was decoded from, if that has this format.
+        It reuses ``record``, from which ``value`` was decoded, if that has the newest format.
         """
         data = record if record is not None and is_newest(record) else encode(value)
         stored = cls(data, type(value), has_id=has_id, has_group=has_group)
@@ -145,7 +148,7 @@ class Stored(Generic[T]):
         return value
 
     def forget(self) -> None:
-        """Keep the bytes alone; the next touch decodes them again."""
+        """Keep only the bytes. The next access decodes them again."""
         self._value = None
 
     def __eq__(self, other: object) -> bool:
@@ -158,4 +161,4 @@ class Stored(Generic[T]):
         return f"<stored {self._of.__name__} {self.name!r} id={self.id} {len(self.data)} bytes>"
 
 
-AnyStored = Stored[Any]  # Any: a collection of several kinds holds them side by side
+AnyStored = Stored[Any]  # Any: collections contain objects of several kinds

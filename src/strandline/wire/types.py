@@ -12,7 +12,7 @@
     71        array: element tree, contains null
     72        map: key tree, value tree, value contains null
     73        struct: number of fields, then for each: name, tree, nullable, optional comment,
-              metadata, field id + 1 (0 where none is assigned)
+              metadata, field id + 1 (0 if no id is assigned)
     74, 75    geometry, geography: optional number of the reference system (since version 2)
 
 Tags never change their meaning; a new type takes the next free tag in a new format version.
@@ -78,7 +78,7 @@ _SCALARS_2: _Parameters = {
 
 
 class _Trees:
-    """The trees over the scalar types of one version of the format."""
+    """The codec of type trees in one version of the format, which defines the scalar types."""
 
     def __init__(self, scalars: _Parameters) -> None:
         self.codec: Codec[DataType] = Codec(self.write, self.read)
@@ -146,7 +146,7 @@ def _maker(of: Callable[..., DataType], fields: _Fields) -> Callable[[Reader], D
 
 
 class TypeTree:
-    """The registered object that a data type is on disk: the tree under one header."""
+    """The registered object for a data type on disk: the tree with one header."""
 
     __slots__ = ("root",)
 
@@ -174,8 +174,8 @@ def _nested_bytes(value: DataType, version: int) -> bytes:
     return bytes(out)
 
 
-# Nearly all columns are of a type without parameters, a plain string or a decimal. Their bytes are
-# looked up and not put together, and their types found by their bytes.
+# Nearly all columns have a type without parameters, a plain string or a decimal. For these, tables
+# map each type to its bytes and back.
 _NEWEST = max(_TREES)
 _STRING_KEY = "string"
 _DECIMALS = [
@@ -196,7 +196,7 @@ _COMMON_TYPES = {
 }
 _TAG_AT = len(_COMMON_BYTES[t.INT.name]) - 1
 _LENGTHS = {data[_TAG_AT]: len(data) for data in _COMMON_TYPES}
-"""Of the bytes of a common type, by its tag."""
+"""The number of bytes of a common type, by its tag."""
 
 
 def _write_tree(out: bytearray, value: DataType) -> None:
@@ -211,9 +211,9 @@ def _write_tree(out: bytearray, value: DataType) -> None:
 
 
 def common_type(data: bytes, start: int) -> tuple[DataType | None, int]:
-    """The common type that stands at ``start``, and where it ends; None for any other one.
+    """Return the type at ``start``, or None if it is not a common type, and where it ends.
 
-    Raises IndexError where the bytes end before.
+    Raises IndexError if the bytes end before the tag.
     """
     end = start + _LENGTHS.get(data[start + _TAG_AT], 0)
     return _COMMON_TYPES.get(data[start:end]), end

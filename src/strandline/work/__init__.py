@@ -1,32 +1,33 @@
-"""Where a request is computed, so that no other request feels it: one rule, by what it costs.
+"""Where to process a request, by its cost, so that large requests do not delay other requests.
 
-The problem: a process has one interpreter lock. A thread that computes holds back the event loop by
-a switch of the interpreter at each step of a small request, a call into C or a look for garbage
-holds it back for its whole length, and the memory that large work took stays with the process.
+The problem: a process has one interpreter lock. A computing thread delays the event loop by an
+interpreter switch at each step of a small request. A call into C or a garbage collection delays it
+for its whole duration. And the memory that a large request took stays with the process.
 
-The model. Cost is counted in *things*: a row, a partition, a file, an event, a version, or as much
-of a message as one of these takes (`things_of_values` and its kin). Each place where a
-request can be computed has a budget of them:
+The model: cost is counted in *things*: a row, a partition, a file, an event, a version, or as much
+of a message as one of these takes (`things_of_values` and similar functions). Each place that can
+process a request has a budget of things:
 
-| where | budget | what may wait |
+| where | budget | may wait for |
 | --- | --- | --- |
 | the event loop | `AT_ONCE` | nothing |
-| a thread of the node | `IN_THREAD` | for SQL and files |
-| a child process (`strandline.work.children`) | none | for SQL and files |
+| a thread of the node | `IN_THREAD` | SQL and files |
+| a child process (`strandline.work.children`) | unlimited | SQL and files |
 
-A request that is too long for a place as it comes goes to the next one undecoded. Whether a request
-that reads is too long may turn out on the way: what goes over many things calls `spend` first, or
-takes them from `spending`; where the budget is not enough, both raise `TooLong`, and the request is
-given to a child, which does all of it. What a database can count is counted first (`require`), so
-that little is done twice. A request that changes something is never given up on the way. Without
-children (a store that is embedded in another program, a test) threads have no budget.
+If the message of a request is too large for a place, the request goes to the next place undecoded.
+For a request that reads, the cost may become known only during the work. Code that processes many
+things calls `spend` first, or iterates over `spending`. If the budget is exceeded, both raise
+`TooLong`, and a child processes the whole request again. If a database can count the things,
+`require` checks the count first, so that little work is done twice. A request that changes
+something is never abandoned midway. Without children (a store embedded in another program, a test)
+threads have no budget.
 
-What must stay true: what goes over a number of things that a client decides says so here before it
-does. The number of things that a thread of the node goes over for a client is bounded by
-`IN_THREAD`, or by the size of the change that the client made in it.
+What must stay true: code that processes a client-controlled number of things charges the budget
+before it does so. The number of things that a thread of the node processes for a client is bounded
+by `IN_THREAD`, or by the size of the change that the client made in the request.
 
-Rejected: one thread that computes at a time, with a short switch interval (each look for garbage
-and each call into C still stopped the loop for 40 to 300 ms, and the memory stayed); slices on the
+Rejected: one computing thread at a time, with a short switch interval (each garbage collection and
+each call into C still stopped the loop for 40 to 300 ms, and the memory stayed); slices on the
 event loop for everything (each handler would have to be written twice); a process for each request
 (it would have to load the catalog each time).
 """
@@ -44,22 +45,23 @@ from typing import TypeVar
 T = TypeVar("T")
 
 AT_ONCE = 200
-"""Things that may be gone over on the event loop: well under a millisecond."""
+"""Things that one request may process on the event loop: well under a millisecond."""
 IN_THREAD = 2_000
-"""Things that one request may go over in a thread of the node: some twenty milliseconds."""
+"""Things that one request may process in a thread of the node: some twenty milliseconds."""
 SWITCH_SECONDS = 0.0001
-"""How long a thread that computes may keep the interpreter while the event loop wants it."""
+"""How long a computing thread may keep the interpreter lock while the event loop waits for it."""
 YOUNG_OBJECTS, YOUNG_ROUNDS = 1_000, 3
-"""New objects between two looks for garbage among them, and such looks between two wider ones."""
+"""New objects between two collections of the youngest generation, and such collections between two
+of the next generation."""
 _STEP = 50
-"""Things that `spending` gives between two looks at the budget."""
+"""Things that `spending` yields between two checks of the budget."""
 _BYTES_OF_A_THING = 200
 _JSON_OF_A_THING = 32
 _VALUES_OF_A_THING = 20
 
 
 class TooLong(Exception):
-    """What is computed costs more than its place allows. Not an error: it is done elsewhere."""
+    """The request costs more than its place allows. Not an error: another place processes it."""
 
 
 class _Budget:
@@ -74,7 +76,7 @@ _BUDGET: ContextVar[_Budget | None] = ContextVar("strandline.work.budget", defau
 
 @contextmanager
 def budget(things: int | None) -> Iterator[None]:
-    """What the block goes over is at most so many things, or `TooLong`; None: as many as it is."""
+    """Limit the block to this many things; more raise `TooLong`. None means no limit."""
     token = _BUDGET.set(None if things is None else _Budget(things))
     try:
         yield
@@ -83,7 +85,7 @@ def budget(things: int | None) -> Iterator[None]:
 
 
 def spend(things: int) -> None:
-    """Called before so many things are gone over. Raises `TooLong`."""
+    """Charge things to the budget before processing them. Raises `TooLong` if it is exceeded."""
     current = _BUDGET.get()
     if current is not None:
         current.left -= things
@@ -92,10 +94,11 @@ def spend(things: int) -> None:
 
 
 def require(count: Callable[[int], int]) -> None:
-    """Raise `TooLong` if the things that ``count`` counts, up to a limit, cost more than is left.
+    """Raise `TooLong` if ``count`` returns more things than the budget has left.
 
-    For what is cheaper to count than to go over. Nothing is spent, and without a budget nothing is
-    counted.
+    The argument of ``count`` is the number at which it may stop. Use this for things that are
+    cheaper to count than to process. It charges nothing. Without a budget it does not call
+    ``count``.
     """
     current = _BUDGET.get()
     if current is not None and count(current.left + 1) > current.left:
@@ -103,7 +106,7 @@ def require(count: Callable[[int], int]) -> None:
 
 
 def spending(items: Iterable[T]) -> Iterator[T]:
-    """The items; raises `TooLong` at the one that the budget does not allow."""
+    """Iterate over the items and charge them. Raises `TooLong` when they exceed the budget."""
     if _BUDGET.get() is None:
         yield from items
         return
@@ -116,25 +119,25 @@ def spending(items: Iterable[T]) -> Iterator[T]:
 
 
 def things_of_bytes(size: int) -> int:
-    """What a message of so many bytes costs."""
+    """Return the cost of a message of this many bytes."""
     return size // _BYTES_OF_A_THING
 
 
 def things_of_json(size: int) -> int:
-    """What a JSON text of so many bytes costs: it is read in one call, which is not interrupted."""
+    """Return the cost of a JSON text of this many bytes. One call that cannot yield parses it."""
     return size // _JSON_OF_A_THING
 
 
 def things_of_values(values: int) -> int:
-    """What a message of so many values (fields, elements) costs."""
+    """Return the cost of a message of this many values (fields, elements)."""
     return values // _VALUES_OF_A_THING
 
 
 class _KeptGarbage:
-    """While any thread is in a block of it, the process looks for no garbage in circles.
+    """Disables the cyclic garbage collector while any thread is inside the context manager.
 
-    For work that makes many objects at once which live on: each look would go over all of them. The
-    block computes, and waits for no more than a disk.
+    For work that creates many long-lived objects at once: each collection would visit all of them.
+    The block may compute and wait for a disk, but for nothing slower.
     """
 
     def __init__(self) -> None:
@@ -145,7 +148,7 @@ class _KeptGarbage:
     def __enter__(self) -> None:
         with self._lock:
             if not self._blocks:
-                self._paused = gc.isenabled()  # where the program looks for none, it goes on so
+                self._paused = gc.isenabled()  # if the program disabled it, it stays disabled
                 gc.disable()
             self._blocks += 1
 
@@ -160,10 +163,10 @@ keeping_garbage = _KeptGarbage()
 
 
 def settle_interpreter() -> None:
-    """Keep the pauses of the interpreter short; for the process of a node.
+    """Configure the interpreter of a node's process for short pauses.
 
-    A look at all objects of a node with a large catalog would stop the loop for longer than a
-    caller may wait, and nearly all of what it finds is alive: values without circles.
+    With a large catalog, a full garbage collection would stop the event loop for longer than a
+    caller may wait. Nearly all objects are alive then: values without reference cycles.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()

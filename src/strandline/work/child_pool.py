@@ -1,14 +1,16 @@
-"""The children of one event loop, and the tasks that they are given.
+"""The children of one event loop, and the tasks that run in them.
 
-A pool keeps a few children in all, idle ones for a while. Where a task needs a new child and there
-are enough, the one that has been idle longest ends. Tasks that find all of them busy wait in order;
-where many wait, the next one is refused at once. Callers who ask the same thing while it waits get
-the reply of one task: many readers begin with the files of the same snapshot. A task waits for the
-one before it that asks the same, so that one question of many keeps one child busy and not all.
+A pool has a limited number of children and keeps idle ones for a while. If a task needs a new child
+and the limit is reached, the pool ends the child that has been idle longest. Tasks wait in order
+while all children are busy. If too many tasks wait, the pool refuses the next one immediately.
 
-What must stay true: a child that ends without a reply is reported as `Unavailable` for a task that
-reads, and as `UnknownOutcome` for one that changes something; the next task gets a new one. A reply
-is never older than its question: nobody joins a task that a child has begun.
+Callers that ask the same question while it waits share one task and its reply, because many readers
+begin with the files of the same snapshot. If a child has already begun a task for the question, a
+new task waits until that task is finished. So a popular question keeps one child busy, not all.
+
+What must stay true: if a child ends without a reply, the caller gets `Unavailable` for a task that
+only reads, and `UnknownOutcome` for a task that changes something; the next task gets a new child.
+A reply is never older than its question: no caller joins a task that a child has begun.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 MAX_CHILDREN = max(2, os.cpu_count() or 1)
 MAX_WAITING = 64
-"""Tasks that wait for a child."""
+"""How many tasks may wait for a child."""
 IDLE_SECONDS = 30.0
-"""How long a child without a task is kept."""
+"""How long the pool keeps a child without a task."""
 
 Data = bytes | memoryview | Content
 
@@ -52,21 +54,21 @@ class StartChild(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a child answered; close ``content``."""
+    """The reply of a child. The owner must close ``content``."""
 
     fields: Fields
     content: Content
 
     def copy(self) -> Reply:
-        """The same bytes, to be closed apart from these."""
+        """Return a reply with the same bytes, which must be closed separately."""
         return Reply(self.fields, Content(os.dup(self.content.fileno())))
 
 
 @dataclass(frozen=True, slots=True)
 class ChildStatistics:
-    """``running`` and ``waiting`` tasks now; the others are counts since the start.
+    """The number of ``running`` and ``waiting`` tasks now, and counts since the start.
 
-    ``joined`` counts the callers who got the reply of a task that another caller had asked for.
+    ``joined`` counts the callers that shared the task of another caller.
     """
 
     running: int
@@ -79,9 +81,10 @@ class ChildStatistics:
 
 
 class _Asked:
-    """A question that only reads, and how many callers wait for the reply to it.
+    """A question that only reads, and the number of callers that wait for its reply.
 
-    ``is_open``: others may join, since no child has begun with it. Set ``task`` before `reply`.
+    While ``is_open``, other callers may join, because no child has begun the task. Set ``task``
+    before calling `reply`.
     """
 
     task: asyncio.Task[Reply]
@@ -91,7 +94,10 @@ class _Asked:
         self._callers = 0
 
     async def reply(self) -> Reply:
-        """The reply, with a content of its own for each caller; without callers it is given up."""
+        """Return the reply, with a separate content for each caller.
+
+        If the last waiting caller is cancelled, the task is cancelled too.
+        """
         self._callers += 1
         try:
             reply = await asyncio.shield(self.task)
@@ -121,7 +127,7 @@ class _Child:
         send_packet(self._connection, fields, content)
 
     async def reply(self, on_announced: Announce) -> Reply | None:
-        """The reply to the task that was sent; None where the child ended instead."""
+        """Return the reply to the task that was sent, or None if the child ended without one."""
         while (packet := await self._packet()) is not None:
             fields, content = packet
             if "announces" not in fields:
@@ -132,7 +138,7 @@ class _Child:
                 logger.warning("what a child announced was not noted", exc_info=True)
             finally:
                 content.close()
-            with suppress(OSError):  # it has ended, which the next packet tells
+            with suppress(OSError):  # the child has ended; the next `_packet` returns None
                 self._connection.send(NOTED)
         return None
 
@@ -151,8 +157,8 @@ class _Child:
             return None
 
     def stop_waiting(self) -> None:
-        """Send no more: the child refuses to wait for another writer, and ends after its task."""
-        with suppress(OSError):  # it has ended
+        """Send no more packets. The child waits for no other writer and ends after its task."""
+        with suppress(OSError):  # the child has ended
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -162,12 +168,12 @@ class _Child:
 
 
 class ChildPool:
-    """The children of one event loop; its methods are for that loop. Close it.
+    """The children of one event loop. Call its methods in that loop, and close it.
 
-    ``start`` gives the connection to a new child (`ForkServer.child`). A child that only
-    reads and ends because of its memory is followed by a new one, which opens the store while
-    nothing waits for it: large reads come in a row, large writes are rare.
-    ``on_announced`` is called, in a thread, with what a child announces.
+    ``start`` returns the connection to a new child (`ForkServer.child`). If a child that only
+    reads ends because of its memory, the pool starts a new one immediately, so that it opens the
+    store before the next task comes. Large reads come in series; large writes are rare.
+    ``on_announced`` is called, in a thread, with the data that a child announces.
     """
 
     def __init__(
@@ -194,10 +200,12 @@ class ChildPool:
         self._tasks = self._joined = self._children = self._turned_away = self._lost = 0
 
     async def run(self, name: str, fields: Fields, data: Data, *, only_reads: bool) -> Reply:
-        """Have a child do a task. Raises what it raised, `Overloaded`, `Unavailable`, `Stopping`.
+        """Run a task in a child and return its reply. Closes ``data`` if it is a `Content`.
 
-        A `Content` is closed. Where the caller is cancelled, a task that only reads is given up;
-        another one goes on.
+        If the caller is cancelled, a task that only reads is abandoned; any other task continues.
+
+        Raises the error that the child reports, `Overloaded` if too many tasks wait,
+        `Unavailable` or `UnknownOutcome` if the child ends, and `Stopping` after `stop_waiting`.
         """
         if not only_reads or isinstance(data, Content) or len(data) > PIECE:
             return await self._run(name, fields, data, only_reads=only_reads)
@@ -249,7 +257,7 @@ class ChildPool:
             raise
 
     async def _admitted(self, before: asyncio.Task[Reply] | None) -> None:
-        """Wait for the task ``before``, then in order for a place among those whose tasks run."""
+        """Wait for the task ``before`` to end, then in order for a free place in the pool."""
         self._require_open()
         if self._waiting >= self._max_waiting:
             self._turned_away += 1
@@ -277,16 +285,16 @@ class ChildPool:
         self._places.release()
 
     def stop_waiting(self) -> None:
-        """Take no more tasks; those that wait for a child or another writer get `Stopping`.
+        """Accept no more tasks. Tasks that wait for a child or another writer fail with `Stopping`.
 
-        All others go on.
+        All other tasks continue.
         """
         self._stopping = True
         for child in self._writing:
             child.stop_waiting()
 
     def close(self) -> None:
-        """End the children: tasks that read are lost, others go on to their end unheard."""
+        """Disconnect all children. Tasks that only read are lost; others finish without a reply."""
         self.stop_waiting()
         for task in self._running:
             task.cancel()
@@ -294,7 +302,7 @@ class ChildPool:
             self._idle.pop().close()
 
     def statistics(self) -> ChildStatistics:
-        """How the children were used."""
+        """Return statistics about the children and tasks."""
         return ChildStatistics(
             len(self._running),
             self._waiting,
@@ -337,13 +345,13 @@ class ChildPool:
         return reply
 
     def _assign(self, fields: Fields, content: Content) -> _Child:
-        """Send the task to a child, to an idle one if there is one that lives."""
+        """Send the task to an idle child that is still alive, else to a new child."""
         only_reads: bool = fields["only_reads"]
         for child in [child for child in self._idle if child.only_reads == only_reads]:
             self._idle.remove(child)
             try:
                 child.send(fields, content)
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the child has ended in the meantime
                 child.close()
             else:
                 return child
@@ -399,7 +407,7 @@ def _lost(fields: Fields) -> StrandlineError:
 
 
 async def _copied(data: bytes | memoryview) -> Content:
-    """``data`` as a `Content`, copied in pieces between which the loop turns."""
+    """Return ``data`` as a `Content`. Copies it in pieces and yields to the loop between them."""
     content = Content()
     try:
         view = memoryview(data)

@@ -1,27 +1,28 @@
-"""Child processes: what is long is computed outside the process of the node.
+"""Child processes: large requests are processed outside the process of the node.
 
-The problem: see `strandline.work`. The process that computes needs the store, and the catalog. It
-must start quickly, and a fork of a process that has threads and open databases is not safe.
+The problem: see `strandline.work`. The child needs the store and the catalog, and it must start
+quickly. But forking a process that has threads and open databases is not safe.
 
-The model. Before a node opens anything, it forks a *fork server* (`ForkServer`), which has loaded
-the program, opens nothing, and does nothing but fork again when it is asked for a *child*. A
-child opens the store by itself, as another node on it would: its answers are as fresh as this
-node's own, it judges users in the same way, and its writes are fenced. It has one task at a time.
-The node gives tasks to its children by `strandline.work.child_pool`.
+The model: before a node opens anything, it forks a *fork server* (`ForkServer`). The fork server
+has loaded the program, opens nothing, and only forks a *child* on request. A child opens the store
+by itself, as another node would: its answers are as fresh as this node's, it checks privileges in
+the same way, and its writes are fenced. It runs one task at a time. The node sends tasks to its
+children through `strandline.work.child_pool`.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
-In between, a child may announce to the node what it is about to do, in a packet of the same form;
-it goes on when the node has taken note of it.
+During a task, a child may announce to the node what it is about to do, in a packet of the same
+form. The child continues after the node has noted it.
 
 What must stay true:
 
-* A child ends when the node closes its connection, or dies. In the middle of a task it ends at
-  once if the task only reads; else it finishes the task first, but waits for no other writer.
-* A child gives the memory of a task back after it. One that cannot give back most of it ends after
-  its reply. It takes at most `MEMORY_BYTES`.
+* A child ends when the node closes the connection or dies. If this happens during a task, a child
+  that only reads ends immediately. A child that writes finishes the task first, but waits for no
+  other writer.
+* A child returns the memory of a task to the system after the task. If it cannot return most of it,
+  it ends after its reply. It uses at most `MEMORY_BYTES`.
 
-Rejected: the process pools of the standard library (they start by importing everything again, move
-answers as pickles through a thread of the node, and cannot end a child for one task).
+Rejected: the process pools of the standard library (they import everything again at start, pass
+answers as pickles through a thread of the node, and cannot end the child of a single task).
 """
 
 from __future__ import annotations
@@ -56,31 +57,32 @@ logger = logging.getLogger(__name__)
 KEPT_BYTES = 16 << 20
 """Memory that a child may keep after its tasks without ending."""
 READER_NICENESS = 10
-"""By how much a child that only reads gives way to the node."""
+"""The niceness of a child that only reads, so that the node has priority over it."""
 SESSION_NICENESS = 5
-"""By how much all of them together give way to other sessions: also to many busy ones."""
+"""The niceness of the session of all these children, so that other sessions have priority."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 MEMORY_BYTES = 4 << 30
-"""Memory that a child may take at most."""
+"""The maximum memory of a child."""
 _READER, _WRITER = b"reader", b"writer"
 NOTED = b"noted"
-"""The node's answer to what was announced."""
+"""The node's answer to an announcement."""
 _PACKET = 64 * 1024
 _MESSAGE = 8 * 1024
-"""Bytes of a packet, and characters of a message in it; each may take six bytes."""
+"""Bytes of a packet, and characters of an error message in it; a character may take six bytes."""
 
 Fields = Mapping[str, Any]  # JSON
 Answering = Callable[[Fields, bytes], tuple[Fields, bytes]]
-"""Answers a task: its fields and content, to those of the reply. May raise `StrandlineError`."""
+"""Maps a task's fields and content to those of the reply. May raise `StrandlineError`."""
 Announce = Callable[[bytes], None]
-"""Tells the node of a child, and returns when it has taken note."""
+"""Announces data to the node of a child. Returns when the node has noted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a child does: ``answer`` is called for each task.
+    """The work of a child: ``answer`` is called for each task.
 
-    ``stop_waiting``, called in another thread, has it refuse what waits for another writer.
+    ``stop_waiting`` is called in another thread. After that, the service refuses to wait for
+    another writer.
     """
 
     answer: Answering
@@ -94,16 +96,16 @@ OpenService = Callable[[Announce], AbstractContextManager[Service]]
 
 
 def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
-    """Answer the tasks that come, one after the other, until the connection is closed."""
+    """Answer tasks one after the other until the connection is closed or too much memory stays."""
 
     def announce(data: bytes) -> None:
-        with suppress(OSError), closing(Content.of(data)) as content:  # the task needs no answer
+        with suppress(OSError), closing(Content.of(data)) as content:  # the task continues anyway
             send_packet(connection, {"announces": True}, content)
             connection.recv(len(NOTED))
 
     with ExitStack() as opened:
         service: Service | None = None
-        with suppress(Exception):  # the first task tries again, and reports it
+        with suppress(Exception):  # the first task tries again and reports the error
             service = opened.enter_context(open_service(announce))
         before = _memory_bytes()
         while (task := receive_packet(connection)) is not None:
@@ -140,7 +142,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
 
 
 class _Watched:
-    """Watches the connection during the block: if the node sends no more, ``leave`` is called."""
+    """Watches the connection during the block. Calls ``leave`` if the node closes its side."""
 
     def __init__(self, connection: socket.socket, leave: Callable[[], None]) -> None:
         self._connection = connection
@@ -169,14 +171,14 @@ def _exit() -> None:
 
 
 def _give_memory_back() -> None:
-    """Return to the system what the allocators of C and Arrow keep for later."""
+    """Return the unused memory of the C and Arrow allocators to the system."""
     pyarrow.default_memory_pool().release_unused()
-    with suppress(AttributeError):  # only glibc has this function, and needs it
+    with suppress(AttributeError):  # only glibc has and needs this function
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _memory_bytes() -> int:
-    """What this process has of the memory; where the system does not say, what it had at most."""
+    """Return the resident memory of this process, or its maximum if the system has no ``/proc``."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -184,13 +186,16 @@ def _memory_bytes() -> int:
 
 
 def send_packet(connection: socket.socket, fields: Fields, content: Content) -> None:
-    """Send a task, a reply, or what is announced."""
+    """Send a task, a reply or an announcement."""
     packet = json.dumps(fields).encode()
     socket.send_fds(connection, [packet], [content.fileno()])
 
 
 def receive_packet(connection: socket.socket) -> tuple[Fields, Content] | None:
-    """The next packet; None where the other end was closed, also if it left packets unread."""
+    """Return the next packet, or None if the peer closed the connection.
+
+    A peer that closes with unread packets also gives None.
+    """
     try:
         packet, descriptors, _, _ = socket.recv_fds(connection, _PACKET, 1)
     except ConnectionResetError:
@@ -204,16 +209,16 @@ def receive_packet(connection: socket.socket) -> tuple[Fields, Content] | None:
 
 
 class ForkServer:
-    """A process that forks children; see the module. Close it."""
+    """The connection to the process that forks children; see the module. Close it."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
 
     @classmethod
     def start(cls, open_service: OpenService) -> ForkServer:
-        """Fork it. The process must have one thread, and nothing open that a child may not share.
+        """Fork the fork server. A child calls ``open_service`` to open what it needs.
 
-        A child opens what it needs with ``open_service``.
+        This process must have a single thread, and nothing open that a child must not share.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
@@ -224,7 +229,10 @@ class ForkServer:
         return cls(ours)
 
     def child(self, *, only_reads: bool) -> socket.socket:
-        """The connection to a new child, which opens the store at once."""
+        """Return the connection to a new child, which opens the store immediately.
+
+        Raises `Unavailable` if the fork server has ended.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             socket.send_fds(self._control, [_READER if only_reads else _WRITER], [theirs.fileno()])
@@ -238,12 +246,12 @@ class ForkServer:
         return ours
 
     def close(self) -> None:
-        """End it; the children end when their own connections are closed."""
+        """End the fork server. Children end when their own connections are closed."""
         self._control.close()
 
 
 class _ThenExits:
-    """The process ends with the block, whatever happens in it, and runs nothing of its parent's."""
+    """Ends the process after the block, even on an error, without running the parent's code."""
 
     def __enter__(self) -> None:
         pass
@@ -256,24 +264,24 @@ class _ThenExits:
 
 
 def _begin_nice_session() -> None:
-    """Begin a session in which readers give way to all that runs on this machine.
+    """Begin a session whose processes have lower priority than all other sessions.
 
-    Where Linux weighs sessions against each other, niceness counts only within one: a reader in the
-    session of the node would keep a client of another session waiting for four milliseconds.
+    If Linux schedules by session (autogroup), niceness only counts within a session. A reader in
+    the session of the node would then delay a client in another session by four milliseconds.
     """
     os.setsid()
-    with suppress(OSError):  # the system does not weigh sessions
+    with suppress(OSError):  # the system has no autogroups
         _AUTOGROUP.write_text(str(SESSION_NICENESS))
 
 
 def _fork_children(control: socket.socket, open_service: OpenService) -> None:
-    # A signal to the group of the node is for the node, which closes its connections when it ends.
+    # Signals to the node's process group are for the node; it closes its connections when it ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # how a child ended is not asked
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs the exit status of a child
     _begin_nice_session()
     gc.collect()
-    gc.freeze()  # else a child's first look for garbage would copy every page
+    gc.freeze()  # otherwise a child's first garbage collection would copy every page
     while True:
         packet, descriptors, _, _ = socket.recv_fds(control, 16, 1)
         if not packet:
@@ -285,8 +293,8 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     if packet == _READER:
                         os.nice(READER_NICENESS)
-                    else:  # it may hold a lock that others wait for, and gives way to none
+                    else:  # a writer may hold a lock that others wait for: normal priority
                         os.setsid()
-                    gc.disable()  # it ends before garbage matters
+                    gc.disable()  # the child ends before garbage matters
                     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
                     serve_tasks(connection, open_service)

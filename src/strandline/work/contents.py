@@ -1,8 +1,8 @@
-"""`Content`: bytes that two processes pass to each other, outside the memory of both.
+"""`Content`: bytes that processes pass to each other without copying them.
 
-A message or an answer may have a hundred megabytes. It lies in a file that has no name and no place
-on the disk; what crosses is its descriptor. So nothing is copied on the way, an answer that its
-client reads slowly keeps no process busy, and the memory is free when the last one closes it.
+A message or an answer may have a hundred megabytes. It is stored in an anonymous file in memory,
+and the sender passes only the file descriptor. So nothing is copied on the way, a client that reads
+its answer slowly keeps no process busy, and the memory is freed when the last process closes it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 PIECE = 128 * 1024
-"""Bytes that are copied at once: some twenty microseconds."""
+"""The bytes of one copy step: some twenty microseconds."""
 FREED_AT_ONCE = 1 << 20
-"""Bytes that the system frees in the thread that closes them: some hundred microseconds."""
+"""The largest content that is freed in the thread that closes it: some hundred microseconds."""
 _NICENESS = 19
 
 
 class Content:
-    """Bytes to write once, from the front, and to read in pieces. Close it."""
+    """Bytes that are written once, from the start, and read in pieces. Close it."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = _new_file() if descriptor is None else descriptor
@@ -30,7 +30,7 @@ class Content:
 
     @classmethod
     def of(cls, data: bytes) -> Content:
-        """What holds ``data``."""
+        """Return a content with ``data``."""
         content = cls()
         try:
             content.write(data)
@@ -40,11 +40,11 @@ class Content:
         return content
 
     def fileno(self) -> int:
-        """The descriptor, to be sent to another process."""
+        """Return the file descriptor, to send it to another process."""
         return self._descriptor
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add bytes at the end."""
+        """Append bytes."""
         rest = memoryview(data)
         while rest:
             written = os.pwrite(self._descriptor, rest, self.size)
@@ -52,7 +52,7 @@ class Content:
             rest = rest[written:]
 
     def pieces(self, size: int = PIECE) -> Iterator[bytes]:
-        """All bytes in order, so many at a time."""
+        """Iterate over all bytes in order, in pieces of ``size``."""
         at = 0
         while at < self.size:
             piece = os.pread(self._descriptor, size, at)
@@ -60,11 +60,11 @@ class Content:
             yield piece
 
     def read(self) -> bytes:
-        """All bytes."""
+        """Return all bytes."""
         return b"".join(self.pieces(1 << 30))
 
     def close(self) -> None:
-        """Let go of the bytes. Idempotent, and no longer than the event loop may wait."""
+        """Release the bytes. Idempotent, and fast enough for the event loop."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return
@@ -73,7 +73,7 @@ class Content:
 
 
 class _Freeing:
-    """Closes large files one by one, in a thread that gives way to all others."""
+    """Closes large files one by one, in a thread of the lowest priority."""
 
     def __init__(self) -> None:
         self._descriptors: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -81,7 +81,7 @@ class _Freeing:
         self._runs = False
 
     def take(self, descriptor: int) -> bool:
-        """Have it closed soon; False where no thread can be started for it."""
+        """Queue the descriptor to be closed. Return False if the thread cannot be started."""
         with self._lock:
             if not self._runs:
                 with suppress(RuntimeError):
@@ -92,7 +92,7 @@ class _Freeing:
             return self._runs
 
     def _run(self) -> None:
-        with suppress(OSError):  # not each system has niceness by thread
+        with suppress(OSError):  # some systems have no niceness for single threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             os.close(self._descriptors.get())
@@ -104,5 +104,5 @@ _freeing = _Freeing()
 def _new_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("strandline")
-    with tempfile.TemporaryFile() as file:  # where the system has none without a disk
+    with tempfile.TemporaryFile() as file:  # the system has no files in memory
         return os.dup(file.fileno())

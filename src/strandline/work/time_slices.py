@@ -1,8 +1,8 @@
-"""Short time slices for a thread that must answer soon.
+"""Short scheduler time slices for a thread that must answer quickly.
 
-Where all cores are busy, Linux lets a thread that wakes wait until the running one has used its
-slice: three to five milliseconds on two cores. A thread that asks for shorter slices (Linux 6.12
-and later) gets its turn sooner. It gets no more processor time than before.
+If all cores are busy, a thread that wakes up waits until a running thread has used its time slice:
+three to five milliseconds on two cores. With Linux 6.12 and later, a thread that requests shorter
+slices runs sooner. It gets no more processor time than before.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import os
 import platform
 
 SLICE_NANOSECONDS = 100_000
-"""The shortest that Linux gives."""
+"""The shortest slice that Linux allows."""
 _SYSCALLS = {"x86_64": 314, "aarch64": 274}
-"""The number of ``sched_setattr`` by machine: Python and the C library have no function for it."""
+"""The system call number of ``sched_setattr`` by machine. Python and libc have no wrapper."""
 _RESET_ON_FORK = 1
 
 logger = logging.getLogger(__name__)
 
 
 class _Attributes(ctypes.Structure):
-    """``struct sched_attr`` of Linux, its first version."""
+    """Linux's ``struct sched_attr``, first version."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -37,9 +37,9 @@ class _Attributes(ctypes.Structure):
 
 
 def shorten_time_slices() -> bool:
-    """Ask for the shortest slices for this thread, not for those that it starts; whether it worked.
+    """Request the shortest slices for this thread, but not for threads that it starts.
 
-    An older kernel takes the question and changes nothing.
+    Return whether the kernel accepted the request. Kernels before 6.12 accept it without effect.
     """
     number = _SYSCALLS.get(platform.machine())
     if number is None or platform.system() != "Linux":
