@@ -283,7 +283,7 @@ class FolderEffects:
     def _table_moved(self, task: _Task) -> _Work | None:
         """A renamed table follows its name if it was at the place that its old name gave.
 
-        A restored table goes back out of the folder of dropped tables, to the place of its name.
+        A restored table leaves the folder of dropped tables for the place of its name.
         """
         old, new = task.table()
         place = task.turn.places.of(new.id)

@@ -14,17 +14,17 @@ renamed to that name replaces it. A crash after the commit leaves the version wi
 places and folders, although its caller got no answer. So no version lacks its folders. If this is
 not possible (an earlier version is not projected yet, the fence row has another token, a resource
 for a folder is short), the append writes nothing of the projection. The version is projected after
-the append, and its caller gets the error.
+the append, and its caller gets the error, if any.
 
 **Batches.** Everything else is projected after the append: moves of folders, since no rollback
 would move them back, versions that become active later, and what another process left. One thread
-of a process at a time does this. It takes all versions up to the highest that this node has
-applied, in one SQL transaction, with one sync of each folder. Usually it is the thread of the group
-commit, before it answers the callers. If a version becomes active later, or if that thread failed,
-it is the thread of one of the callers. The others wait until the position has reached their
-version; if it has not, one of them continues. No lock of the catalog is held meanwhile. A version
-whose caller gave up or whose node died is projected a little later by a background thread, unless a
-child process of the node is projecting it.
+of a process at a time does this. It takes the versions up to the highest that this node has
+applied, as many as fit (`BATCH`, `folder_turns`), in one SQL transaction, with one sync of each
+folder. Usually it is the thread of the group commit, before it answers the callers. If a version
+becomes active later, or if that thread failed, it is the thread of one of the callers. The others
+wait until the batch ends; if it has not reached their version, one of them continues. No lock of
+the catalog is held meanwhile. A version whose caller gave up or whose node died is projected a
+little later by a background thread, unless a child process of the node is projecting it.
 
 What must stay true: a rollback cannot move a folder back, so an effect may be done and its SQL
 transaction lost. The effect is then repeated, and each effect must recognize that it was already
@@ -43,9 +43,9 @@ into the old place (as Spark does before it creates a table anew), and repeating
 move those files. On a server, every batch is synced: other nodes, which continue when the server's
 machine fails, have seen the events, and their numbers must not be assigned to other events.
 
-A commit of a transaction needs all of this in its own SQL transaction. If too many effects are
-left, it gets `Behind`, as from the catalog itself. `transaction_order` then carries them out in
-several.
+The commit of a transaction needs all of this in its own SQL transaction. If too many effects are
+left for that, it gets `Behind`, as from the catalog, and `transaction_order` carries them out in
+several SQL transactions.
 
 A problem with one folder does not stop later effects: a refused effect is skipped and counted. A
 shortage (a full disk, no descriptors) is an error, and is tried again before anything else is
@@ -119,8 +119,9 @@ ReadUpdates = Callable[[int, int], Sequence[Update]]
 class ProjectionStatistics:
     """Counts of what this process did.
 
-    ``batches`` are SQL transactions. ``failures`` are effects that failed for a shortage and are
-    tried again. ``unmade``, ``stayed`` and ``unremoved`` are refused effects (`RefusedFolders`).
+    ``batches`` are SQL transactions after the append, including failed ones. ``entries`` are those
+    that became events. ``failures`` are effects that failed and are tried again. ``unmade``,
+    ``stayed`` and ``unremoved`` are refused effects (`RefusedFolders`).
     """
 
     projected_version: int
