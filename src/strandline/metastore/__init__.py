@@ -1,1 +1,1 @@
-"""The store of what DML changes, its caches, and the services in front of it."""
+"""The object store of what DML changes, its cache, and the services in front of it."""

@@ -1,17 +1,17 @@
-"""What commands say about places, before they are carried out.
+"""The places that commands ask for, settled before the commands are executed.
 
-A command names a place or none. Without one the store chooses: for a schema when the command is
-planned, for a managed table when its version is projected. A place that a client names makes an
-external table, unless it is the very place that the table would get; whatever lies there is the
-client's. A managed table that is given a place becomes external, never the reverse.
+A command may name a place. If it does not, the store chooses one: for a schema when the command is
+planned, for a managed table when its version is projected. A place named by a client makes an
+external table, unless it is the place that a managed table would get anyway; files at a place named
+by a client belong to the client. A managed table that is given another place becomes external. An
+external table never becomes managed.
 
-What can be refused is refused here, before anything is appended: a place that belongs to another
-schema, one where no folder can be made, one in the folder of a copy's original. A restored table
-needs its files: those that were deleted do not come back, and a table without its files would
-answer with nothing.
+Bad places are refused here, before anything is appended: a place that belongs to another schema, a
+place where no folder can be made, a place in the folder of a copy's original. A table whose files
+were deleted cannot be restored, since it would read as empty.
 
-A catalog that moves on before the command is carried out does no harm: a place is a fact of its
-own, and where another table has it by then, the projection puts the new one beside it.
+It does no harm if the catalog changes before the command is executed: places are not part of the
+catalog, and if another table has the place by then, the projection puts the new table beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.model.places import Place, place_of_table, places_of_schema
 
 
 class _Placed(Protocol):
-    """What a metastore knows of places."""
+    """The parts of a metastore that know places."""
 
     @property
     def catalogs(self) -> CatalogManager: ...
@@ -48,7 +48,7 @@ class _Placed(Protocol):
 
 
 class AskedPlaces:
-    """The places that one batch of commands names; see the module."""
+    """Settles the places that one batch of commands names; see the module."""
 
     def __init__(self, metastore: _Placed) -> None:
         self._metastore = metastore
@@ -56,7 +56,7 @@ class AskedPlaces:
         self._makeable_in: set[str] = set()
 
     def settle(self, commands: Sequence[Command]) -> list[Command]:
-        """The commands, with what they name made a place of their own or an external one.
+        """Return the commands, each with a place of the store's own or an external location.
 
         Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`.
         """
@@ -81,7 +81,7 @@ class AskedPlaces:
     def _create_schema(self, command: CreateSchema) -> CreateSchema:
         location = command.location
         if self._catalog.schema(command.name, database=command.database) is not None:
-            return replace(command, location="")  # it is refused, or does nothing
+            return replace(command, location="")  # the command fails, or does nothing
         default = next(places_of_schema(command.name))
         if location:
             self._refuse_unreachable(location)
@@ -102,7 +102,7 @@ class AskedPlaces:
         definition = asked = command.definition
         if definition.kind is TableKind.MANAGED:
             named = definition.location
-            # Without a place that could be the default one, an older catalog does.
+            # An older catalog is enough, unless a named place must be compared with the default.
             catalog = self._catalog if named else self._metastore.catalogs.latest_catalog()
             default = self._default(catalog, command.schema, definition.name)
             if named and (default is None or self._folders.place(named) != default):
@@ -141,7 +141,7 @@ class AskedPlaces:
         return replace(command, definition=definition)
 
     def _default(self, catalog: Catalog, schema_name: str, name: str) -> Place | None:
-        """Where a managed table of that name would lie; None in a schema that is not there yet."""
+        """The place that a managed table of that name gets; None if the schema does not exist."""
         schema = catalog.schema(schema_name)
         if schema is None:
             return None
@@ -149,7 +149,7 @@ class AskedPlaces:
         return place_of_table(place, name, schema_name=schema.name)
 
     def _refuse_unreachable(self, location: str | None, *, table: str | None = None) -> None:
-        """Raise `InvalidInput` for no path, and for one in the folder of a copy's original."""
+        """Raise `InvalidInput` if it is no path, or in the folder of a copy's original."""
         if not location:
             raise InvalidInput(f"the external table {table} needs a location")
         with suppress(UnsupportedOperation):
@@ -161,7 +161,7 @@ class AskedPlaces:
             return
         path = self._folders.path_text(place)
         parent = path.rpartition("/")[0]
-        # Thousands of tables are made in one folder, which is looked at once.
+        # Thousands of tables may be made in one folder, which is checked once.
         if parent not in self._makeable_in and os.access(f"{parent}/", os.W_OK | os.X_OK):
             self._makeable_in.add(parent)
         if parent in self._makeable_in and not os.path.lexists(path):
@@ -170,7 +170,7 @@ class AskedPlaces:
             self._folders.refuse_unmakeable(place)
 
     def _refuse_lost_files(self, undo: Undo) -> None:
-        """Raise `ObjectNotFound` where the files of a table that would come back are gone."""
+        """Raise `ObjectNotFound` if the files of a table to be restored are gone."""
         alive = self._metastore.catalogs.latest_catalog()
         tables = {
             table.id: table

@@ -1,12 +1,11 @@
-"""What became of each call, over both protocols: a line in the log, and how often and how long.
+"""The outcome of each call, for both protocols: lines in the log, counts and times.
 
-**Lines.** Refused calls and slow ones have a line in the log. Of errors, one that the service did
-not foresee was logged with its traceback where it was caught; a name that does not exist is an
-ordinary answer (Spark asks for each table before it creates it) and is told at the level debug
-only.
+**Lines.** Refused calls and slow calls are logged. An unexpected error is not logged here: it was
+logged with its traceback where it was caught. A name that does not exist is an ordinary answer
+(Spark asks for each table before it creates it), and is logged only at the level debug.
 
-**Times.** Each method has a histogram. What a client sends must not make the table grow: a method
-is counted under its name only once the server knows it.
+**Times.** Each method has a histogram. Clients must not be able to make the table grow: only
+methods that the server knows are counted under their names.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ logger = logging.getLogger("strandline.calls")
 DEFAULT_SLOW_MS = 1_000
 _SERVERS_FAULT = 500
 BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
-"""Seconds: the upper ends of the parts of a histogram; the last part has none."""
+"""The upper bounds of a histogram's parts, in seconds; the last part has none."""
 
 
 @dataclass(slots=True)
 class MethodCalls:
     """The calls of one method since the start.
 
-    ``parts`` are their numbers by `BOUNDS`, ``seconds`` their sum, ``errors`` those that failed, by
-    the code of the error.
+    ``parts`` are the numbers of calls by `BOUNDS`, ``seconds`` is the sum of their times, and
+    ``errors`` are the numbers of failed calls by error code.
     """
 
     parts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
@@ -48,7 +47,7 @@ class MethodCalls:
 
 
 class CallLog:
-    """See the module. Calls end on the event loop; any thread may read what was counted."""
+    """See the module. Calls end on the event loop; any thread may read the counts."""
 
     def __init__(self, slow_ms: int = DEFAULT_SLOW_MS) -> None:
         self._slow_ms = slow_ms
@@ -64,7 +63,7 @@ class CallLog:
         seconds: float,
         error: BaseException | None = None,
     ) -> None:
-        """A call of a known ``method`` was answered, or refused with ``error``."""
+        """Record that a call of a known ``method`` was answered, or refused with ``error``."""
         calls = self._methods.get((protocol, method))
         if calls is None:
             calls = self._methods[protocol, method] = MethodCalls()

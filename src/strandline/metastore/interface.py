@@ -1,15 +1,15 @@
-"""`Session`: what a client that knows transactions speaks to the metastore.
+"""`Session`: the interface of the metastore for clients that use transactions.
 
-One interface, two implementations that pass one conformance suite: `LocalSession` in the process of
-the store, and `HttpSession` to a node. A session holds nothing that matters: transactions, write
-ids and holds are rows of the store under the ids that the client keeps, so an answer that was lost
-is settled by asking again with the id.
+The interface has two implementations that pass one conformance suite: `LocalSession` in the process
+of the store, and `HttpSession` to a node. A session has no state that matters: transactions, write
+ids and holds are rows of the store, under ids that the client keeps. So if an answer is lost, the
+client settles the outcome by asking again with the id.
 
-A **snapshot** is the pair of a catalog version and the valid write ids of tables. Once taken it
-gives the same rows for ever, as long as history keeps them.
+A **snapshot** is a catalog version and the list of valid write ids of each table. Once taken, it
+always gives the same rows, as long as the history keeps them.
 
 A write is three calls: `Session.begin`, `Session.stage`, `Session.commit`. Files are named by their
-paths, and have one form wherever they are: `DataFile` and `DeleteFile`.
+paths, and are described by the same classes everywhere: `DataFile` and `DeleteFile`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.transactions import Hold, Holders, Transaction, ValidWriteIdList
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The version that DDL made (or was judged by), and when it became active."""
+    """The version that DDL made (or was validated against), and the time it became active."""
 
     version: int
     time: Timestamp
@@ -41,7 +41,7 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A point in history: a version, or a time, or (neither given) the present."""
+    """A point in history: a version, a time, or (if neither is given) the present."""
 
     version: int | None = None
     time: Timestamp | None = None
@@ -63,7 +63,7 @@ PRESENT = AsOf()
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:
-    """A table as of one catalog version, and where its files lie now (a URI)."""
+    """A table as of one catalog version, and the present location of its files (a URI)."""
 
     schema: str
     descriptor: TableDescriptor
@@ -72,16 +72,16 @@ class ResolvedTable:
 
     @property
     def name(self) -> str:
-        """``schema.table``, as it is written in a query."""
+        """``schema.table``, as written in a query."""
         return str(QualifiedName(self.schema, self.descriptor.name))
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Tables at one place in history: definitions, places, and which writes are seen of each.
+    """Tables at one point in history: definitions, locations, and the visible writes of each.
 
-    ``tables`` go by `table_key`, ``write_ids`` by table id; ``time`` is the moment that the
-    snapshot stands for.
+    The keys of ``tables`` come from `table_key`; those of ``write_ids`` are table ids. ``time`` is
+    the moment of the snapshot.
     """
 
     catalog_version: int
@@ -90,7 +90,7 @@ class Snapshot:
     write_ids: Mapping[int, ValidWriteIdList]
 
     def table(self, name: str) -> ResolvedTable:
-        """The table of that name. Raises `InvalidInput` if the snapshot was not taken of it."""
+        """The table of that name. Raises `InvalidInput` if the snapshot does not contain it."""
         table = self.tables.get(table_key(name))
         if table is None:
             names = ", ".join(known.name for known in self.tables.values())
@@ -101,17 +101,17 @@ class Snapshot:
         return table
 
     def write_ids_of(self, name: str) -> ValidWriteIdList:
-        """The writes that are seen of the table of that name. Raises as `table` does."""
+        """The visible writes of the table of that name. Raises what `table` raises."""
         return self.write_ids[self.table(name).descriptor.id]
 
 
 def table_key(name: str) -> str:
-    """The same text for all spellings of a table's name. Raises `InvalidInput`."""
+    """One key for all spellings of a table's name. Raises `InvalidInput`."""
     return normalize(str(QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)))
 
 
 def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Each of ``names`` once. Raises `InvalidInput` for one text in the place of several."""
+    """Each of ``names`` once, in order. Raises `InvalidInput` if ``names`` is a single text."""
     if isinstance(names, str):
         raise InvalidInput(f"expected a list of names, found {names!r}; write [{names!r}]")
     return tuple(dict.fromkeys(names))
@@ -121,9 +121,9 @@ def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
 class ColumnBounds:
     """The values of a column that a reader wants.
 
-    They are those from ``lower`` to ``upper``, both included, that are among ``values`` and not
-    among ``without``; None is no limit. NULL is not one of them, and with ``null`` it is the only
-    one. Texts as in `ColumnStatistics`.
+    They are the values from ``lower`` to ``upper``, both included, that are in ``values`` and not
+    in ``without``; None means no limit. They do not include NULL; with ``null``, NULL is the only
+    value. Texts are as in `ColumnStatistics`.
     """
 
     column_id: int
@@ -136,7 +136,7 @@ class ColumnBounds:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The files that a snapshot of one table is made of, by path."""
+    """The files of a snapshot of one table, ordered by path."""
 
     data_files: Sequence[DataFile]
     delete_files: Sequence[DeleteFile]
@@ -149,63 +149,64 @@ class Session(ABC):
 
     @abstractmethod
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        """Carry out DDL as one version, all or none. Raises what the commands raise."""
+        """Execute DDL commands as one version, all or none. Raises what the commands raise."""
 
     @abstractmethod
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
-        """The table ``schema.table`` as of ``at``. `ObjectNotFound`, `VersionNotFound`."""
+        """The table ``schema.table`` as of ``at``. Raises `ObjectNotFound`, `VersionNotFound`."""
 
     @abstractmethod
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
-        """The names of the tables and views of ``schema``, in order. `ObjectNotFound`."""
+        """The names of the tables and views of ``schema``, in order. Raises `ObjectNotFound`."""
 
     @abstractmethod
     def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-        """Versions ``start`` to ``end`` − 1: when, who, what; trimmed ones are marked."""
+        """Versions ``start`` to ``end`` − 1: time, author, changes; trimmed ones are marked."""
 
     @abstractmethod
     def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
-        """How many bytes the tables took when that was measured last; by name.
+        """The last measured size of each table in bytes, ordered by name.
 
-        Of ``table`` alone, each size that was recorded, the oldest first. Nodes measure the folders
-        of the store's own tables now and then (the setting ``storage_usage_interval_ms``). What
-        was recorded is kept for ``storage_usage_retention_ms``. Where privileges are enforced,
-        others than superusers see the tables that they may read. Raises `ObjectNotFound`.
+        With ``table``, all recorded sizes of that table, the oldest first. Nodes measure the
+        folders of the store's own tables at intervals (the setting ``storage_usage_interval_ms``).
+        Sizes are kept for ``storage_usage_retention_ms``. If privileges are enforced, users who are
+        not superusers see only the tables that they may read. Raises `ObjectNotFound`.
         """
 
     @abstractmethod
     def compact(self, version: int) -> bool:
-        """Trim the catalog's history below ``version``; False if it was trimmed there already."""
+        """Trim the catalog's history below ``version``; return False if it was trimmed already."""
 
     @abstractmethod
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
-        """What differs between two points in history, by object and field. `VersionNotFound`."""
+        """The differences between two points in history by object and field. `VersionNotFound`."""
 
     @abstractmethod
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
-        """Take back what ``version`` did, in a new version, if nothing that it did was changed.
+        """Undo the changes of ``version`` in a new version, if none was changed since.
 
-        With ``through`` what all versions from ``version`` to that one did, as one change.
+        With ``through``, undo all versions from ``version`` to ``through`` as one change.
 
-        Raises `Conflict` naming what stands in the way, `AlreadyExists` for a name that was taken,
-        `ObjectNotFound`, `IllegalChange`, `VersionNotFound`; then nothing was changed.
+        Raises `Conflict` naming the change that prevents it, `AlreadyExists` if a name is taken,
+        `ObjectNotFound`, `IllegalChange`, `VersionNotFound`. If it raises, nothing was changed.
         """
 
     @abstractmethod
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
-        """Bring back the table (or view, or function) ``schema.name`` that was dropped last.
+        """Restore the table (or view, or function) ``schema.name`` that was dropped last.
 
-        For the ``kind`` schema, ``name`` is the schema's: it comes with what was dropped with it.
-        With its id, its rows and the indexes that went with it. Raises what `undo` raises.
+        It keeps its id, its rows and the indexes that were dropped with it. For the ``kind``
+        schema, ``name`` is that of the schema, which is restored with all that was dropped with it.
+        Raises what `undo` raises.
         """
 
     @abstractmethod
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
-        """Bring partitions of the plain table ``schema.table`` back that were dropped last.
+        """Restore partitions of the plain table ``schema.table`` that were dropped last.
 
         ``partitions`` are names like ``year=2013/month=1``; without any, those of the last drop.
-        Returns the names. Raises `ObjectNotFound` where none was dropped or the files are gone,
-        `AlreadyExists` where one is there, `IllegalChange` where other files lie in its folder.
+        Returns the names. Raises `ObjectNotFound` if none was dropped or the files are gone,
+        `AlreadyExists` if one exists, `IllegalChange` if other files are in its folder.
         """
 
     # -- snapshots -----------------------------------------------------------------------------
@@ -214,11 +215,11 @@ class Session(ABC):
     def open(
         self, names: Sequence[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        """The tables ``schema.table`` as of ``at``, or as the transaction ``txn_id`` sees them.
+        """A snapshot of the tables ``schema.table`` as of ``at``, or as a transaction sees them.
 
-        One question with one answer: names, definitions, places and write ids belong together.
-        Raises `ObjectNotFound`, `VersionNotFound`, `TransactionNotFound`, `TransactionFinished`,
-        `InvalidInput` for a point in history beside a transaction, `LimitExceeded`.
+        One call returns names, definitions, locations and write ids that belong together. Raises
+        `ObjectNotFound`, `VersionNotFound`, `TransactionNotFound`, `TransactionFinished`,
+        `InvalidInput` if both a point in history and ``txn_id`` are given, and `LimitExceeded`.
         """
 
     @abstractmethod
@@ -229,51 +230,52 @@ class Session(ABC):
         *,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
-        """The files of a table at ``write_ids``.
+        """The files of a table that are visible to ``write_ids``.
 
-        With ``bounds``, those that may hold rows within all of them, as their partitions and
-        statistics tell, and the delete files that touch them. Raises `ObjectNotFound`, and
-        `InvalidInput` for a bound that is no value of its column.
+        With ``bounds``, only the data files that may contain rows within all bounds, judging by
+        their partitions and statistics, and the delete files that apply to them. Raises
+        `ObjectNotFound`, and `InvalidInput` if a bound is no value of its column.
         """
 
     @abstractmethod
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
     ) -> Hold:
-        """Keep the history from ``at`` on. `VersionNotFound` below the low watermark.
+        """Keep the history from ``at`` on. Raises `VersionNotFound` below the low watermark.
 
-        ``owner`` says for whom, by default for the session's user; where privileges are enforced,
-        a superuser alone names another user, or a role that its own user is no member of.
+        ``owner`` is the user or role that holds it, by default the session's user. If privileges
+        are enforced, only a superuser may name another user, or a role of which the session's user
+        is not a member.
         """
 
     @abstractmethod
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
-        """Keep it longer; `HoldExpired` when it has run out."""
+        """Extend a hold. Raises `HoldExpired` if it has expired."""
 
     @abstractmethod
     def release_hold(self, hold_id: int) -> None:
-        """Keep it no longer. Nothing happens if it is gone already."""
+        """Release a hold. Does nothing if it does not exist."""
 
     @abstractmethod
     def holders(self) -> Holders:
-        """Who keeps history, write ids or locks from others, and since when.
+        """The holders of history, write ids and locks that others may wait for, and since when.
 
-        Where privileges are enforced, others than superusers see their own.
+        If privileges are enforced, users who are not superusers see only their own.
         """
 
     # -- transactions --------------------------------------------------------------------------
 
     @abstractmethod
     def begin(self, *, read_only: bool = False) -> Transaction:
-        """Begin a transaction: it reads, and is judged by, the catalog active now."""
+        """Begin a transaction, which reads and writes under the catalog that is active now."""
 
     @abstractmethod
     def transaction(self, txn_id: int) -> Transaction:
-        """How the transaction stands: this settles an outcome that was lost."""
+        """The state of a transaction; settles the outcome after a lost answer."""
 
     @abstractmethod
     def heartbeat(self, txn_id: int) -> None:
-        """Say that its client lives. `TransactionFinished`, `TransactionNotFound`."""
+        """Keep a transaction alive. Raises `TransactionFinished`, `TransactionNotFound`."""
 
     @abstractmethod
     def stage(
@@ -285,31 +287,33 @@ class Session(ABC):
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
-        """Add files to, and remove files from, the table, seen by others when it commits.
+        """Add files to a table and remove files from it; others see this after the commit.
 
-        ``remove`` are paths of files that are replaced, ``touch`` those of data files that a delete
-        file takes rows from; those that a delete file names by id are taken for such too. Of two
-        transactions that name one, the first to commit wins. A data file's id has ``txn_id`` above
-        the lowest `FILE_NUMBER_BITS`, so no two can be the same.
-        Returns the transaction's write id in the table. The same call once more changes nothing.
+        ``remove`` are paths of files that are replaced. ``touch`` are paths of data files of which
+        a delete file deletes rows; data files that a delete file names by id are included. If two
+        transactions remove or touch the same file, the first to commit wins. A data file's id has
+        ``txn_id`` above the lowest `FILE_NUMBER_BITS`, so ids are unique. Returns the transaction's
+        write id in the table. Repeating the same call changes nothing.
 
-        Raises `InvalidInput` for files that cannot be, `WriteConflict` for a path that the
-        transaction does not see, `AlreadyExists` for one that it does, `ObjectNotFound`,
-        `UnsupportedOperation` for a plain table, `TransactionFinished`, `TransactionNotFound`.
+        Raises `InvalidInput` if a file is invalid, `WriteConflict` if the transaction does not see
+        a path of ``remove`` or ``touch``, `AlreadyExists` if it sees a path of ``add``,
+        `ObjectNotFound`, `UnsupportedOperation` for a plain table, `TransactionFinished`,
+        `TransactionNotFound`.
         """
 
     @abstractmethod
     def commit(self, txn_id: int) -> Transaction:
-        """Commit. Succeeds again when repeated. An answer that was lost is settled by the id.
+        """Commit. May be repeated: the id settles the outcome after a lost answer.
 
-        Raises `WriteConflict` (and it is aborted), `TransactionFinished`, `TransactionNotFound`;
-        `UnknownOutcome` only when the store did not answer until the deadline.
+        Raises `WriteConflict` (the transaction is then aborted), `TransactionFinished`,
+        `TransactionNotFound`, and `UnknownOutcome` only if the store did not answer until the
+        deadline.
         """
 
     @abstractmethod
     def abort(self, txn_id: int) -> Transaction:
-        """Abort: nothing of it will ever be seen. Succeeds again when repeated."""
+        """Abort: none of its writes will ever be visible. May be repeated."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the session holds open. Transactions go on until they time out."""
+        """Close the session's resources. Open transactions stay open until they time out."""

@@ -1,8 +1,8 @@
-"""`Metastore`: one store's catalog, transactions and rows behind one face.
+"""`Metastore`: one interface to a store's catalog, transactions and rows.
 
-The protocols (Hive Thrift, HTTP, a session in process) differ in how they speak; what they ask for
-is the same. `strandline.metastore.reader.Reader` reads it. What they change is changed here: DDL is
-carried out with all its effects.
+The protocols (Hive Thrift, HTTP, a session in process) differ in form, but make the same requests.
+`strandline.metastore.reader.Reader` serves their reads. `Metastore` serves their changes: it
+executes DDL with all its effects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.transactions import Hold, Transaction, Transactions
 logger = logging.getLogger("strandline.ddl")
 
 LEAST_SECONDS_FOR_FOLDERS = 1.0
-"""How long a call waits for its folders and events though its time is over."""
+"""The least time that a call waits for its folders and events, even after its timeout."""
 
 
 class Metastore:
@@ -68,9 +68,10 @@ class Metastore:
         identity: str | None = None,
         timeout: float = 30.0,
     ) -> Applied:
-        """Carry out DDL; when it returns, its folders and notification events are there too.
+        """Execute DDL commands and wait until their folders and notification events are made.
 
-        ``identity`` is whose privileges it is judged by; None is the program itself.
+        ``identity`` is the user whose privileges are checked; None is the program itself. Raises
+        `UnknownOutcome` if the folders and events are not made in time.
         """
         batch = list(commands) if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
@@ -103,11 +104,11 @@ class Metastore:
         identity: str | None = None,
         timeout: float = 30.0,
     ) -> Applied:
-        """Take back what ``version`` did, in a new version (`strandline.catalog.undo`).
+        """Undo the changes of ``version`` in a new version (`strandline.catalog.undo`).
 
-        With ``through`` what all versions from ``version`` to that one did, as one change.
-        Raises `VersionNotFound` where it does not exist or was trimmed, `ObjectNotFound` where the
-        files of a table that it dropped are gone, and what `Undo` raises.
+        With ``through``, undo all versions from ``version`` to ``through`` as one change. Raises
+        `VersionNotFound` if a version does not exist or was trimmed, `ObjectNotFound` if the files
+        of a table that it dropped are gone, and what `Undo` raises.
         """
         return self._take_back(
             lambda: visible_undo(self.catalogs, version, through=through, identity=identity),
@@ -125,12 +126,11 @@ class Metastore:
         identity: str | None = None,
         timeout: float = 30.0,
     ) -> Applied:
-        """Bring the table (or view, or function) ``schema.name`` back that was dropped last.
+        """Restore the table (or view, or function) ``schema.name`` that was dropped last.
 
-        For the ``kind`` schema, ``name`` is the schema's, and what was dropped from it comes too.
-
-        With its id, its rows or files, and the indexes that were dropped with it. Raises
-        `AlreadyExists`, `ObjectNotFound` where none was dropped, and what `undo` raises.
+        It keeps its id, its rows or files, and the indexes that were dropped with it. For the
+        ``kind`` schema, ``name`` is that of the schema, and objects dropped from it are restored
+        too. Raises `AlreadyExists`, `ObjectNotFound` if none was dropped, and what `undo` raises.
         """
         return self._take_back(
             lambda: visible_undrop(self.catalogs, kind, name, identity=identity),
@@ -152,7 +152,7 @@ class Metastore:
                     raise
 
     def mark(self) -> tuple[int, int] | None:
-        """What stays the same only while answers about the present do; see `ObjectStore.mark`."""
+        """A value that changes whenever present answers may change; see `ObjectStore.mark`."""
         mark, version = self.store.mark(), 0
         if self.catalogs.delay or self.transactions.has_own_times:
             catalog = self.catalogs.known_present()
@@ -164,19 +164,19 @@ class Metastore:
     def hold(
         self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
     ) -> Hold:
-        """Keep the history from ``at`` on, of rows and of the catalog, for ``ttl_ms``.
+        """Keep the history of rows and of the catalog from ``at`` on, for ``ttl_ms``.
 
-        Raises `VersionNotFound` where one of them was trimmed already.
+        Raises `VersionNotFound` if one of them was trimmed already.
         """
         self.catalogs.sync()
         self.catalogs.active_catalog(at)
         return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms, user=user)
 
     def commit(self, txn_id: int, *, owner: str | None = None) -> Transaction:
-        """`Transactions.commit`; this node reads no present from memory before it has its writes.
+        """`Transactions.commit`; memory answers for the present only when it has the writes.
 
-        Its caller does not wait for that: the next reader, or the thread that follows the log,
-        applies what several commits did at once.
+        The caller does not wait for that: the next reader, or the thread that follows the log,
+        applies the writes of several commits at once.
         """
         try:
             return self.transactions.commit(txn_id, owner=owner)
@@ -198,25 +198,26 @@ class Metastore:
             self.store.look_again()
 
     def compact(self, version: int) -> bool:
-        """Trim the catalog's history below ``version``; False if it was trimmed there already.
+        """Trim the catalog's history below ``version``; return False if it was trimmed already.
 
-        Raises `VersionNotFound`, and `Conflict` where an open transaction or a hold still needs an
-        older version, naming it; `Unavailable` while a version to be trimmed is not carried out.
+        Raises `VersionNotFound`, `Conflict` naming an open transaction or a hold that needs an
+        older version, and `Unavailable` if a version to be trimmed cannot be projected yet.
         """
         catalog = self.catalogs.catalog(version)
         if version <= self.catalogs.earliest_catalog().version:
             return self.catalogs.compact(version)
         self.catalogs.check_active_everywhere(catalog)  # else the watermark would rise too far
-        # What is trimmed can never be projected any more, and would stop all that comes after.
+        # A trimmed version could not be projected any more, and would block all later ones.
         self.projector.project_up_to(version)
-        # The watermark first: a hold that is granted from here on lies above it.
+        # Raise the watermark first: later holds are then granted only above it.
         self.transactions.holds.raise_low_watermark(catalog.time)
         return self.catalogs.compact(version)
 
     def location(self, table: TableDescriptor, *, present: Catalog | None = None) -> str:
-        """The URI of the folder where the files of ``table`` lie now.
+        """The URI of the present folder of ``table``.
 
-        ``present`` is the catalog that was the present one when the caller's request began.
+        ``present`` is the catalog that was the present one when the caller's request began. Raises
+        `ObjectNotFound` if the table has no place.
         """
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.folders.shown(table.location)
@@ -226,8 +227,8 @@ class Metastore:
         if location is None:
             location = self.store.location(table.id)
         if location is None:
-            # Another caller's DDL is in the catalog and about to be carried out: do it here. A
-            # table that has a place need not wait for the folders of others.
+            # Another caller's DDL is in the catalog, but not projected yet: project it here. Only
+            # now, so that a table that has a place does not wait for the folders of others.
             self.projector.project_up_to(version)
             location = self.store.location(table.id)
         if location is None:
@@ -244,6 +245,6 @@ class Metastore:
         return self.folders.location(self.folders.place_of_schema(schema))
 
     def default_location(self, schema: SchemaDescriptor, name: str) -> str:
-        """The URI of the folder that a managed table of that name gets."""
+        """The URI of the folder that a new managed table of that name gets."""
         place = self.folders.place_of_schema(schema)
         return self.folders.location(place_of_table(place, name, schema_name=schema.name))

@@ -1,11 +1,11 @@
 """The places of partitions: where they are now, where dropped ones go, how a drop is undone.
 
-Only folders of Strandline's own are moved: a partition that lies where its name says, in the folder
-of a managed table. A partition at a place that a user named is external, whatever the table is. Its
-row comes and goes, its files stay.
+Only own folders of partitions are moved: those at the location that the partition's name gives, in
+the folder of a managed table. A partition at a place that a user named is external, even if the
+table is managed: only its row is added and removed, and its files stay.
 
-A dropped partition goes to ``.dropped/<table id>.partitions/<row id>`` beside its table. What was
-moved, and to where, is told by `strandline.metastore.store.partition_moves`.
+The folder of a dropped partition goes to ``.dropped/<table id>.partitions/<row id>`` beside its
+table. `strandline.metastore.store.partition_moves` records each move.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from strandline.model.places import Place
 logger = logging.getLogger(__name__)
 
 GONE = "the-files-of-this-partition-were-deleted:/"
-"""Where a partition of the past lies whose files are gone. Spark shows the first part."""
+"""The location of a past partition whose files are gone. Spark shows the first part."""
 
 
 class PartitionPlaces:
-    """The partitions of one table. ``location`` is the URI of where the table lies."""
+    """The places of one table's partitions. ``location`` is the URI of the table's folder."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PartitionPlaces:
         self._folders = folders
 
     def place(self, row: Row) -> str:
-        """Where the files of a partition of any time lie now; below `GONE` if they are deleted."""
+        """The present location of a past or present partition; below `GONE` if it was deleted."""
         content = row.as_(PartitionRow)
         location, move = self._moves.follow(content.location, row.row_id)
         place = resolve_location(self._location, location)
@@ -72,21 +72,22 @@ class PartitionPlaces:
         aside = self._aside_of(move)
         if aside is not None and self._folders.exists(aside):
             return aside
-        # The folder may have stayed: the process died before it was moved, or it was refused.
+        # The folder may not have been moved: the process died, or the system refused.
         if aside is not None and self._folders.reaches(place) and self._folders.exists(place):
             return place
         return f"{GONE}{self._table.name}/{row.name}"
 
     def went_aside(self, row: Row) -> bool:
-        """Whether the files of a partition that was dropped were moved aside with it.
+        """Whether the files of a dropped partition were moved aside with it.
 
-        Spark deletes those of an INSERT OVERWRITE itself, and drops the partition without them.
+        For an INSERT OVERWRITE, Spark deletes the files itself, and drops the partition without
+        them.
         """
         _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
         return move is not None and move.target != PURGED
 
     def is_own(self, row: Row) -> bool:
-        """Whether the folder of the partition is Strandline's to move."""
+        """Whether Strandline may move the folder of the partition."""
         location = row.as_(PartitionRow).location
         if self._table.kind is not TableKind.MANAGED or location.lower() != row.name.lower():
             return False
@@ -98,7 +99,7 @@ class PartitionPlaces:
         return True
 
     def drop(self, rows: Sequence[Row], *, purge: bool) -> list[PartitionMove]:
-        """The moves of these partitions, which are being dropped with their files."""
+        """The moves of these partitions when they are dropped with their files."""
         return [
             PartitionMove(
                 location=row.as_(PartitionRow).location,
@@ -112,20 +113,20 @@ class PartitionPlaces:
     def finish_moves(self, store: ObjectStore) -> None:
         """Move the folders of dropped partitions aside, and delete those that were purged.
 
-        What the system refuses stays unfinished, and is logged.
+        A move that the system refuses is logged and stays unfinished.
         """
         purged: list[Path] = []
         store.finish_moves(self._table.id, lambda moves: self._carry_out(moves, purged))
-        for path in purged:  # thousands of files may be deleted while others write
+        for path in purged:  # after the transaction: this may take long, and others may write
             try:
                 delete_folder(path)
             except OSError:
                 logger.warning("the purged folder %s cannot be deleted", path, exc_info=True)
 
     def refuse_unfinished(self, change: Staging, locations: Collection[str]) -> None:
-        """Raise `IllegalChange` where files of dropped partitions lie at these locations still.
+        """Raise `IllegalChange` if a dropped partition's files are still at one of the locations.
 
-        A client may have written there already, and its files cannot be told from the old ones.
+        A client may already have written there, and its files look like the old ones.
         """
         for move in change.unfinished_moves():
             place = resolve_location(self._location, move.location)
@@ -149,7 +150,7 @@ class PartitionPlaces:
             try:
                 self._folders.verify_below(place, table=self._location)
                 self._folders.verify(self._dropped)
-                # One that is there was moved before; what is at the old place came after that.
+                # If it is aside already, the files at the old place were written after the move.
                 if self._folders.exists(place) and not self._folders.exists(aside):
                     self._folders.move(place, aside, unsynced=unsynced)
                 finished.append(move)
@@ -168,9 +169,9 @@ class PartitionPlaces:
         return finished
 
     def bring_back(self, change: Staging, row: Row) -> tuple[str, str] | None:
-        """Move the folder of a dropped partition back; from where to where, if it was moved.
+        """Move the folder of a dropped partition back; return source and target, or None if not.
 
-        Raises `ObjectNotFound` where its files are gone, `IllegalChange` where others lie there.
+        Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other files are there.
         """
         location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
         place = resolve_location(self._location, location)
@@ -205,7 +206,7 @@ class PartitionPlaces:
 
     @property
     def _dropped(self) -> Place:
-        """Where the folder of the table goes when that is dropped."""
+        """The place to which the folder of the table goes when the table is dropped."""
         return self._folders.place(self._location).aside(self._table.id)
 
     def _aside_of(self, move: PartitionMove) -> str | None:
@@ -213,7 +214,7 @@ class PartitionPlaces:
 
 
 class _Placed(Protocol):
-    """What a metastore knows of tables and their places."""
+    """The parts of a metastore that know tables and their places."""
 
     @property
     def catalogs(self) -> CatalogManager: ...
@@ -227,7 +228,7 @@ class _Placed(Protocol):
 def partition_places(
     metastore: _Placed, table: TableDescriptor, *, location: str
 ) -> PartitionPlaces:
-    """The places of a table's partitions, as the store tells them now."""
+    """The places of a table's partitions, by the present moves of the store."""
     return PartitionPlaces(
         table,
         location=location,
@@ -237,7 +238,7 @@ def partition_places(
 
 
 def finish_partition_moves(metastore: _Placed) -> None:
-    """Finish the moves that a process which died has left; of the tables that are there."""
+    """Finish the moves that a killed process left unfinished, for all present tables."""
     catalog = metastore.catalogs.latest_catalog()
     for table_id in metastore.store.tables_with_unfinished_moves():
         table = catalog.table_by_id(table_id)
@@ -253,12 +254,13 @@ def undrop_partitions(
     *,
     author: str,
 ) -> list[str]:
-    """Bring partitions of a plain table back, each as it was when it was dropped last.
+    """Restore partitions of a plain table, each as it was when it was last dropped.
 
-    ``names`` are like ``year=2013/month=1``; without any, all partitions of the last drop: what
-    one statement dropped, also by several requests, and is not there again. Returns the names.
-    Raises `ObjectNotFound` where none was dropped or the files are gone, `AlreadyExists` where one
-    that is named is there, or all are, `IllegalChange` where other files lie in its folder.
+    ``names`` are like ``year=2013/month=1``. Without names, restores all partitions of the last
+    drop: those that one statement dropped, even by several requests, and that do not exist again.
+    Returns the names. Raises `ObjectNotFound` if none was dropped or the files are gone,
+    `AlreadyExists` if a named one exists, or all do, and `IllegalChange` if other files are in its
+    folder.
     """
     if table.transactional or not table.partition_columns:
         raise InvalidInput(f"{table.name} has no partitions that could be dropped")

@@ -1,30 +1,30 @@
-"""`Reader`: what one request reads: catalogs, privileges, places and rows.
+"""`Reader`: all that one request reads: catalogs, privileges, places and rows.
 
-The problem: each protocol asks for names as of some point in history, for a user who may not see
-everything. If each resolved them by itself, they would answer differently, and a request that
-resolves a thing twice may see two states of it.
+The problem: both protocols resolve names as of some point in history, for a user who may not see
+everything. If each resolved them by itself, their answers would differ, and a request that resolves
+an object twice could see two states of it.
 
 The model. A reader belongs to one request. It takes the catalog of the present once, when it is
-made; names, points in history, privileges, places and rows are resolved from there, and what it
-gives is handed on. A point in history is turned into a catalog *and* a moment, and rows are read as
-of that moment, so the two clocks (catalog versions and write ids) stand at the same place:
+made, and resolves names, points in history, privileges, places and rows from there. A point in
+history is resolved to a catalog *and* a moment, and rows are read as of that moment, so that the
+two clocks (catalog versions and write ids) agree:
 
-* as of a time T: the catalog active at T; rows committed at or before T;
-* as of a version V: that catalog; the moment is the last at which V was active (now, if it is);
-* the present: what is committed now; `Reader.dated` gives the moment, a time that the store gives,
-  so that no later commit can fall below it.
+* as of a time T: the catalog active at T, and the rows committed at or before T;
+* as of a version V: that catalog, and the last moment at which V was active (now, if it still is);
+* the present: what is committed now. `Reader.dated` returns its moment, a time from the store, so
+  that no later commit can get an earlier time.
 
-Each question is answered from memory if memory can prove the answer, else by the store. A request
-begins on the event loop, which may not wait; before a question waits it awaits
-`strandline.metastore.workers.off_loop`, and from there on the request runs in a worker thread. So
-a request runs once, and nothing but memory is read on the loop. A caller that may wait from the
-beginning uses `finish`.
+Memory answers a question if it can prove the answer; otherwise the store does. A request begins on
+the event loop, which must not wait. Before it waits, it awaits
+`strandline.metastore.workers.off_loop`, and continues in a worker thread. So a request runs once,
+and reads only memory on the loop. A caller that may wait from the beginning uses `finish`.
 
-What must stay true: rows are never older than the catalog that they are read with. A user who does
-not reach a schema gets the same answer for what it contains and for what it does not, also by id.
+What must stay true: rows are never older than the catalog that they are read with. A user who has
+no access to a schema gets the same answer for objects that it contains and for objects that it does
+not, also by id.
 
-Where privileges are enforced, a user is judged by the catalog of the present, for things of the
-past too (`strandline.catalog.privileges.access`). ``user`` None is the program itself.
+If privileges are enforced, they are those of the catalog of the present, also for reads of the past
+(`strandline.catalog.privileges.access`). If ``user`` is None, the program itself reads.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from strandline.model.privileges import Privilege
 class Point:
     """A point in history as it was named, its catalog, and the moment as of which rows are read.
 
-    ``moment`` None stands for what is committed now.
+    If ``moment`` is None, all rows that are committed now are read.
     """
 
     at: AsOf
@@ -67,7 +67,7 @@ class Point:
 
 
 async def present_catalog(metastore: Metastore) -> Catalog:
-    """The catalog of the present: no older than any DDL that has returned, on any node."""
+    """The present catalog: it includes all DDL that has returned, on any node."""
     known = metastore.catalogs.known_present()
     if known is None:
         await off_loop()
@@ -76,7 +76,7 @@ async def present_catalog(metastore: Metastore) -> Catalog:
 
 
 class Reader:
-    """See the module. For one request, whose present `present_catalog` gives."""
+    """See the module. For one request. ``present`` comes from `present_catalog`."""
 
     def __init__(self, metastore: Metastore, present: Catalog, *, user: str | None) -> None:
         self.metastore = metastore
@@ -91,14 +91,14 @@ class Reader:
         return Point(PRESENT, self.catalog, None)
 
     async def point(self, at: AsOf) -> Point:
-        """The point that ``at`` names. Raises `VersionNotFound`."""
+        """Resolve ``at`` to a point. Raises `VersionNotFound`."""
         if at == PRESENT:
             return self.present
         catalog, moment = await self.dated(at)
         return Point(at, catalog, moment)
 
     async def dated(self, at: AsOf) -> tuple[Catalog, Timestamp]:
-        """The catalog and the moment that ``at`` stands for. Raises `VersionNotFound`."""
+        """Resolve ``at`` to a catalog and a moment. Raises `VersionNotFound`."""
         await off_loop()
         catalogs = self.metastore.catalogs
         if at.time is not None:
@@ -108,7 +108,7 @@ class Reader:
             return self._dated_now()
         catalog, end = catalogs.catalog(at.version), catalogs.last_moment(at.version)
         if end is not None and self.metastore.transactions.is_past(end):
-            return catalog, end  # nothing can change it any more, so no writer is waited for
+            return catalog, end  # no commit can change it any more: no wait for writers
         now = catalogs.complete_now()
         if catalog.time > now:
             raise VersionNotFound(
@@ -118,16 +118,16 @@ class Reader:
         return catalog, now if end is None else min(now, end)
 
     def _dated_now(self) -> tuple[Catalog, Timestamp]:
-        """A moment at or above the time of each commit that has returned, and its catalog.
+        """A moment not before the time of any commit that has returned, and its catalog.
 
-        It is the store's last time where that serves: to take a new one is a write, which waits
-        for the writes under way, and which every other node looks at.
+        Uses the store's last time if that is enough: to take a new time is a write, which waits for
+        the writes in progress and makes every other node look at the log.
         """
         catalogs, transactions = self.metastore.catalogs, self.metastore.transactions
         if not transactions.has_own_times:
             now = transactions.settled(since=self.catalog.time) or catalogs.complete_now()
             return catalogs.active_catalog(now), now
-        # The time of the catalog's store may be behind that of a commit which has returned.
+        # The time of the catalog's store may be earlier than that of a commit that has returned.
         last_commit = transactions.latest_time()
         now = catalogs.complete_now()
         if last_commit <= now:
@@ -138,7 +138,7 @@ class Reader:
 
     @cached_property
     def access(self) -> Access:
-        """What the user may do, by the catalog of the present."""
+        """The access of the user, by the privileges in the present catalog."""
         return Access(self.catalog, self.user, history=self.metastore.catalogs.catalog)
 
     @property
@@ -149,7 +149,7 @@ class Reader:
     def require(self, table_id: int, needs: Privilege) -> None:
         """Raise `PermissionDenied` unless the user has all of ``needs`` on the table.
 
-        To a user who does not reach its schema, the table looks as if it did not exist.
+        A user without access to its schema gets the same error as for a table that does not exist.
         """
         if self.access.free:
             return
@@ -165,22 +165,22 @@ class Reader:
     # -- names
 
     def schema(self, point: Point, name: str) -> SchemaDescriptor | None:
-        """The schema of that name. Raises `PermissionDenied` for a user who does not reach it."""
+        """The schema, or None. Raises `PermissionDenied` if the user has no access to it."""
         schema = point.catalog.schema(name)
         if schema is not None:
             self.require_reach(point, schema)
         return schema
 
     def require_reach(self, point: Point, schema: SchemaDescriptor) -> None:
-        """Raise `PermissionDenied` for a user who does not reach ``schema``."""
+        """Raise `PermissionDenied` if the user has no access to ``schema``."""
         self.access.at(point.catalog).require(Privilege.USAGE, schema)
 
     async def table(
         self, name: str, *, at: AsOf = PRESENT, need: Privilege = Privilege.SELECT
     ) -> ResolvedTable:
-        """The table ``schema.table`` and its place. Raises `ObjectNotFound`, `VersionNotFound`.
+        """The table ``schema.table`` and its location. Raises `ObjectNotFound`, `VersionNotFound`.
 
-        Raises `PermissionDenied` for a user without the privilege ``need``.
+        Raises `PermissionDenied` if the user does not have the privilege ``need``.
         """
         return await self._table(await self.point(at), name, need)
 
@@ -208,7 +208,7 @@ class Reader:
     # -- the object store
 
     async def location(self, table: TableDescriptor) -> str:
-        """The URI of the folder where the table's files lie now. Raises `ObjectNotFound`."""
+        """The URI of the table's present folder. Raises `ObjectNotFound`."""
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.metastore.folders.shown(table.location)
         version = self.catalog.version
@@ -225,7 +225,7 @@ class Reader:
         kind: RowKind,
         names: Collection[str] | None = None,
     ) -> list[Row]:
-        """The rows of a plain table by name; with ``names``, those that have one of them."""
+        """The rows of a plain table, ordered by name; with ``names``, only those of these names."""
         store = self.metastore.store
         if point.moment is not None:
             await off_loop()
@@ -242,14 +242,14 @@ class Reader:
         return store.rows(table.id, kind, write_ids=None, names=names)
 
     async def counted(self, point: Point, table: TableDescriptor) -> Properties:
-        """The parameters that count or date the table's content."""
+        """The parameters of the table that count or date its content."""
         rows = await self.rows(point, table, RowKind.TABLE_PARAMETERS, (PARAMETERS_NAME,))
         return rows[0].as_(TableParametersRow).parameters if rows else ()
 
     async def open(
         self, names: Iterable[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        """The tables ``schema.table`` as of ``at``, or as the transaction sees them.
+        """A snapshot of the tables ``schema.table`` as of ``at``, or as the transaction sees them.
 
         Raises what `table` raises, `TransactionNotFound`, `TransactionFinished`.
         """

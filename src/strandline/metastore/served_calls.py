@@ -1,20 +1,22 @@
-"""What the servers of both protocols share: the memory of requests, and their child.
+"""What the servers of both protocols share: limits for memory, and calls to child processes.
 
-**Memory.** One message of the largest size is harmless, a thousand half ones fill the machine. A
-limit for each connection that is safe for a thousand of them would be too small for any.
+**Memory.** One message of the largest size is harmless, but a thousand messages of half that size
+fill the machine. A limit for each connection that is safe for a thousand connections would be too
+small for any of them.
 
 The model: each owner (a connection, an HTTP request) has a small allowance of its own, which is
-always there. What it needs beyond that, it takes from a pool that all share, and the whole of it is
-given back at once. An empty pool refuses, at once and with a typed error; nothing waits for memory,
-since what waits holds memory too. So small requests are served however many large ones there are.
+always available. Memory beyond the allowance comes from a pool that all owners share, and the owner
+releases all of it at once. If the pool lacks memory, the request is refused at once with a typed
+error. Requests never wait for memory, since a waiting request holds memory too. So small requests
+are served, no matter how many large ones there are.
 
 An answer can be refused only if its call may be repeated. The client of a call that changed
-something would send it again, so that answer is sent, and takes its memory beyond the pool.
+something would send the call again. So that answer is sent, even if the pool lacks its memory.
 
-**Child process.** A child writes to the store as another node would. But its call is this node's:
-once it is answered, its client reads on any protocol what it wrote. News of a commit may come later
-than the answer, so nothing is read from memory until this node has looked at the store again. That
-holds after an error too: a child that ended in the middle may have committed.
+**Child process.** A child writes to the store like another node. But its call is a call to this
+node: after the answer, its client must see its own writes on any protocol. The notification of the
+commit may arrive after the answer, so memory does not answer for the present before this node has
+looked at the store again. This also holds after an error: a child that died may have committed.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from strandline.work.child_pool import ChildPool, Data, Reply
 from strandline.work.children import Fields
 
 ALLOWANCE = 256 * 1024
-"""Bytes that each owner has beside the pool."""
+"""The bytes that each owner may use without the pool."""
 ANSWER_BYTES = 512 * 1024 * 1024
-"""What the answers of one protocol take together that are not yet sent."""
+"""The most bytes that all unsent answers of one protocol may use."""
 
 
 class RequestMemory:
-    """A pool of ``pool`` bytes for what has come. For the event loop only."""
+    """A pool of ``pool`` bytes for received requests. For the event loop only."""
 
     def __init__(self, pool: int, *, allowance: int = ALLOWANCE) -> None:
         self._pool = pool
@@ -41,7 +43,7 @@ class RequestMemory:
         self.refused = 0
 
     def hold(self, owner: object, amount: int) -> None:
-        """``owner`` now needs ``amount`` bytes in all. `Overloaded` where the pool lacks them."""
+        """Let ``owner`` hold ``amount`` bytes in all. `Overloaded` if the pool lacks them."""
         if self._lacks(owner, amount):
             self.refused += 1
             raise Overloaded(
@@ -66,20 +68,21 @@ class RequestMemory:
             self._taken.pop(owner, None)
 
     def release(self, owner: object) -> None:
-        """``owner`` needs nothing any more."""
+        """Release all memory of ``owner``."""
         self.taken -= self._taken.pop(owner, 0)
 
 
 class AnswerMemory(RequestMemory):
-    """A pool for what is answered and not sent yet.
+    """A pool for answers that are not sent yet.
 
-    An answer may take more than the whole pool while nothing else is taken.
+    An answer may be larger than the whole pool if nothing else is taken.
     """
 
     def hold_answer(self, owner: object, amount: int, *, only_reads: bool) -> None:
-        """``owner`` holds an answer of ``amount`` bytes, of a call that ``only_reads`` or not.
+        """Hold an answer of ``amount`` bytes in all for ``owner``.
 
-        Raises `Overloaded` where the pool lacks them and the call may be repeated.
+        Raises `Overloaded` if the pool lacks them and the call ``only_reads``, so that it may be
+        repeated.
         """
         if only_reads and self.taken and self._lacks(owner, amount):
             self.refused += 1
@@ -99,7 +102,7 @@ async def delegate(
     *,
     only_reads: bool,
 ) -> Reply:
-    """`ChildPool.run` for a call to ``metastore``."""
+    """Run a call to ``metastore`` in a child process; see `ChildPool.run`."""
     if only_reads:
         return await children.run(name, fields, data, only_reads=True)
     with metastore.projector.delegated():

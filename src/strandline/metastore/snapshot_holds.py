@@ -1,11 +1,11 @@
-"""Snapshots that clients were given without asking for a hold stay readable for a while.
+"""Holds for clients that do not take holds, so that their snapshots stay readable for a while.
 
-A client of the Hive protocol knows nothing of holds. It gets the names of files, and reads them
-later, so no file of them may be cleaned meanwhile. What the present shows is removed by a later
-commit, and cleaning takes nothing that was removed less than `SnapshotHolds.ttl_ms` ago. What the
-past shows may have been removed long ago: there the node takes a hold for the client. One hold
-keeps all later times too, so a node has few of them. A client does not wait long for it: while
-another process holds the write lock, nothing is cleaned either.
+A client of the Hive protocol does not know holds. It gets the names of files and reads them later,
+so the files must not be cleaned meanwhile. Files of a snapshot of the present can only be removed
+by a later commit, and cleaning keeps what was removed less than `SnapshotHolds.ttl_ms` ago. Files
+of a snapshot of the past may have been removed long ago: there the node takes a hold for the
+client. A hold also keeps all later times, so a node needs few of them. A client does not wait long
+for the hold: while another process has the write lock, nothing is cleaned either.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class SnapshotHolds:
         self._kept: dict[Timestamp, float] = {}
 
     def keep(self, at: Timestamp) -> None:
-        """Keep what ``at`` shows for `ttl_ms` at least, if the history still reaches there.
+        """Keep the snapshot as of ``at`` for at least `ttl_ms`, if the history still contains it.
 
-        What is older, and what no hold could be had for, is served as long as it is not cleaned.
+        A snapshot that is older, or for which no hold was granted, is served until it is cleaned.
         """
         if not self.ttl_ms:
             return
@@ -57,7 +57,7 @@ class SnapshotHolds:
             if any(kept <= at for kept in self._kept):
                 return
         try:
-            # Twice as long, so that it need not be taken anew for each client.
+            # Twice as long, so that it serves other clients too.
             self._holds.acquire(KIND, OWNER, at=at, ttl_ms=2 * self.ttl_ms, timeout=PATIENCE)
         except VersionNotFound:
             return

@@ -1,17 +1,18 @@
-"""Threads for calls that wait: which call gets one, which waits, and which is refused.
+"""Worker threads for calls that wait: which call gets a thread, which waits, which is refused.
 
-The problem: the event loop waits for nothing, so a call that asks the store or waits for other
-writers runs in a thread. Threads are few and calls may be many. The client that sends most would
-get all threads, and a read would wait behind DDL that waits for other DDL.
+The problem: the event loop must not wait, so a call that reads the store or waits for other writers
+runs in a thread. There are few threads, and there may be many calls. Without shares, the client
+with the most calls would get all threads, and a read would wait behind DDL that waits for other
+DDL.
 
-The model: a request begins on the event loop. Before it waits it awaits `off_loop`; what follows
-runs in a thread. So it runs once, and a request that memory can answer needs no thread
-(`Workers.begin`). A request that is known to wait is submitted as a whole. One that waits for what
-another thread does for many (`Waits`) takes none either (`Workers.drive`): it has no place here,
-and what it waits for bounds those who wait.
+The model: a request begins on the event loop. Before it waits, it awaits `off_loop`, and continues
+in a thread. So it runs once, and a request that memory can answer needs no thread
+(`Workers.begin`). A request that is known to wait is submitted as a whole. A request that waits for
+work that another thread does for many requests (`Waits`) needs no thread either (`Workers.drive`):
+it takes no place here, and the part that it waits for must limit its waiters.
 
-A node has one pool for all its protocols. A call takes a *place* when it is submitted
-and a *thread* when one is free. Both are shared by the same rule:
+A node has one pool for all its protocols. A call takes a *place* when it is submitted and a
+*thread* when one is free. Both are shared by the same rule:
 
 | calls | at most |
 | --- | --- |
@@ -19,26 +20,26 @@ and a *thread* when one is free. Both are shared by the same rule:
 | of one user | three quarters of it |
 | DDL | half |
 | large calls | half |
-| all that are no small reads: DDL, large calls and writes | three quarters |
+| all except small reads: DDL, large calls and writes | three quarters |
 
-Of the calls that may start, one of the user with the fewest in threads is the next, and of a user's
-the one that came first. A call that may not start yet holds up no other one. So a small read finds
-a place and a thread unless several users fill the node with small reads; and while DDL waits for
-other DDL, or writes wait for the database, reads go on.
+The next call to start is one of the user with the fewest calls in threads, and of that user's calls
+the oldest. A call that may not start yet does not delay other calls. So a small read finds a place
+and a thread unless several users fill the node with small reads. Reads continue while DDL waits for
+other DDL, or writes wait for the database.
 
 Few calls *set out* at a time. A call is setting out until it ends or has run for
-`SETTING_OUT_SECONDS`: most reads end sooner, and compute all the time; one that runs longer waits
-for something. Threads that compute together end no earlier than one after the other, and each
-hand-over of the interpreter among them is one more that the event loop waits for. DDL and writes
-are not counted: they wait for the disk, and those that wait together share its sync.
+`SETTING_OUT_SECONDS`: most reads end sooner, and compute all the time; a call that runs longer is
+waiting for something. Threads that compute concurrently finish no earlier than one after the other,
+and each switch between them is another one that the event loop waits for. DDL and writes do not
+count: they wait for the disk, and those that wait together share a sync.
 
-What must stay true: a call that finds no place is refused at once with `Overloaded`, and nothing
-was done. A call whose client leaves before it has a thread never begins. A call that has begun runs
-to its end and keeps its place until then, also when its client has left: a thread cannot be stopped
+What must stay true: a call that finds no place is refused at once with `Overloaded`, and has no
+effect. A call whose client leaves before it gets a thread never begins. A call that has begun runs
+to its end and keeps its place until then, even if its client has left: a thread cannot be stopped
 between two steps of a transaction.
 
-Rejected: a pool for each protocol (the threads of one would idle while calls of the other wait);
-an executor of Python, which has a queue without shares, and takes several times as long to hand a
+Rejected: a pool for each protocol (the threads of one would be idle while calls of the other wait),
+and Python's executors, which have a queue without shares, and take several times as long to hand a
 call over.
 """
 
@@ -67,10 +68,11 @@ KIND_SHARE = 0.5
 OTHERS_SHARE = 0.75
 SETTING_OUT = 2
 SETTING_OUT_SECONDS = 0.004
-"""Calls that set out at a time, at most, and for how long each counts as one of them.
+"""The most calls that set out at a time, and how long a call counts as setting out.
 
-Sixteen clients that read without pause get more than twice as many answers from a node of two cores
-as with all of their calls in threads at once; 15 % more where each call waits for a server.
+With these limits, sixteen clients that read without pause get more than twice as many answers from
+a node with two cores as with all of their calls in threads at once; 15 % more if each call waits
+for a server.
 """
 UNWATCHED_SECONDS = 0.02
 """How long a call may take before its client is watched."""
@@ -80,23 +82,23 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class _OffLoop:
-    """What a request awaits to leave the event loop."""
+    """The awaitable with which a request leaves the event loop."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class Waits(Protocol[T_co]):
-    """Something that a request waits for without a thread: it can also be made in this one."""
+    """Work that a request waits for without a thread of its own; `run` does it in this thread."""
 
     def submit(self, ended: Callable[[], object], /) -> None:
-        """Begin it; ``ended`` is called in any thread when `result` is there."""
+        """Begin the work; ``ended`` is called in any thread when `result` is available."""
 
     def run(self) -> T_co:
-        """Make it, and give its result or raise its error."""
+        """Do the work in this thread; return its result or raise its error."""
 
     def result(self) -> T_co:
-        """What it gave; raises its error. For one that has ended."""
+        """Return the result or raise the error. Only after the work has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +110,18 @@ class _Awaited(Generic[T]):
 
 
 async def off_loop() -> None:
-    """Go on in a worker thread, or here if the request is in one: what follows may wait."""
+    """Continue in a worker thread, where the request may wait; return if it is in one already."""
     await _OffLoop()
 
 
 async def result_of(waits: Waits[T]) -> T:
-    """What it gives; the request goes on where it is. For requests that `Workers.drive` runs."""
+    """The result of ``waits``; stays on the loop or in the thread. For `Workers.drive`."""
     result: T = await _Awaited(waits)
     return result
 
 
 def finish(request: Coroutine[Any, Any, T]) -> T:
-    """What ``request`` gives, run to its end in this thread, which may wait."""
+    """Run ``request`` to its end in this thread, which may wait; return its result."""
     resume: Callable[[], Waits[object] | None] = partial(request.send, None)
     while True:
         try:
@@ -137,9 +139,9 @@ def finish(request: Coroutine[Any, Any, T]) -> T:
 
 
 class CallKind(Enum):
-    """What a call may hold up; the value is its name in messages.
+    """The kind of a call, which decides its share; the value is its name in messages.
 
-    A call of the kind READ or WRITE is small; only DDL waits for other DDL.
+    Calls of the kinds READ and WRITE are small. Only DDL waits for other DDL.
     """
 
     READ = "read"
@@ -149,19 +151,19 @@ class CallKind(Enum):
 
 
 _WAIT_FOR_OTHERS = frozenset({CallKind.WRITE, CallKind.DDL})
-"""What waits for other calls rather than computes; see the module."""
+"""The kinds of calls that wait rather than compute; see the module."""
 
 
 class ClientLeft(Exception):
-    """The client hung up; its call did not begin, or was given up between two of its steps."""
+    """The client has left; its call did not begin, or was stopped between two of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersStatistics:
-    """``calls`` have a place now, and ``running`` of them a thread.
+    """``calls`` is the number of calls that have a place now, ``running`` of them a thread.
 
     Counts since the start: ``refused`` calls found no place; the clients of ``given_up`` calls left
-    before they began, or between two of their steps.
+    before the call began, or between two of its steps.
     """
 
     calls: int
@@ -171,7 +173,7 @@ class WorkersStatistics:
 
 
 class _Shares:
-    """Places or threads: how many there are, and who has them."""
+    """The shares of places or threads: how many there are, and how many users and kinds have."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -183,7 +185,7 @@ class _Shares:
         self.taken = 0
 
     def shortage(self, user: str, kind: CallKind) -> str | None:
-        """Which calls have all that this call could get; None if there is one for it."""
+        """Describe the calls that have all of this call's share; None if one is free for it."""
         if self.taken >= self._limit:
             return f"{self.taken} calls"
         if self.of_user(user) >= self._of_user_limit:
@@ -196,7 +198,7 @@ class _Shares:
         return f"{others} large and writing calls" if others >= self._others_limit else None
 
     def of_user(self, user: str) -> int:
-        """How many a user has."""
+        """The number that a user has."""
         return self._of_user.get(user, 0)
 
     def take(self, user: str, kind: CallKind) -> None:
@@ -216,39 +218,39 @@ class _Shares:
 
 @dataclass(eq=False, slots=True)
 class PooledCall:
-    """A call that has a place. ``result`` is done when it has ended, or was withdrawn."""
+    """A call that has a place. ``result`` is done when the call has ended or was withdrawn."""
 
     number: int
     user: str
     kind: CallKind
-    work: Callable[[], Any]  # Any: what the caller's work gives
+    work: Callable[[], Any]  # Any: the result of the caller's work
     context: Context
     result: asyncio.Future[Any]
     workers: Workers = field(repr=False)
 
     def withdraw(self) -> bool:
-        """Give the call up; False, and nothing happens, if it has begun."""
+        """Withdraw the call; return False, and do nothing, if it has begun."""
         return self.workers._withdraw(self)
 
 
 class Workers:
     """See the module. Its methods are for the event loop.
 
-    ``threads`` bounds the calls that run, ``max_calls`` those that run or wait for a thread.
+    ``threads`` limits the calls that run, ``max_calls`` those that run or wait for a thread.
     """
 
     def __init__(
         self, *, threads: int = DEFAULT_CALL_THREADS, max_calls: int = DEFAULT_MAX_CALLS
     ) -> None:
         self._started: list[threading.Thread] = []
-        self._calls: SimpleQueue[PooledCall | None] = SimpleQueue()  # that a thread is free for
+        self._calls: SimpleQueue[PooledCall | None] = SimpleQueue()  # each has a thread free
         self._places = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
-        self._setting_out: dict[PooledCall, float] = {}  # and until when each does, in order
+        self._setting_out: dict[PooledCall, float] = {}  # the end of each, in order
         self._next_start: asyncio.TimerHandle | None = None
         self._ended_waits: deque[asyncio.Future[None]] = deque()
-        self._loop_is_woken = False  # to look at these
+        self._loop_is_woken = False  # to handle `_ended_waits`
         self._number = self._refused = self._given_up = 0
 
     def require_place(self) -> None:
@@ -258,7 +260,7 @@ class Workers:
     def submit(
         self, work: Callable[[], Any], *, user: str, kind: CallKind = CallKind.READ
     ) -> PooledCall:
-        """Run ``work`` in a thread as soon as there is one. Raises `Overloaded`."""
+        """Run ``work`` in a thread as soon as one is free. Raises `Overloaded`."""
         self._require(self._places.shortage(user, kind))
         self._places.take(user, kind)
         self._number += 1
@@ -274,11 +276,11 @@ class Workers:
         request: Coroutine[Any, Any, T],
         *,
         user: str,
-        go_on: Callable[[Coroutine[Any, Any, T]], Any] = finish,  # Any: what the call gives
+        go_on: Callable[[Coroutine[Any, Any, T]], Any] = finish,  # Any: the result of the call
     ) -> T | PooledCall:
         """Run ``request`` here up to its first `off_loop`; ``go_on`` runs the rest in a thread.
 
-        Gives what the request gives, or the call whose result is what ``go_on`` gives. Raises
+        Returns the result of the request, or a call with the result of ``go_on``. Raises
         `Overloaded`.
         """
         try:
@@ -299,10 +301,10 @@ class Workers:
         user: str,
         on_call: Callable[[PooledCall], object],
     ) -> T:
-        """What ``request`` gives, run on the event loop; in a thread behind its first `off_loop`.
+        """Run ``request`` on the event loop, in a thread after its first `off_loop`.
 
-        On the loop it waits for each `result_of` without a thread. ``on_call`` gets the call that
-        is in a thread. Raises `Overloaded`.
+        Returns the result of the request. On the loop, it waits for each `result_of` without a
+        thread. ``on_call`` is called with the call that runs in a thread. Raises `Overloaded`.
         """
         loop = asyncio.get_running_loop()
         resume: Callable[[], Waits[object] | None] = partial(request.send, None)
@@ -336,10 +338,10 @@ class Workers:
         kind: CallKind,
         until_left: Callable[[], Awaitable[None]],
     ) -> T:
-        """What ``work`` gives, run in a thread. It gets a function to call between its steps.
+        """Run ``work`` in a thread and return its result; it gets a function to call between steps.
 
-        ``until_left`` ends when the client has left. Then `ClientLeft` is raised: at once if the
-        call waits for a thread, else by that function. Raises `Overloaded`.
+        ``until_left`` must end when the client has left. Then `ClientLeft` is raised: at once if
+        the call still waits for a thread, else by that function. Raises `Overloaded`.
         """
         left = withdrawn = False
         leaving: asyncio.Future[None] | None = None
@@ -360,7 +362,7 @@ class Workers:
                 withdrawn = call.withdraw()
 
         call = self.submit(lambda: work(still_wanted), user=user, kind=kind)
-        # Most calls end sooner than their client could give them up.
+        # Most calls end before their client could leave.
         watching = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, watch)
         try:
             return cast(T, await call.result)
@@ -377,9 +379,9 @@ class Workers:
                 leaving.cancel()
 
     def _tell(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-        """In another thread: ``ended`` is done, if the loop is still there.
+        """Complete ``ended`` from another thread, if the loop is still open.
 
-        What ends at one time wakes the loop once.
+        Several that end at about the same time wake the loop once.
         """
         self._ended_waits.append(ended)
         if not self._loop_is_woken:
@@ -388,14 +390,14 @@ class Workers:
                 loop.call_soon_threadsafe(self._tell_all)
 
     def _tell_all(self) -> None:
-        self._loop_is_woken = False  # before the look: what ends from now on wakes the loop again
+        self._loop_is_woken = False  # before reading the queue: a later end wakes the loop again
         while self._ended_waits:
             ended = self._ended_waits.popleft()
             if not ended.cancelled():
                 ended.set_result(None)
 
     def close(self) -> None:
-        """Wait for the calls that run. None may be submitted any more."""
+        """Wait for the calls that run. No call may be submitted any more."""
         for _ in self._started:
             self._calls.put(None)
         for thread in self._started:
@@ -426,7 +428,7 @@ class Workers:
         self._calls.put(call)
 
     def _start_waiting(self) -> None:
-        """Start the calls that may start now; look again when more may set out."""
+        """Start the calls that may start now; schedule the next attempt when more may set out."""
         while self._waiting:
             full_until = self._setting_out_until()
             ready = [
@@ -449,7 +451,7 @@ class Workers:
         self._start_waiting()
 
     def _setting_out_until(self) -> float | None:
-        """Until when as many calls as may set out do; None if another one may now."""
+        """The time until which no other call may set out; None if one may now."""
         now = asyncio.get_running_loop().time()
         while self._setting_out:
             first = next(iter(self._setting_out))
@@ -475,10 +477,10 @@ class Workers:
         return True
 
     def _work(self) -> None:
-        """Run calls in this thread, until there are no more."""
+        """Run calls in this thread until `close`."""
         while (call := self._calls.get()) is not None:
             self._run(call)
-            del call  # what it holds is not kept until the next one
+            del call  # else it is kept in memory until the next call
 
     def _run(self, call: PooledCall) -> None:
         value: object = None
@@ -489,7 +491,7 @@ class Workers:
             error = RuntimeError(f"the call raised {stop!r}")
         except BaseException as raised:
             error = raised
-        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+        with suppress(RuntimeError):  # if the loop is closed, nothing waits for the result
             call.result.get_loop().call_soon_threadsafe(self._ended, call, value, error)
 
     def _ended(self, call: PooledCall, value: object, error: BaseException | None) -> None:

@@ -1,1 +1,1 @@
-"""A node's memory of the object store: rows by write id, kept level with the log."""
+"""A node's cache of the object store: rows by write id, kept level with the log."""

@@ -1,40 +1,42 @@
 """`CachedStore`: a node's memory of the object store, with the same interface.
 
-The problem: reads of table and partition metadata come by the thousand, and each must see exactly
-the committed writes of its own snapshot, although several nodes write. Asking the store each time
-is exact and slow; a cache that follows with some delay is fast and shows torn or old writes.
+The problem: there are thousands of reads of table and partition metadata, and each must see exactly
+the committed writes of its own snapshot, although several nodes write. Reading the store each time
+is exact and slow. A cache that follows with some delay is fast, but returns torn or old writes.
 
 The model. The cache holds the rows themselves, by write id (`replicas`), and follows the
-notification log: a staging brings rows under an id that is open, the commit event makes all ids of
-its transaction committed in one step, an abort drops them. A read presents the list of write ids
-that it took at its start. It is answered from memory exactly when every id that its list
-has committed is committed here, and the rows are filtered by the *reader's* list, so old and new
-snapshots alike get their exact answer. Otherwise the store answers, at the reader's list; of a
-large table only after the log was applied once more, which takes less than to read it. How far the
-cache lags behind therefore decides how fast an answer is, never which.
+notification log. The event of a staging adds rows under an open write id. The event of a commit
+commits all write ids of its transaction in one step. The event of an abort drops their rows. A read
+has the list of write ids that it took at its start. Memory answers it exactly if every id that is
+committed in the reader's list is committed in the cache. The rows are filtered by the *reader's*
+list, so old and new snapshots both get their exact answer. Otherwise the store answers, at the
+reader's list; for a large table, the log is first applied once more, which takes less time than
+reading the table. So the lag of the cache affects how fast an answer is, never which.
 
-What is held outlives the process as a `snapshot`, which the next one may `restore` (`state_file`).
+The contents of the cache can outlive the process: the next one may `restore` a `snapshot`
+(`state_file`).
 
-A read without a list (plain tables) asks for the present. It is answered from memory if the log was
-applied up to its head not longer than ``staleness`` seconds ago; with 0, if the head is where it
-was. One look at the head serves all readers that wait for it; a reader that cannot get one reads
+A read without a list (of a plain table) is a read of the present. Memory answers it if the log was
+applied up to its head at most ``staleness`` seconds ago or, if that is 0, if the head has not moved
+since. One look at the head serves all readers that wait for it; a reader that cannot get one reads
 the store.
 
 What must stay true:
 
-* a table is loaded at one point: rows, list and event number from one SQL snapshot. Events that
-  come while it loads are kept for it, and those that the snapshot reflects are left out;
+* a table is loaded at one moment: rows, list and event number are from one SQL snapshot. Events
+  that arrive during the load are kept for the table, except those that the snapshot reflects;
 * events are applied in order, each by one swap under the lock: no reader finds one table of a
   transaction committed and another not, except through its own lists;
-* an event that cannot be applied evicts the tables that it is about and is counted; it stops
-  nothing else. A log that cannot be read is another matter: nothing is skipped;
-* a node's own commits take the same way. A plain change returns after its events are applied here;
-  behind the end of a transaction, no present is read from memory before the next look at the log;
-* eviction just forgets. Memory is bounded; what went unused longest goes first. A table of very
-  many rows is not held at all: each change of it would cost as much as a large answer.
+* an event that cannot be applied evicts the tables that it is about, and is counted. Later events
+  are still applied. If the log cannot be read, nothing is skipped;
+* a node's own commits are applied from the log too. A plain change returns after its events are
+  applied here. After the end of a transaction, memory does not answer for the present before the
+  next look at the log;
+* eviction only frees memory. Memory is bounded; the least recently used table is evicted first. A
+  table with very many rows is never held: each change of it would cost as much as a large answer.
 
-Rejected: one value an entry with a flag "committed" (two open transactions break it), and with the
-set of those pending (older readers never hit).
+Rejected: one value for each entry with a flag "committed" (two open transactions break it), and
+such a flag with the set of open writes beside it (older readers would never hit).
 """
 
 from __future__ import annotations
@@ -68,19 +70,19 @@ DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
 _PARTITIONS_OF_A_THING = 5
-"""Partitions that are asked about in the time of one thing (`strandline.work`)."""
+"""The number of partitions that are tested in the time of one thing (`strandline.work`)."""
 _ROWS_OF_A_THING = 20
-"""Rows in memory that are listed and looked at in that time; who does more with them spends it."""
+"""The number of rows in memory that are listed in that time; callers spend any further work."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedStoreStatistics:
-    """Counts since the start; ``size`` is in bytes, about.
+    """Counts since the start. ``size`` is in bytes, approximately.
 
-    A miss is a read that the store answered: memory was "behind" a commit, did not hold the table
-    ("not_held"), or cannot tell what that list of write ids shows ("other_list"). ``poisoned``
-    events evicted their tables. ``failures`` are rounds of the follower that failed;
-    ``last_failure`` says why.
+    A miss is a read that the store answered, because memory was "behind" a commit, did not hold the
+    table ("not_held"), or cannot answer for that list of write ids ("other_list"). ``poisoned``
+    events could not be applied and evicted their tables. ``failures`` are failed rounds of the
+    follower; ``last_failure`` is the last error.
     """
 
     hits: int
@@ -98,12 +100,12 @@ class CachedStoreStatistics:
 
     @property
     def misses(self) -> int:
-        """All of them."""
+        """The misses of all causes."""
         return sum(self.misses_by_cause.values())
 
 
 class KnownLocations:
-    """Places of managed tables, until an event moves one. Safe for threads."""
+    """Locations of managed tables, each kept until an event moves the table. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,11 +113,11 @@ class KnownLocations:
         self.moves = 0
 
     def get(self, table_id: int) -> str | None:
-        """The place of a table, as of the events that were applied."""
+        """The location of a table as of the applied events, or None if it is not known."""
         return self._places.get(table_id)
 
     def put(self, table_id: int, location: str, *, moves: int) -> None:
-        """Remember a place that was read while `moves` was this."""
+        """Remember a location that was read, unless `moves` has changed since it was ``moves``."""
         with self._lock:
             if moves == self.moves:
                 if len(self._places) >= MAX_LOCATIONS:
@@ -123,7 +125,7 @@ class KnownLocations:
                 self._places[table_id] = location
 
     def forget(self, table_id: int | None) -> None:
-        """A table was moved; None: any may have been."""
+        """Forget the location of a moved table, or all locations if ``table_id`` is None."""
         with self._lock:
             self.moves += 1
             if table_id is None:
@@ -135,12 +137,12 @@ class KnownLocations:
 class CachedStore(ObjectStore):
     """See the module. Safe to use from several threads.
 
-    ``zone_partitions`` tells for a table the partitions of its zone that are held here, None for
-    all: of the others the store answers. ``staleness`` is in seconds, measured by ``monotonic``.
+    ``zone_partitions`` returns the partitions of a table's zone that are held here, or None for
+    all; the store answers for the others. ``staleness`` is in seconds, measured by ``monotonic``.
     """
 
     applier = LogApplier
-    """What follows the log; a test of the tests puts a faulty one here."""
+    """The class that follows the log; a test of the tests replaces it by a faulty one."""
 
     def __init__(
         self,
@@ -173,23 +175,23 @@ class CachedStore(ObjectStore):
     # -- life
 
     def start(self) -> None:
-        """Follow the notification log in a thread of its own until `stop`."""
+        """Follow the notification log in a background thread until `stop`."""
         self._follower.start()
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        """Stop following. Reads and writes go on, and apply what they need by themselves.
+        """Stop the thread that follows. Reads and writes still work, and apply what they need.
 
-        ``wake`` ends the wait for commits.
+        ``wake`` must end the thread's wait for commits.
         """
         self._follower.stop(wake=wake)
 
     @property
     def applied_event(self) -> int:
-        """The last event of the notification log that is applied here."""
+        """The last event of the notification log that was applied here."""
         return self._replicas.applied_event
 
     def statistics(self) -> CachedStoreStatistics:
-        """What is held, and how it did."""
+        """What is held now, and counts since the start."""
         replicas = self._replicas.statistics()
         return CachedStoreStatistics(
             hits=self._hits,
@@ -287,7 +289,7 @@ class CachedStore(ObjectStore):
         moves, place = self._locations.moves, self._locations.get(table_id)
         if place is None or not self._applier.has_projected(version, is_last=is_last):
             return None
-        # Nothing moved before the log was seen to end; what moves later came after this read.
+        # No table moved up to the last look at the head; a later move is after this read.
         return place if moves == self._locations.moves else None
 
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
@@ -317,9 +319,9 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> VisibleRows | None:
-        """The visible rows by name, or those with ``names``; None: the store has to answer."""
+        """The visible rows of all names or at least of ``names``; None if the store must answer."""
         if kind is RowKind.STATISTICS:
-            return None  # no replica has them
+            return None  # no replica has statistics
         if write_ids is None and not self._applier.is_level():
             self._misses["behind"] += 1
             return None
@@ -329,7 +331,7 @@ class CachedStore(ObjectStore):
             return None
         shown = self._shown(replica, kind, write_ids)
         if shown is None and replica.rows > work.AT_ONCE and self._applier.look():
-            # To read so many rows takes longer than to apply what this reader has seen elsewhere.
+            # Reading so many rows takes longer than applying the commits that the reader has seen.
             replica = self._replicas.get(table_id) or replica
             shown = self._shown(replica, kind, write_ids)
         answer = _sure(replica, shown, names)
@@ -342,7 +344,7 @@ class CachedStore(ObjectStore):
         return answer
 
     def _loaded(self, table_id: int) -> Replica | None:
-        """What memory holds of a table, which is read if need be; None if it cannot hold it."""
+        """The replica of a table, loaded if necessary; None if memory cannot hold it."""
         replica = self._replicas.get(table_id)
         if replica is None and self._load(table_id):
             replica = self._replicas.get(table_id)
@@ -355,13 +357,13 @@ class CachedStore(ObjectStore):
         return replica.visible(kind, reader) if replica.can_tell(reader) else None
 
     def _load(self, table_id: int) -> bool:
-        """Read a table from the store into memory; False if that is not possible now."""
+        """Load a table from the store into memory; return False if that is not possible now."""
         load = self._replicas.begin_load(table_id)
         if load is None:
             return False
         replica = None
         try:
-            with work.budget(None):  # it is bounded, and serves others too
+            with work.budget(None):  # a load is bounded, and serves other readers too
                 contents = self._store.contents(
                     table_id, max_bytes=self._replicas.memory_bytes, max_rows=MAX_ROWS
                 )
@@ -377,7 +379,7 @@ class CachedStore(ObjectStore):
         self._replicas.finish_load(load, replica)
         return True
 
-    # -- writing: the store writes, and what is committed is applied before the call returns
+    # -- writing: the store writes; a plain change is applied before the call returns
 
     @contextmanager
     def staging(
@@ -388,7 +390,7 @@ class CachedStore(ObjectStore):
         owner: str | None = None,
         paths: Collection[str] = (),
     ) -> Iterator[Staging]:
-        # Its event comes with that of the end: until then no list shows the rows to a reader.
+        # The event is applied with that of the end: until then the rows are visible to no reader.
         with self._store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
             yield staging
 
@@ -402,26 +404,26 @@ class CachedStore(ObjectStore):
         return self._store.tables_at(places)
 
     def forget(self, table_id: int) -> None:
-        """Rows of a table were cleaned: the next read loads it anew."""
+        """Evict a table whose rows were cleaned: the next read loads it again."""
         self._replicas.evict(table_id)
 
     # -- following the log
 
     def apply(self, limit: int = BATCH) -> int:
-        """Apply the next events of the notification log, at most ``limit``; how many it were.
+        """Apply the next events of the notification log, at most ``limit``; return their number.
 
-        Raises `Unavailable` if the store cannot be read; then nothing was skipped.
+        Raises `Unavailable` if the store cannot be read; then no event was skipped.
         """
         return self._applier.apply(limit)
 
     # -- a state that outlives the process
 
     def snapshot(self) -> tuple[int, list[HeldReplica]]:
-        """The last event that is applied, and what is held then, the last used last."""
+        """The last applied event and the replicas at that moment, the most recently used last."""
         return self._replicas.snapshot()
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        """Hold what a `snapshot` of this store held, and apply the events since."""
+        """Hold the replicas of a `snapshot` of this store, and apply the events since."""
         self._applier.restore(applied_event, replicas)
 
     def look(self) -> bool:
@@ -431,14 +433,14 @@ class CachedStore(ObjectStore):
         self._applier.look_again()
 
     def catch_up(self) -> None:
-        """Bring memory level with what is committed now, by whatever way it was written."""
+        """Bring memory level with what is committed now, by any process."""
         self._applier.catch_up()
 
 
 def _sure(
     replica: Replica, shown: VisibleRows | None, names: Collection[str] | None
 ) -> VisibleRows | None:
-    """The rows that are shown; None where others, in zone partitions elsewhere, may be missing."""
+    """The visible rows; None if rows of zone partitions that are not held may be missing."""
     if shown is None or replica.zone_partitions is None:
         return shown
     return shown if names is not None and all(name in shown for name in names) else None

@@ -1,4 +1,4 @@
-"""The thread that follows the notification log: failures are counted, logged, and tried again."""
+"""The thread that follows the notification log. Failures are counted, logged and retried."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_PAUSE = 5.0
 
 
 class Follower:
-    """Calls ``round_`` (which waits by itself, for a bounded time) between `start` and `stop`."""
+    """Calls ``round_``, which must wait for a bounded time, between `start` and `stop`."""
 
     def __init__(self, round_: Callable[[], None], *, name: str) -> None:
         self._round = round_
@@ -24,10 +24,10 @@ class Follower:
         self._thread: threading.Thread | None = None
         self.failures = 0
         self.last_failure: str | None = None
-        """Not the error: its frames would keep an open cursor, and a closed database open."""
+        """Text, not the error: its frames would keep a cursor, and so a closed database, open."""
 
     def start(self) -> None:
-        """Begin. Nothing happens if it runs."""
+        """Start the thread, unless it runs."""
         if self._thread is not None:
             return
         self._stop.clear()
@@ -35,9 +35,9 @@ class Follower:
         self._thread.start()
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        """End after the round that runs now, and wait for that. Nothing happens if it ended.
+        """Stop after the current round, and wait for that. Does nothing if it has stopped.
 
-        ``wake`` cuts the round short where it waits.
+        ``wake`` must end the round's wait.
         """
         self._stop.set()
         wake()
@@ -56,7 +56,7 @@ class Follower:
                 self._round()
                 pause = FIRST_PAUSE
             except Stopping:
-                return  # what it follows is closed
+                return  # the followed database is closed
             except Exception as error:
                 self.failures += 1
                 self.last_failure = f"{type(error).__name__}: {error}"

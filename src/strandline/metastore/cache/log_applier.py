@@ -1,16 +1,17 @@
-"""Following the notification log: how events become changes of replicas, and who is level with it.
+"""Following the notification log: how events change replicas, and whether memory is level with it.
 
-Events are read in batches and applied one by one, in order, by whichever thread has the lock. What
-reads from SQL happens before the lock of the replicas is taken.
+Events are read in batches and applied one by one, in order, by the thread that has the lock. All
+reads of SQL happen before the lock of the replicas is taken.
 
-*Level* means: every event that the log had at some moment is applied. The mark of the database is
-taken before the head is read. In a folder, an unmoved mark proves that nothing was committed, so
-the head is where it was. From a server, news of a commit may still be on its way: there memory
-counts as level while no news has come, and for ``staleness`` seconds after the look at the longest.
-Marks cost microseconds, so a reader of the present can ask each time.
+Memory is *level* at a moment if every event that the log had then is applied. A *look* at the log
+takes the mark of the database, reads the head, and applies the events up to it. In a folder, an
+unchanged mark proves that nothing was committed since, so the head has not moved. A server's
+notification of a commit may still be on its way: there, memory counts as level while the mark has
+not changed, but for at most ``staleness`` seconds after the look. Reading the mark takes
+microseconds, so each reader of the present can compare it.
 
-The look also tells up to which version of the catalog DDL was projected. Places of tables may be
-told from memory to readers of catalogs up to that version.
+A look also reads up to which catalog version DDL was projected. Memory may answer for the places of
+tables to readers of catalogs up to that version.
 """
 
 from __future__ import annotations
@@ -47,19 +48,21 @@ from strandline.transactions import Transactions
 logger = logging.getLogger(__name__)
 
 BATCH = 100
-"""Events that are read and applied at once."""
+"""The number of events that are read and applied at once."""
 ROOM_SECONDS = 0.05
-"""How long after a look at the log the thread that follows it leaves it alone."""
+"""The shortest time between a look at the log and the next one of the following thread."""
 ROUND_SECONDS = 0.25
 _OF_ROWS = frozenset((WRITE, COMMIT, ABORT))
 SHORTEST_PATIENCE = 0.05
-"""Seconds that a reader of the present waits for another one's look at the head, at least."""
+"""The least time in seconds that a reader waits for another reader's look at the head."""
 
 
 class _Level(NamedTuple):
-    """The log was applied up to its head: the mark then, when that was, and what was projected.
+    """The result of a look that applied the log up to its head.
 
-    ``trust`` is the applier's of the moment when the look began.
+    ``mark`` is the database's mark and ``at`` the time, both from the begin of the look;
+    ``projected_version`` is what the log contained. ``trust`` is the applier's counter at the begin
+    of the look.
     """
 
     mark: int
@@ -69,7 +72,7 @@ class _Level(NamedTuple):
 
 
 class LogApplier:
-    """See the module. ``on_move`` is told of each table whose place changes; None: of any."""
+    """See the module. Calls ``on_move`` with each moved table, or None if any may have moved."""
 
     def __init__(
         self,
@@ -93,28 +96,28 @@ class LogApplier:
         self._applying = threading.Lock()
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
-        self._looks = 0  # begun, under the lock
-        self._last_reach = 0  # the last of them that found memory level
-        self._far_behind = 0  # threads that apply more than a batch
+        self._looks = 0  # that have begun; changed under `_checking`
+        self._last_reach = 0  # the last look that reached the head
+        self._far_behind = 0  # threads that are applying more than a batch
         self._distrusting = threading.Lock()
         self._trust = 0  # grows with each `look_again`
 
     # -- applying
 
     def apply(self, limit: int) -> int:
-        """Apply the next events, at most ``limit``; how many it were. Threads wait for each other.
+        """Apply the next events, at most ``limit``; return their number. One thread at a time.
 
-        Raises `Unavailable` if the store cannot be read; then nothing was skipped.
+        Raises `Unavailable` if the store cannot be read; then no event was skipped.
         """
         return self._apply_next(limit)[1]
 
     def _apply_next(self, limit: int) -> tuple[LogPosition, int]:
-        """`apply`; also where the log stood when its events were read."""
+        """`apply`; return also the log's position when the events were read."""
         with self._applying:
             applied = self._replicas.applied_event
             position, events = self._notifications.read_next(applied, limit=limit)
             if events and events[0].event_id != applied + 1:
-                # The log was cleaned behind us: what happened in between cannot be known.
+                # The log was cleaned beyond `applied`: the events in between are unknown.
                 self._replicas.restart(events[0].event_id - 1)
                 self._on_move(None)
             for run in _runs(events):
@@ -122,9 +125,9 @@ class LogApplier:
             return position, len(events)
 
     def _apply_run(self, run: Sequence[Notification]) -> None:
-        """Apply events in a row as one change: DDL, or stagings of rows under one write id.
+        """Apply consecutive events as one change: DDL, or stagings under one write id.
 
-        Where a staging cannot be read, each is applied or skipped by itself.
+        If a staging cannot be read, each event is applied or skipped by itself.
         """
         if run[0].verb not in _OF_ROWS:
             self._apply_ddl(run)
@@ -143,7 +146,7 @@ class LogApplier:
             self._apply_event(event)
 
     def _apply_ddl(self, run: Sequence[Notification]) -> None:
-        """Apply events of the catalog: of what memory holds, they change the places of tables."""
+        """Apply events of the catalog: in memory, they change only the places of tables."""
         for event in run:
             folders = verb_named(event.verb).folders
             if event.verb == SET_LOCATION or (folders is not None and folders.is_of_table):
@@ -162,7 +165,7 @@ class LogApplier:
         self._replicas.apply(event.event_id, changes)
 
     def _changes(self, event: Notification) -> list[tuple[int, Change]]:
-        """What an event does to the replicas, by table id."""
+        """The changes that an event makes to the replicas, each with its table id."""
         number = event.event_id
         if event.verb == WRITE:
             return self._staged([event])
@@ -170,7 +173,7 @@ class LogApplier:
         return [(t, end(number, w)) for t, w in event.end().writes]
 
     def _staged(self, run: Sequence[Notification]) -> list[tuple[int, Change]]:
-        """What stagings under one write id do to the replicas."""
+        """The changes that stagings under one write id make to the replicas."""
         last = run[-1]
         table_id, write_id, number = last.table_id, last.write_id, last.event_id
         if table_id is None or write_id is None or not self._replicas.follows(table_id):
@@ -185,12 +188,12 @@ class LogApplier:
             for row in self._store.staged_rows(table_id, write_id, part)
         ]
         if len(added) < sum(body.rows for _, body in stagings):
-            # Some are cleaned already; what a load reads now says for whom that matters.
+            # Some rows are cleaned already: the next load reads the cleaning limit.
             self._replicas.evict(table_id)
             return []
 
         def stage(replica: Replica) -> Replica:
-            # One that was loaded in the middle of the run holds the rows of the first few.
+            # A replica that was loaded during the run has the rows of its first events.
             fresh = [body for event_id, body in stagings if event_id > replica.event_id]
             ids = {row_id for body in fresh for row_id in _row_ids(body)}
             rows = [row for row in added if row.row_id in ids]
@@ -200,7 +203,7 @@ class LogApplier:
         return [(table_id, stage)]
 
     def _tables_of(self, event: Notification) -> Collection[int] | None:
-        """The tables that an event is about, without its body; None if that cannot be told."""
+        """The tables that an event is about, without its body; None if they are unknown."""
         if event.table_id is not None:
             return (event.table_id,)
         try:
@@ -214,12 +217,12 @@ class LogApplier:
 
     @property
     def _level(self) -> _Level | None:
-        """What the last look found; None if `look_again` was called since that look began."""
+        """The result of the last look; None if `look_again` was called since it began."""
         level = self._last_level
         return level if level is not None and level.trust == self._trust else None
 
     def is_at_head(self) -> bool:
-        """Whether every event of the log is applied, as far as that can be told at once."""
+        """Whether every event of the log is known to be applied. Does not wait."""
         level = self._level
         if level is None or level.mark != self._notifications.mark():
             return False
@@ -232,12 +235,13 @@ class LogApplier:
         level = self._level
         if level is None or level.mark != mark or not self._is_young(level):
             return None
-        return mark + level.trust  # neither ever falls, so no sum comes back
+        return mark + level.trust  # neither ever decreases, so no sum recurs
 
     def has_projected(self, version: int, *, is_last: bool) -> bool:
-        """Whether memory has what DDL did to places: that up to ``version``, and all later DDL.
+        """Whether memory has all changes of places up to ``version``, and by all later DDL.
 
-        ``is_last``: there is no later one. Then commits of rows that are not applied do no harm.
+        ``is_last`` says that there is no later DDL. Then commits of rows that are not applied do
+        not matter.
         """
         level = self._last_level
         if level is None or level.projected_version < version:
@@ -248,23 +252,24 @@ class LogApplier:
         return self._monotonic() - level.at <= self._staleness()
 
     def is_known_level(self) -> bool:
-        """Whether memory is fresh enough for the present, as far as can be told at once."""
+        """Whether memory is known to be fresh enough for the present. Does not wait."""
         level = self._level
         if level is None:
             return False
         return (self._staleness() > 0 and self._is_young(level)) or self.is_at_head()
 
     def is_level(self) -> bool:
-        """Whether memory is fresh enough for the present; looks at the head if it must.
+        """Whether memory is fresh enough for the present; looks at the head if necessary.
 
-        False if that cannot be learned soon enough: the store has to be read.
+        Returns False if this takes too long: the caller must read the store.
         """
         return self.is_known_level() or self.look()
 
     def look(self) -> bool:
-        """Look at the head and apply what came; False if that takes more than a batch.
+        """Look at the head and apply the events up to it; return whether memory is then level.
 
-        Readers that wait for a look that began before they came share the next one.
+        False if it takes more than a batch, if another look takes too long, or if the log fails.
+        Readers that arrive during a look share the next one.
         """
         if self._far_behind:
             return False
@@ -272,7 +277,7 @@ class LogApplier:
         if not self._checking.acquire(timeout=max(self._staleness(), SHORTEST_PATIENCE)):
             return False
         try:
-            # The look that this reader waited for may have found that it is far to the head.
+            # The look that this reader waited for may have found memory far behind.
             if self._far_behind:
                 return False
             return self._last_reach > looks or self._look() is None
@@ -283,9 +288,9 @@ class LogApplier:
             self._checking.release()
 
     def catch_up(self) -> None:
-        """Apply the log up to its head as it is now.
+        """Apply the log up to its present head.
 
-        Where that takes long, readers of the present do not wait for it: they read the store.
+        If this takes more than a batch, readers of the present do not wait, but read the store.
         """
         with self._checking:
             ahead = self._look()
@@ -303,22 +308,22 @@ class LogApplier:
             self._reach(level)
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        """Hold these, which reflect the log up to ``applied_event``, and apply what came since."""
+        """Hold these replicas, which reflect the log up to ``applied_event``; apply the rest."""
         with self._applying:
             self.look_again()
             self._replicas.restore(applied_event, replicas)
         self.catch_up()
 
     def look_again(self) -> None:
-        """Be level with nothing until a look at the head that begins from now on; costs nothing.
+        """Let memory count as level only after a look that begins from now on.
 
-        No mark from before is given again, though the news of a write may still be on its way.
+        `mark` never returns an earlier value again, even before the database's mark has moved.
         """
         with self._distrusting:
             self._trust += 1
 
     def apply_own(self) -> None:
-        """Apply what this node has just written. It is written, whatever happens here."""
+        """Apply what this node has just written. Errors are logged: the write is committed."""
         try:
             self.catch_up()
         except StrandlineError:
@@ -326,10 +331,10 @@ class LogApplier:
             self.look_again()  # reads of the present look at the log before they answer
 
     def follow(self) -> None:
-        """Wait until something was committed, for a bounded time, and catch up.
+        """Wait for a commit, for a bounded time, and catch up.
 
-        Commits that come one after the other are applied together; a reader that needs one of them
-        sooner does so itself.
+        Waits a little so that consecutive commits are applied together. A reader that needs one
+        sooner applies it itself.
         """
         last = self._last_level
         if last is not None:
@@ -342,14 +347,14 @@ class LogApplier:
         self.catch_up()
 
     def _look(self) -> tuple[int, _Level] | None:
-        """Apply one batch, under the lock; None if that was up to the head.
+        """Apply one batch, under `_checking`; return None if that reached the head.
 
-        Else the head, and what is reached once it is applied. A thread that waited for the lock
-        may find that the look before its own serves it too.
+        Otherwise return the head, and the level that is reached when it is applied. If the previous
+        look serves this thread too, no event is read.
         """
         self._looks += 1
         look = self._looks
-        trust = self._trust  # before all else: what is asked for later, this look may not have
+        trust = self._trust  # read first: this look does not count for a later `look_again`
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
         if level is not None and level.mark == mark and self._notifications.mark_is_proof:
@@ -364,19 +369,19 @@ class LogApplier:
         return None
 
     def _reach(self, level: _Level) -> None:
-        """Note it, under the lock, unless a look that began later was faster."""
+        """Record the level, under `_checking`, unless that of a later look is recorded already."""
         if self._last_level is None or self._last_level.at <= level.at:
             self._last_level = level
 
 
 def _runs(events: Iterable[Notification]) -> Iterator[list[Notification]]:
-    """The events in order; together those that `LogApplier._apply_run` can apply as one."""
+    """Group the events, in order, into runs that `LogApplier._apply_run` applies as one change."""
     for _, run in groupby(events, key=_run_key):
         yield list(run)
 
 
 def _run_key(event: Notification) -> tuple[str | None, int | None, int | None]:
-    """Equal for events that are applied together. An end is applied alone: ids grow."""
+    """A key that is equal for events of one run. The id makes each end a run of its own."""
     if event.verb == WRITE:
         return WRITE, event.table_id, event.write_id
     if event.verb in _OF_ROWS:
@@ -389,7 +394,7 @@ def _row_ids(body: WriteEvent) -> range:
 
 
 def _joined(stagings: Iterable[WriteEvent]) -> Iterator[WriteEvent]:
-    """What they added; those whose row ids follow each other as one."""
+    """The row ranges that the stagings added, with consecutive ranges joined."""
     before = WriteEvent()
     for body in stagings:
         if body.first_row_id == before.first_row_id + before.rows:

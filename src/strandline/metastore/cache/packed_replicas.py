@@ -1,14 +1,14 @@
-"""Replicas as columns: how what a node remembers is written down, and read at once.
+"""Packed replicas: replicas as columns, so that they are written and read in bulk.
 
-A row as an object takes more memory than as bytes, and longer to make than to copy. Most tables
-that a node remembers are not asked for in its first minutes. So a state is a sequence of *groups*,
-each the Arrow columns of some hundred tables, and a table of a group is a `PackedReplica`: a range
-of rows in it, of which a `Replica` is made when it is used. One that never was used is written
-again by copying its range.
+A row as an object takes more memory than its bytes, and takes longer to make than the bytes take to
+copy. Most tables in a node's memory are not read in its first minutes. So a state is a sequence of
+*groups*, each with the Arrow columns of some hundred tables. A table in a group is a
+`PackedReplica`: a range of the group's rows, from which a `Replica` is made at its first use. A
+packed replica that was never used is written again by copying its range.
 
-A group is three record batches of fixed schemas, behind each other as IPC messages: tables (with
-the numbers of their rows and removals), rows, removals. It keeps its memory until the last of its
-tables is unpacked or forgotten.
+A group is three record batches of fixed schemas, as consecutive IPC messages: tables (with their
+numbers of rows and removals), rows, and removals. Its memory is freed when the last of its tables
+is unpacked or evicted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.metastore.store.rows import Removal, Row, RowKind
 from strandline.transactions import ValidWriteIdList
 
 GROUP_ROWS, GROUP_TABLES = 2_000, 2_000
-"""A group ends with the table that brings it to so many rows or tables."""
+"""A group ends with the table that brings it to this many rows or tables."""
 
 _INT, _TEXT = pa.int64(), pa.string()
 TABLES = pa.schema(
@@ -56,12 +56,12 @@ ROWS = pa.schema(
 REMOVALS = pa.schema({"row_id": _INT, "write_id": _INT})
 _KINDS = {kind.value: kind for kind in RowKind}
 _TABLE_BYTES = 500
-"""What a packed replica takes beside its rows."""
+"""The size of a packed replica without its rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The tables of a group, in their order, with their rows and removals behind each other."""
+    """The tables of a group, and their rows and removals, concatenated in the same order."""
 
     tables: pa.RecordBatch
     rows: pa.RecordBatch
@@ -69,7 +69,7 @@ class Group:
 
     @classmethod
     def read(cls, data: bytes) -> Group:
-        """The group in ``data``. Raises `CorruptData`."""
+        """The group that `write` wrote as ``data``. Raises `CorruptData`."""
         source = pa.BufferReader(data)
         try:
             batches = [
@@ -81,7 +81,7 @@ class Group:
         return cls(*batches)
 
     def write(self) -> bytes:
-        """What `read` reads."""
+        """The bytes of the group, for `read`."""
         return b"".join(
             bytes(batch.serialize()) for batch in (self.tables, self.rows, self.removals)
         )
@@ -120,7 +120,7 @@ class PackedReplica:
     removals: int
 
     def unpacked(self) -> Replica:
-        """The replica. Raises `CorruptData`, `InvalidInput`."""
+        """The unpacked replica. Raises `CorruptData`, `InvalidInput`."""
         tables = self.group.tables
         of_table = tables.slice(self.place, 1).to_pylist()[0]
         cleaned = None
@@ -150,7 +150,7 @@ class PackedReplica:
             yield Removal(row_id, self.table_id, write_id)
 
     def is_followed_by(self, other: HeldReplica) -> bool:
-        """Whether the other one is the next of the same group."""
+        """Whether ``other`` is the next table of the same group."""
         return (
             isinstance(other, PackedReplica)
             and other.group is self.group
@@ -159,9 +159,9 @@ class PackedReplica:
 
 
 def pack(replicas: Iterable[HeldReplica]) -> Iterator[Group]:
-    """The replicas in groups, in their order; those of a part of the zone partitions are left out.
+    """Yield the replicas in groups, in order, without those that lack some zone partitions.
 
-    A step of the iteration packs one group.
+    Each step of the iteration packs one group.
     """
     run: list[HeldReplica] = []
     rows = 0
@@ -183,7 +183,7 @@ def _group(replicas: Sequence[HeldReplica]) -> Group:
 
 
 def _alike(replicas: Sequence[HeldReplica]) -> Iterator[tuple[HeldReplica, list[HeldReplica]]]:
-    """Runs of replicas, each with its first: in a row in one group, or none of them packed."""
+    """Yield runs, each with its first replica: consecutive in one group, or none packed."""
     run: list[HeldReplica] = []
     for replica in replicas:
         if run and not _goes_on(run[-1], replica):

@@ -1,17 +1,17 @@
-"""The replicas that a node holds: bounded, kept level with the log, swapped in one step.
+"""The set of replicas that a node holds: bounded, level with the log, swapped in one step.
 
-One lock stands before all of them. Under it nothing is computed that grows with a table: taking
-references, making the next value of a replica from a small change, putting it in place. What a
-transaction did to several tables is put in place in one turn of the lock.
+One lock guards all of them. No work under the lock grows with the size of a table: it takes
+references, makes the next value of a replica from a small change, and swaps it in. All changes of a
+transaction to several tables are swapped in under one acquisition of the lock.
 
-A table loads while events go on. Its load is announced before the store is read, and events for it
-are kept from then on; when its rows arrive, the kept events that they do not reflect are applied
-to them. So no event is lost and none applied twice, whichever came first.
+A table is loaded while events arrive. The load is announced before the store is read, and from then
+on events for the table are kept. When the rows arrive, the kept events that they do not reflect are
+applied to them. So no event is lost or applied twice, in whatever order they arrive.
 
-A change that fails evicts its table, also one that is loading: what is not known is forgotten.
+A change that fails evicts its table, even one that is loading, since its state is unknown.
 
 A replica that was read from disk is *packed* until it is used: a read or an event that needs it
-unpacks it, outside of the lock. It reflects the log up to its own event like any other.
+unpacks it, outside of the lock. Like any other, it reflects the log up to its own event.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 MAX_CHANGES_WHILE_LOADING = 10_000
 MAX_ROWS = 20_000
-"""Rows of a table that is held: what a thread of the node may load, and go over at a change."""
+"""The most rows of a table that is held: a thread loads them, and may scan them at a change."""
 MAX_OVERSIZED = 1_000
 
 
 class PackedReplica(Protocol):
-    """A replica as bytes; ``size`` is what these take, about."""
+    """A replica as bytes; ``size`` is their approximate number."""
 
     @property
     def table_id(self) -> int: ...
@@ -44,18 +44,18 @@ class PackedReplica(Protocol):
     @property
     def size(self) -> int: ...
     def unpacked(self) -> Replica:
-        """The replica. Raises `CorruptData`."""
+        """The unpacked replica. Raises `CorruptData`."""
 
 
 HeldReplica: TypeAlias = Replica | PackedReplica
 
 Change = Callable[[Replica], Replica]
-"""The next value of a replica."""
+"""Returns the next value of a replica."""
 
 
 @dataclass(slots=True)
 class Load:
-    """A table that is being read from the store; ``spoiled`` ones are not kept."""
+    """A load in progress of a table; the result is dropped if it is ``spoiled``."""
 
     table_id: int
     changes: list[tuple[int, Change]] = field(default_factory=list)
@@ -64,9 +64,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetStatistics:
-    """What is held; ``loads``, ``evictions`` and ``poisoned`` count since the start.
+    """The replicas held now; ``loads``, ``evictions`` and ``poisoned`` count since the start.
 
-    ``size`` is in bytes, about. ``poisoned`` changes could not be applied.
+    ``size`` is in approximate bytes. ``poisoned`` changes could not be applied.
     """
 
     applied_event: int
@@ -79,7 +79,7 @@ class ReplicaSetStatistics:
 
 
 class ReplicaSet:
-    """See the module. ``applied_event`` is where the log stood when it was made."""
+    """See the module. ``applied_event`` is the last event of the log when the set is made."""
 
     def __init__(self, *, applied_event: int, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
@@ -93,7 +93,7 @@ class ReplicaSet:
 
     @property
     def memory_bytes(self) -> int:
-        """The most that is held."""
+        """The limit for the size of all replicas."""
         return self._memory_bytes
 
     @property
@@ -102,7 +102,7 @@ class ReplicaSet:
         return self._applied
 
     def get(self, table_id: int, *, most: int | None = None) -> Replica | None:
-        """The replica of a table; None without one, or where more than ``most`` rows are packed."""
+        """The replica of a table; None if not held, or packed with more than ``most`` rows."""
         with self._lock:
             held = self._replicas.get(table_id)
             if held is None:
@@ -113,19 +113,19 @@ class ReplicaSet:
         return self._unpack(held) if most is None or held.rows <= most else None
 
     def follows(self, table_id: int) -> bool:
-        """Whether events of this table matter here."""
+        """Whether the table is held or being loaded, so that its events must be applied."""
         with self._lock:
             return table_id in self._replicas or table_id in self._loading
 
     def snapshot(self) -> tuple[int, list[HeldReplica]]:
-        """The last event that was applied, and all replicas then, the last used last."""
+        """The last applied event, and the replicas at that moment, the most recently used last."""
         with self._lock:
             return self._applied, list(self._replicas.values())
 
     # -- loading
 
     def begin_load(self, table_id: int) -> Load | None:
-        """Announce a load; None if the table is being loaded, or was found to be too large."""
+        """Announce a load; None if the table is being loaded, or is known to be too large."""
         with self._lock:
             if table_id in self._loading or table_id in self._oversized:
                 return None
@@ -133,7 +133,7 @@ class ReplicaSet:
             return load
 
     def finish_load(self, load: Load, replica: Replica | None) -> None:
-        """End a load with what was read; None if it failed."""
+        """End a load with the loaded replica, or with None if the load failed."""
         with self._lock:
             del self._loading[load.table_id]
             if replica is None or load.spoiled:
@@ -151,7 +151,7 @@ class ReplicaSet:
             self._make_room()
 
     def refuse_load(self, load: Load) -> None:
-        """End a load of a table that is too large to be held; it is not tried again."""
+        """End a load of a table that is too large to be held; it is not loaded again."""
         with self._lock:
             del self._loading[load.table_id]
             self._note_oversized(load.table_id)
@@ -159,7 +159,7 @@ class ReplicaSet:
     # -- following the log
 
     def apply(self, event_id: int, changes: Sequence[tuple[int, Change]]) -> None:
-        """Apply an event: its changes by table id, all in one step."""
+        """Apply the changes of an event, each with its table id, in one step."""
         for table_id, _ in changes:
             held = self._replicas.get(table_id)
             if held is not None and not isinstance(held, Replica):
@@ -179,17 +179,17 @@ class ReplicaSet:
             self._make_room()
 
     def evict(self, table_id: int) -> None:
-        """Forget a table; the next read loads it."""
+        """Evict a table; the next read loads it."""
         with self._lock:
             self._evict(table_id)
 
     def outgrow(self, table_id: int) -> None:
-        """Forget a table that is now too large to be held; it is not loaded again."""
+        """Evict a table that has become too large to be held; it is not loaded again."""
         with self._lock:
             self._outgrow(table_id)
 
     def skip(self, event_id: int, *, poisoned: Collection[int] | None) -> None:
-        """Pass over an event that cannot be read, forgetting its tables; None: all tables."""
+        """Skip an event that cannot be read, and evict its tables, or all tables if None."""
         with self._lock:
             tables = {*self._replicas, *self._loading} if poisoned is None else poisoned
             for table_id in tables:
@@ -198,14 +198,14 @@ class ReplicaSet:
             self._applied = event_id
 
     def restart(self, applied_event: int) -> None:
-        """Forget everything and go on behind ``applied_event``."""
+        """Evict all tables, and continue after ``applied_event``."""
         with self._lock:
             for table_id in {*self._replicas, *self._loading}:
                 self._evict(table_id)
             self._applied = applied_event
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        """Hold these instead, the last used last, and go on behind ``applied_event``."""
+        """Hold these replicas instead, the last used last; continue after ``applied_event``."""
         self.restart(applied_event)
         with self._lock:
             for replica in replicas:
@@ -213,7 +213,7 @@ class ReplicaSet:
             self._make_room()
 
     def statistics(self) -> ReplicaSetStatistics:
-        """What is held now."""
+        """The replicas held now, and counts since the start."""
         with self._lock:
             return ReplicaSetStatistics(
                 applied_event=self._applied,
@@ -226,7 +226,7 @@ class ReplicaSet:
             )
 
     def _unpack(self, packed: PackedReplica) -> Replica | None:
-        """The replica of a table that was found packed; None if it cannot be read, and is gone."""
+        """Unpack a replica of this set; None if it cannot be read, or was evicted meanwhile."""
         try:
             replica = packed.unpacked()
         except Exception:
@@ -240,7 +240,7 @@ class ReplicaSet:
                 self._put(replica)
                 self._make_room()
                 return replica
-            # Another thread was first, or an event came.
+            # Another thread has unpacked or evicted it.
             return current if isinstance(current, Replica) else None
 
     # -- under the lock
@@ -262,7 +262,7 @@ class ReplicaSet:
         if before is not None:
             self._rows -= before.rows
             self._size -= before.size
-        self._replicas[replica.table_id] = replica  # keeps its place in the order of use
+        self._replicas[replica.table_id] = replica  # keeps its position in the order of use
         self._rows += replica.rows
         self._size += replica.size
 

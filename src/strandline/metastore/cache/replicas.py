@@ -1,23 +1,23 @@
 """Replicas: a table's rows in memory, as an immutable value.
 
-A replica holds the rows of one table, by the write id that added them, with what each write id
-removed, and the list of write ids that are committed *here*. Rows of open transactions are in it:
-present, under a write id that is not committed. Of a table whose zone has partitions on other
-nodes it holds the rows of this node's zone partitions, and those that belong to all (`Row.bucket`).
-Rows of statistics are not in it (`TableContents`).
+A replica contains the rows of one table, by the write id that added them, the removals of each
+write id, and the list of write ids that are committed *here*. It also contains rows of open
+transactions, under write ids that are not committed. If the zone of the table has partitions on
+other nodes, the replica contains the rows of this node's zone partitions, and the rows that belong
+to all partitions (`Row.bucket`). It does not contain rows of statistics (`TableContents`).
 
-    staged:     the rows of a write id are there, the id is open
-    committed:  the id counts as committed; no row moves
-    aborted:    its rows are dropped; without any, whether the id is valid makes no difference
+    staged:     the rows of a write id are added; the id is open
+    committed:  the id counts as committed; the rows do not change
+    aborted:    the rows are dropped; after that, it does not matter whether the id is valid
 
-Each gives a new value that shares what did not change, so a reader works on the one it took while
-the next one is made, and the cost is that of the change.
+Each event makes a new replica that shares all unchanged parts with the old one. So a reader keeps
+using the replica that it took while the next one is made, and the cost is that of the change.
 
-What a list L shows can be told here if everything that L has committed is committed here. Then all
+A replica can answer for a list L if every write that is committed in L is committed here. Then all
 rows of those write ids are present (a transaction stages before it commits), and no later event can
-change them: neither rows nor removals are added to a committed write id. So the answer for L stays
-the same in every later replica, and is remembered (`Answers`) by what L shows. The answer for
-another list is made from a remembered one and from the writes that only one of both lists sees.
+change them: neither rows nor removals are added under a committed write id. So the answer for L is
+the same in every later replica, and is remembered (`Answers`) under the writes of L. The answer for
+another list is derived from a remembered one and the writes that only one of the two lists sees.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
 
 ROW_BYTES = 700
-"""What a row weighs beside its name and body: itself, its content, its place in answers."""
+"""The memory of a row without its name and body: row, decoded content, entries in answers."""
 WRITE_BYTES = 300
 REMOVAL_BYTES = 40
 REPLICA_BYTES = 2_000
 
 MOST_DIFFERENT = 1_000
-"""An answer is made from another one if their lists differ by at most so many writes."""
+"""An answer is derived from another one if their lists differ by at most this many writes."""
 
 AnswerKey = tuple[RowKind, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What one write id added and removed."""
+    """The rows and removals of one write id."""
 
     rows: tuple[Row, ...] = ()
     removed: tuple[int, ...] = ()
     weight: int = WRITE_BYTES
-    """About how many bytes it takes in memory."""
+    """The approximate size in memory, in bytes."""
 
     def with_more(self, rows: Sequence[Row], removed: Sequence[int]) -> Write:
-        """With these rows and removals too."""
+        """This write with more rows and removals."""
         texts = sum(2 * len(row.name) + 3 * len(row.body) for row in rows)
         more = len(rows) * ROW_BYTES + texts + len(removed) * REMOVAL_BYTES
         return Write((*self.rows, *rows), (*self.removed, *removed), self.weight + more)
@@ -68,9 +68,9 @@ _NO_WRITES: Map[int, Write] = Map()
 
 
 class VisibleRows:
-    """The rows of one kind that a list shows, which all have different names. Not changed.
+    """The rows of one kind that a list sees, all with different names. Immutable.
 
-    What was made of them is made anew for the rows of the next list by what these differ in.
+    The rows for the next list, and what was derived from rows, are made from the differences.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class VisibleRows:
 
     @classmethod
     def of(cls, by_name: dict[str, Row]) -> VisibleRows:
-        """These rows."""
+        """The visible rows ``by_name``."""
         return cls(by_name, sorted(by_name))
 
     def __len__(self) -> int:
@@ -99,28 +99,28 @@ class VisibleRows:
         return name in self._by_name
 
     def get(self, name: str) -> Row | None:
-        """The row of that name."""
+        """The row of that name, or None."""
         return self._by_name.get(name)
 
     @property
     def by_partition(self) -> Mapping[Partition, Sequence[Row]]:
-        """Data files by the values of their partition; the first use decodes all of them."""
+        """Data files by partition values. The first use decodes all of them."""
         if self._by_partition is None:
             self._by_partition = {known: tuple(rows) for known, rows in _partitioned(self).items()}
         return self._by_partition
 
     def without(self, row_ids: Collection[int]) -> VisibleRows:
-        """Without the rows of these ids."""
+        """These rows without those of these ids."""
         if not row_ids:
             return self
         return self._changed([row for row in self._by_name.values() if row.row_id in row_ids], {})
 
     def without_rows(self, rows: Sequence[Row]) -> VisibleRows:
-        """Without these rows, which are among them."""
+        """These rows without ``rows``, all of which must be among them."""
         return self._changed(rows, {})
 
     def with_rows(self, rows: Iterable[Row]) -> VisibleRows:
-        """With these too; of two with one name the younger one is kept."""
+        """These rows and ``rows``; of two rows with one name, the one with the larger id."""
         coming: dict[str, Row] = {}
         for row in rows:
             older = coming.get(row.name) or self._by_name.get(row.name)
@@ -140,7 +140,7 @@ class VisibleRows:
             names = [name for name in names if name in by_name]
         by_name |= coming
         names += coming
-        names.sort()  # two runs in order, or nearly: that costs little more than a copy
+        names.sort()  # nearly sorted: costs little more than a copy
         return VisibleRows(by_name, names, self._repartitioned(gone, coming.values()))
 
     def _repartitioned(
@@ -160,7 +160,7 @@ class VisibleRows:
 
 
 def _partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
-    """Data files by the values of their partition."""
+    """Data files by partition values."""
     by_partition: defaultdict[Partition, list[Row]] = defaultdict(list)
     for row in rows:
         by_partition[row.as_(DataFile).partition].append(row)
@@ -169,10 +169,10 @@ def _partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the list ``write_ids`` shows of one kind.
+    """The rows of one kind that the list ``write_ids`` sees.
 
-    ``removed`` are the rows of all kinds that its writes removed. ``hides`` says that a row has the
-    name of an older one, which shows again if the younger one is removed.
+    ``removed`` are the ids of rows of all kinds that its writes removed. ``hides`` says that a row
+    hides an older one of the same name, which becomes visible if the younger row is removed.
     """
 
     write_ids: ValidWriteIdList
@@ -182,7 +182,7 @@ class Shown:
 
 
 class Answers:
-    """The last few answers of a replica and its successors. Safe for threads."""
+    """The last few answers of a replica and of those made from it. Safe for threads."""
 
     LIMIT = 4
 
@@ -191,7 +191,7 @@ class Answers:
         self._kept: OrderedDict[AnswerKey, Shown] = OrderedDict()
 
     def get(self, key: AnswerKey) -> Shown | None:
-        """The answer, if it is remembered."""
+        """The remembered answer, or None."""
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:
@@ -199,12 +199,12 @@ class Answers:
             return kept
 
     def of_kind(self, kind: RowKind) -> list[Shown]:
-        """The answers of a kind that are remembered, the last used first."""
+        """The remembered answers of a kind, the most recently used first."""
         with self._lock:
             return [shown for key, shown in reversed(self._kept.items()) if key[0] is kind]
 
     def put(self, key: AnswerKey, answer: Shown) -> None:
-        """Remember an answer, and forget the one not asked for the longest."""
+        """Remember an answer, and forget the least recently used one if there are too many."""
         with self._lock:
             self._kept[key] = answer
             if len(self._kept) > self.LIMIT:
@@ -215,9 +215,9 @@ class Answers:
 class Replica:
     """See the module. It reflects the notification log up to the event ``event_id``.
 
-    ``rows`` and ``size`` (bytes, about) are totals over ``writes``. ``cleaned`` says which rows are
-    missing here, None where none are. ``zone_partitions`` are those whose rows are held, None for
-    all.
+    ``rows`` and ``size`` (approximate bytes) are totals over ``writes``. ``cleaned`` says which
+    rows were cleaned, or is None. ``zone_partitions`` are the partitions whose rows it contains, or
+    None for all.
     """
 
     table_id: int
@@ -238,7 +238,7 @@ class Replica:
         table_id: int,
         zone_partitions: frozenset[int] | None = None,
     ) -> Replica:
-        """The replica of what was read from the store."""
+        """The replica of contents that were read from the store."""
         rows: defaultdict[int, list[Row]] = defaultdict(list)
         removed: defaultdict[int, list[int]] = defaultdict(list)
         for row in _belonging(contents.rows, zone_partitions):
@@ -263,7 +263,7 @@ class Replica:
     def staged(
         self, event_id: int, write_id: int, rows: Iterable[Row], removed: tuple[int, ...]
     ) -> Replica:
-        """With rows and removals that an open transaction staged."""
+        """The replica after an open transaction staged these rows and removals."""
         if self.committed.valid(write_id):
             raise CorruptData(
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
@@ -282,13 +282,13 @@ class Replica:
         )
 
     def with_commit(self, event_id: int, write_id: int) -> Replica:
-        """With a write id committed."""
+        """The replica after the commit of a write id."""
         committed = self.committed.open(write_id).commit((write_id,))
         return replace(self, event_id=event_id, committed=committed)
 
     def with_abort(self, event_id: int, write_id: int) -> Replica:
-        """With a write id aborted, its rows dropped. Raises `IllegalChange` if it is committed."""
-        # Aborted ids are cleaned from the store's lists in time: here they are no exceptions ever.
+        """The replica after the abort of a write id. Raises `IllegalChange` if it is committed."""
+        # The store's lists lose aborted ids when they are cleaned; replicas never list them.
         committed = self.committed.open(write_id).abort((write_id,)).without_aborted()
         gone = self.writes.get(write_id)
         if gone is None:
@@ -303,17 +303,17 @@ class Replica:
         )
 
     def can_tell(self, write_ids: ValidWriteIdList) -> bool:
-        """Whether all that the list has committed is committed here, and nothing of it is cleaned.
+        """Whether the list's commits are all committed here, and none of its rows were cleaned.
 
-        Of a list from before the purge of an aborted id, the store can tell more.
+        May be false for a list from before the removal of an aborted id; the store can answer it.
         """
         is_kept = self.cleaned is None or write_ids.covers(self.cleaned.write_ids)
         return is_kept and self.committed.covers(write_ids)
 
     def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
-        """The rows of a kind that a list shows, by name, in the order of names.
+        """The rows of a kind that a list sees, by name, in the order of names.
 
-        The list must be one that this replica `can_tell`.
+        `can_tell` must be true for the list.
         """
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
@@ -323,7 +323,7 @@ class Replica:
         return answer.rows
 
     def known_visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows | None:
-        """`visible`, if it is remembered or the replica is small; else None."""
+        """`visible` if the answer is remembered or the replica is small, else None."""
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
         if answer is None and self.rows <= work.AT_ONCE:
@@ -331,9 +331,9 @@ class Replica:
         return None if answer is None else answer.rows
 
     def _shown_by_another(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown | None:
-        """`_show`, from an answer for a list that sees a little less or more; None without one.
+        """`_show`, derived from the answer for a list with few writes less or more, if any.
 
-        Readers whose lists were taken one after the other may come in any order.
+        Readers do not always read in the order in which they took their lists.
         """
         for other in self.answers.of_kind(kind):
             gained = write_ids.gained(other.write_ids, most=MOST_DIFFERENT)
@@ -348,7 +348,7 @@ class Replica:
     def _shown_after(
         self, before: Shown, kind: RowKind, write_ids: ValidWriteIdList, gained: Iterable[int]
     ) -> Shown | None:
-        """What a list shows that sees the writes ``gained`` too; None if that cannot be told."""
+        """The answer for a list with the writes ``gained`` too; None if it cannot be derived."""
         writes = [write for write in map(self.writes.get, gained) if write is not None]
         newly_removed = {row_id for write in writes for row_id in write.removed}
         removed = before.removed | newly_removed if newly_removed else before.removed
@@ -368,10 +368,10 @@ class Replica:
     def _shown_before(
         self, after: Shown, kind: RowKind, write_ids: ValidWriteIdList, lost: Iterable[int]
     ) -> Shown | None:
-        """What a list shows that does not see the writes ``lost``; None if that cannot be told."""
+        """The answer for a list without the writes ``lost``; None if it cannot be derived."""
         writes = [write for write in map(self.writes.get, lost) if write is not None]
         if after.hides or any(write.removed for write in writes):
-            return None  # what they hid or removed shows again
+            return None  # rows that these writes hid or removed become visible again
         gone = [
             row
             for write in writes
@@ -396,14 +396,14 @@ class Replica:
 
 
 def _belonging(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Iterator[Row]:
-    """The rows that belong to these zone partitions (None: any) or to all, but no statistics."""
+    """Yield the rows of these zone partitions (all if None) or of all; no statistics."""
     for row in rows:
         if row.kind is RowKind.STATISTICS:
             continue
         if zone_partitions is None or row.bucket == TABLE_LEVEL or row.bucket in zone_partitions:
             yield row
         else:
-            row.compare()  # else a row whose bucket was damaged would be missing without an error
+            row.compare()  # else a row with a damaged bucket would be missing without an error
 
 
 def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:

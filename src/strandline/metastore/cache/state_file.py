@@ -1,31 +1,33 @@
-"""The state file: what a node remembers of the object store, kept for its next start.
+"""The state file: the contents of a node's cache, kept for its next start.
 
-The model. A state is a `CachedStore.snapshot`: the last event of the notification log that was
-applied, and replicas that reflect the log up to it. A node that starts holds them, applies the
-events since, and only then answers; from there on they are replicas like all others. So nothing
-older is ever shown than what a node that had run on would have.
+The model. A state is a `CachedStore.snapshot`: the last applied event of the notification log, and
+replicas that reflect the log up to it. A node that starts loads them, applies the events since, and
+only then answers. From then on they are replicas like all others. So the node never returns older
+data than if it had kept running.
 
-The file is a help and never a truth. It is believed if all of this holds, else one line of the log
-says why not, and the node starts with an empty memory:
+The file only saves time. The node uses it if all of the following holds; otherwise it logs one line
+with the reason, and starts with an empty cache:
 
-* its version and the release that wrote it are this program's, so no release reads another's;
-* its store is this one: the environment, the fence token, and the whole last event, which the log
-  still has. A store that was put back from an older day has another event under that number, or
-  none. Where the log was trimmed beyond it, what came since cannot be known;
-* every checksum fits, its end is there, and it is not much larger than the memory of the node;
-* at most `MAX_EVENTS` came since: applying more takes longer than to read what is asked for.
+* its version, and the release that wrote it, are those of this program: no release reads the file
+  of another;
+* it belongs to this store: environment, fence token, and the whole last event are equal, and the
+  log still has that event. A store that was restored from an older backup has another event under
+  that number, or none. If the log was cleaned beyond the event, the events since are unknown;
+* every checksum is right, the end is there, and it is not much larger than the node's memory;
+* there were at most `MAX_EVENTS` events since: applying more takes longer than loading the tables
+  that are read.
 
-A table of which something was cleaned since is left out.
+A table that was cleaned since is left out.
 
 ::
 
     file   = magic (7 bytes) version (1 byte) frame(head as JSON) frame(group) … frame(nothing)
     frame  = length (4 bytes) CRC-32 (4 bytes) content
 
-`packed_replicas` says what a group is. A new file is written beside the old one and takes its name
-when it is whole. It is not synced: what a power cut left of it has no checksum that fits. Several
-nodes of a folder share its file, and any of them may write it: they would all write the same. One
-that dies while it writes leaves a file that the next writer deletes after an hour.
+`packed_replicas` describes a group. A new file is written beside the old one, and renamed when
+complete. It is not synced: if a power cut damages it, a checksum is wrong. Several nodes of one
+folder share the file, and any of them may write it: they would all write the same. If a node dies
+while it writes, a later writer deletes its file after an hour.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ logger = logging.getLogger(__name__)
 MAGIC, VERSION = b"strcach", 1
 MAX_EVENTS = 10_000
 TIMES_MEMORY = 2
-"""A file may be so many times as large as the memory of the node."""
+"""The largest file that is read, in multiples of the node's memory."""
 LEFTOVER_SECONDS = 3_600
 _FRAME = struct.Struct("<II")
 _SUFFIX = ".new"
@@ -66,13 +68,13 @@ Head = Mapping[str, object]
 
 
 class _Ignored(Exception):
-    """The file is not believed; the message says why."""
+    """The file is not used; the message is the reason."""
 
 
 class StateFile:
     """The state of ``cache`` in the file ``path``, which is made with the permission bits ``mode``.
 
-    ``rows`` is the store that the cache is in front of, ``token`` the one that this node holds now.
+    ``rows`` is the store behind the cache. ``token`` returns the present fence token of this node.
     """
 
     def __init__(
@@ -98,9 +100,9 @@ class StateFile:
         self._written: tuple[int, int] | None = None
 
     def load(self) -> bool:
-        """Hold what the file holds and apply what came since; False if the file is not believed.
+        """Load the file and apply the events since; return False if the file is not used.
 
-        For a node that answers nothing yet. Raises `Unavailable` if the log cannot be read.
+        Only for a node that does not answer yet. Raises `Unavailable` if the log cannot be read.
         """
         try:
             with self.path.open("rb") as file:
@@ -116,9 +118,9 @@ class StateFile:
         return True
 
     def write(self, *, between: Callable[[], object] = lambda: None) -> bool:
-        """Write the state if it has changed; False if there is nothing to write, or it failed.
+        """Write the state if it has changed; return whether it was written.
 
-        A group takes a few milliseconds; ``between`` is called after each.
+        Each group takes a few milliseconds; ``between`` is called after each.
         """
         event_id, replicas = self._cache.snapshot()
         now = event_id, self._cache.statistics().loads
@@ -127,7 +129,7 @@ class StateFile:
         try:
             event = self._event(event_id)
             if event is None:
-                return False  # the log was trimmed up to here, so no start could go on behind it
+                return False  # the log was cleaned up to here: a start could not continue after it
             head = json.dumps(self._head(event)).encode()
             self._replace(chain((head,), _groups(replicas, between)))
         except (StrandlineError, OSError):
@@ -151,7 +153,7 @@ class StateFile:
         return event_id, [of for of in replicas if cleaned.get(of.table_id) == of.cleaned_up_to]
 
     def _accepted(self, data: bytes) -> int:
-        """The last event of a head that is believed."""
+        """The last event of the head in ``data``. Raises `_Ignored` if the head is not accepted."""
         head = json.loads(data or b"{}")
         described = head.get("event") or [0]
         event = self._event(described[0])
@@ -198,7 +200,7 @@ class StateFile:
 
     def _delete_leftovers(self) -> None:
         for left in self.path.parent.glob(f"{self.path.name}.*{_SUFFIX}"):
-            with suppress(OSError):  # its writer may be done meanwhile
+            with suppress(OSError):  # its writer may finish meanwhile
                 if system_wall_clock() / 1000 - left.stat().st_mtime > LEFTOVER_SECONDS:
                     left.unlink()
 
@@ -214,7 +216,7 @@ def _groups(replicas: Iterable[HeldReplica], between: Callable[[], object]) -> I
 
 
 def _frames(file: BinaryIO) -> Iterator[bytes]:
-    """The contents of all frames but the last. Raises `_Ignored`."""
+    """The contents of all frames except the empty last one. Raises `_Ignored`."""
     file_bytes = os.fstat(file.fileno()).st_size
     while True:
         sizes = file.read(_FRAME.size)

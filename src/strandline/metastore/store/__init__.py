@@ -1,1 +1,1 @@
-"""The truth for what DML changes: rows, files, folders, the notification log, the projection."""
+"""The store of what DML changes: rows, files, folders, the notification log, the projection."""

@@ -1,18 +1,18 @@
-"""Removing what aborted transactions left behind.
+"""Removing the rows and write ids of aborted transactions.
 
-Rows of an aborted transaction are never shown, and its write ids stand as exceptions in the
-list of every reader of the table. Both cost each read a little, for ever. `AbortedRows` removes the
-rows, and then the pairs of transaction and write id. From then on the write id counts as committed
-in every list, and shows nothing, because nothing carries it: as Hive has it.
+Rows of an aborted transaction are never visible, and its write ids are exceptions in the list of
+every reader of the table. Both cost each read a little, for ever. `AbortedRows` removes the rows,
+and then the pairs of transaction and write id. From then on, the write id counts as committed in
+every list, which changes no answer, because no row has it. Hive does the same.
 
-What must stay true: an abort is final, so no row comes under the write id any more. The pair goes
-in the same SQL transaction as the last of its rows, or later; never before. One SQL transaction
+What must stay true: an abort is final, so no row is added under the write id any more. A pair is
+removed in the same SQL transaction as its last row, or later, and never before. One SQL transaction
 removes at most `MOST_ROWS` rows, since all writers wait for it. The transaction itself stays, so
-that its client can be told that it is aborted. A cache has dropped the rows already, when it heard
-of the abort; whether the id is valid for a reader makes no difference there either.
+that its client can be told that it was aborted. A cache dropped the rows when it applied the abort;
+there, too, it makes no difference whether the id is valid for a reader.
 
-The files that the rows named stay: the client may have named them again in its next transaction.
-They are files that no row names, like those of a writer that died before it staged any.
+The files of the rows stay, since the client may have staged them again in its next transaction.
+Otherwise they are leftovers (`cleaning`), like the files of a writer that died before it staged.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from strandline.transactions.tables import TXN_WRITE_ID
 
 MOST_ROWS = 2_000
 MOST_PAIRS = 200
-"""What one SQL transaction removes at most."""
+"""The most rows, and pairs of one table, that one SQL transaction removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedRowsStatistics:
-    """Counts since the start: write ids that were cleaned, and rows that were removed for it."""
+    """Counts since the start: removed write ids, removed rows and removals, SQL transactions."""
 
     write_ids: int
     rows: int
@@ -54,7 +54,7 @@ class AbortedRows:
         self._write_ids = self._rows = self._steps = 0
 
     def clean(self, *, stopped: Callable[[], bool] = lambda: False) -> int:
-        """Remove all that is there to remove, in steps, until ``stopped``; the write ids."""
+        """Remove all that can be removed, until ``stopped``; return the number of write ids."""
         before = self._write_ids
         while not stopped() and self._step():
             pass
@@ -65,7 +65,7 @@ class AbortedRows:
         return AbortedRowsStatistics(self._write_ids, self._rows, self._steps)
 
     def _step(self) -> bool:
-        """Remove some; False if there was nothing."""
+        """Run one SQL transaction; return False if there was nothing to remove."""
         with self._database.read() as connection:
             aborted = _aborted(connection)
         if not aborted:
@@ -90,7 +90,7 @@ class AbortedRows:
         return True
 
 
-# Begins at the write ids that are not committed: aborted transactions stay, and become many.
+# Starts from uncommitted write ids: aborted transactions are never removed, and become many.
 _ABORTED = (
     "SELECT table_id, write_id FROM txn_write_id WHERE commit_time IS NULL"
     " AND (SELECT state FROM txn WHERE txn.txn_id = txn_write_id.txn_id) ="
@@ -99,7 +99,7 @@ _ABORTED = (
 
 
 def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
-    """A table, and some of its write ids that were aborted; None if there are none."""
+    """A table with some of its aborted write ids, or None if there are none."""
     first = first_row(connection, f"{_ABORTED} LIMIT 1")
     if first is None:
         return None
@@ -111,7 +111,7 @@ def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
 def _remove_rows(
     connection: Connection, table_id: int, write_ids: Sequence[int], *, most: int
 ) -> int:
-    """Delete rows and removals of these write ids, at most ``most`` in all; how many."""
+    """Delete rows and removals of these write ids, at most ``most`` in all; return how many."""
     removed = 0
     for table in (STORE_ROW, STORE_REMOVAL):
         of_writes = table.c.table_id == table_id, table.c.write_id.in_(write_ids)

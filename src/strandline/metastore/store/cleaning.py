@@ -1,33 +1,34 @@
-"""Cleaning: what nobody can see any more goes, with its files.
+"""Cleaning: rows and files that nobody can see any more are removed.
 
 ===================  ==============================================================================
 removed files        data and delete files that a commit removed up to the *limit*
-replaced statistics  statistics of columns in whose place others were stored up to the limit
-leftovers            files of transactions that have ended, which no row names: of killed writers
+replaced statistics  statistics of columns that were replaced up to the limit
+leftovers            files of ended transactions that no row names, such as those of killed writers
 dropped tables       tables that no kept version of the catalog has: their rows and folders
-events               of the notification log, when their time is over; the newest one stays
+events               events of the notification log older than its retention; the newest one stays
 ===================  ==============================================================================
 
-The limit is the low watermark (`Holds.cleaning_limit`), and at least as long ago as clients may
-read a snapshot without holding it (`snapshot_holds`). Every hold, every open transaction and
-every reader within the retention sees the removal. A reader that is older, and holds nothing, must
-not get an answer that lacks files. So the time is noted with the table in the SQL transaction that
-deletes the rows, and who presents an older list is refused (`row_queries.require_kept`). The memory
-of this node forgets the table, and learns the time when it loads it again. That of another node may
-go on to show such a reader the rows; its read then fails for want of the file.
+The limit is the low watermark (`Holds.cleaning_limit`), or the time up to which clients may read a
+snapshot without a hold (`snapshot_holds`), whichever is earlier. Every hold, every open transaction
+and every reader within the retention sees the removal. An older reader without a hold must not get
+an answer that lacks files. So the SQL transaction that deletes the rows also records the limit for
+the table, and a reader with an older list is refused (`row_queries.require_kept`). The cache of
+this node drops the table, and learns the limit when it loads the table again. The cache of another
+node may still show the rows to such a reader; its read then fails because the file is missing.
 
 What must stay true:
 
-* rows go first and files after their SQL transaction: a crash in between leaves leftovers. A file
-  that a row still names stays, whoever removed another row of that name;
-* a leftover is listed before the open transactions and the rows are read. So its transaction cannot
-  have staged it since, and one that is over stages nothing more;
-* only files whose names say their transaction are leftovers, and files are deleted only in own
+* rows are deleted first, and files after that SQL transaction: a crash in between leaves leftovers.
+  A file that a row still names stays, even if another row of that name was removed;
+* leftovers are listed before the open transactions and the rows are read. So the transaction of a
+  leftover cannot have staged it in between, and a transaction that has ended stages nothing more;
+* only a file whose name gives its transaction can be a leftover, and files are deleted only in own
   places of the store, through descriptors that follow no link. External tables are never touched;
 * nothing is cleaned while a backup copies files.
 
-A table whose folders have not changed since nothing was left over in them costs a look at their
-times. Several nodes may clean one store at once. Partitions of plain tables stay, for `undrop`.
+A table that had no leftovers and whose folders have not changed since costs one look at the times
+of its folders. Several nodes may clean one store at once. Partitions of plain tables stay, for
+`undrop`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ from strandline.transactions.holds import is_backed_up
 logger = logging.getLogger(__name__)
 
 MOST_ROWS, MOST_EVENTS = 2_000, 10_000
-"""What one SQL transaction deletes at most: all writers wait for it."""
+"""The most that one SQL transaction deletes: all writers wait for it."""
 
 _FILES = f"stored.kind IN ({RowKind.DATA_FILE.value}, {RowKind.DELETE_FILE.value})"
 _REMOVED = (
@@ -104,20 +105,20 @@ _OLD_EVENTS = (
     " (SELECT max(event_id) FROM notification_log)) - min(event_id), min(event_id)"
     " FROM notification_log"
 )
-"""How many events are older than a time, up to the first younger one; and the first of them.
+"""The number of events older than a time, up to the first younger one; and the first event.
 
-The times of events do not quite grow with their numbers, and what is left must have no gap.
+The times of events do not always grow with their ids, and the events that stay must have no gap.
 """
 
 _ASIDE = re.compile(
     r"(?P<table>[0-9]{1,19})(\.[0-9]{1,19})?"
     rf"({re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
 )
-"""The name of a folder in `DROPPED`: of a table, its partitions, or one that is being deleted."""
+"""The name of a folder in `DROPPED`: of a table, its partitions, or a table being deleted."""
 
 
 class Catalogs(Protocol):
-    """The versions of the catalog that are kept."""
+    """The kept versions of the catalog."""
 
     def latest_catalog(self) -> Catalog: ...
 
@@ -126,7 +127,7 @@ class Catalogs(Protocol):
 
 @dataclass(slots=True)
 class Cleaned:
-    """What was removed of one table, or would be. ``bytes`` are those of the files."""
+    """What was removed of one table, or would be. ``bytes`` is the size of the files."""
 
     what: str
     table: str
@@ -134,7 +135,7 @@ class Cleaned:
     files: int = 0
     bytes: int = 0
     names: list[str] = field(default_factory=list)
-    """Paths of files and folders, as far as they are in reach."""
+    """The paths of files, relative to their table's folder, and of folders of dropped tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class CleanerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One pass over the store: whether it only says what it would do, and whether it must end."""
+    """One pass over the store: whether it is a dry run, and whether it must stop."""
 
     dry_run: bool
     stopped: Callable[[], bool] = lambda: False
@@ -160,8 +161,8 @@ class Cleaner:
     """See the module. Safe for threads, and for several processes on one store.
 
     ``guard`` is called inside every write transaction and raises if this process may no longer
-    write. ``on_rows_gone`` is called with the id of a table whose rows were deleted, before files
-    are. What was removed less than ``snapshot_hold_ms`` ago stays.
+    write. ``on_rows_gone`` is called with the id of a table after its rows and before its files are
+    deleted. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
 
     def __init__(
@@ -197,13 +198,13 @@ class Cleaner:
         return CleanerStatistics(self._runs, self._rows, self._files, self._bytes, self._failures)
 
     def clean(self, *, dry_run: bool = False) -> list[Cleaned]:
-        """Remove all that is there to remove, or say what that would be."""
+        """Remove all that can be removed, or report what would be."""
         return list(self._clean(_Pass(dry_run), everything=True))
 
     def clean_new(self, *, stopped: Callable[[], bool]) -> None:
-        """`clean`, without looking again for what cannot be there: for a thread, now and then.
+        """`clean` for a background thread: skip steps that can have found nothing new.
 
-        Leftovers come with transactions that were aborted, tables go with the history.
+        New leftovers come from aborts, and dropped tables become removable by trimming.
         """
         seen = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
         for cleaned in self._clean(_Pass(False, stopped), everything=seen != self._seen):
@@ -267,7 +268,7 @@ class Cleaner:
                 yield cleaned
 
     def _forget_removed(self, table_id: int, limit: Timestamp) -> list[str]:
-        """Delete rows that were removed; the names of their files."""
+        """Delete the rows of some removed files; return the names of the files."""
         with self._database.write() as connection:
             self._guard(connection)
             rows = _removed(connection, table_id, limit, most=MOST_ROWS)
@@ -286,7 +287,7 @@ class Cleaner:
         *,
         delete: bool = False,
     ) -> None:
-        """Count the files of a managed table, and delete them."""
+        """Count these files of a managed table, and with ``delete`` delete them."""
         if table is not None and table.kind is not TableKind.MANAGED:
             return
         with self._database.read() as connection:
@@ -375,7 +376,7 @@ class Cleaner:
         kept = {*earliest.table_ids(), *latest.table_ids()}
 
         def is_gone(table_id: int) -> bool:
-            """Whether it was made before the earliest kept version, and is not in it."""
+            """Whether the table predates the earliest kept version, and no kept version has it."""
             return table_id < first_id and table_id not in kept
 
         with self._database.read() as connection:
@@ -383,8 +384,8 @@ class Cleaner:
                 return
             places = all_places(connection)
             tables = run(connection, "SELECT DISTINCT table_id FROM store_row")
-        # A table whose files were to be kept, or could not be moved, still has its place: another
-        # table that got it would show them.
+        # A dropped table whose files are kept, or could not be moved, keeps its place: a table that
+        # got the same place would show those files.
         aside = {
             table_id: place
             for table_id, place in places.items()
@@ -410,7 +411,7 @@ class Cleaner:
     def _folders_of_none(
         self, is_gone: Callable[[int], bool], places: dict[int, Place], now: _Pass
     ) -> Iterator[Cleaned]:
-        """Folders of dropped tables that a process left when it died."""
+        """Clean the folders of dropped tables that a process left when it died."""
         warehouse = self._folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             with suppress(OSError):
@@ -426,7 +427,7 @@ class Cleaner:
                         yield cleaned
 
     def _forget_table(self, table_id: int, *, with_place: bool) -> int:
-        """Delete the rows of a table, and its place; how many rows of files and partitions.
+        """Delete the rows of a table and, with ``with_place``, its place; return the row count.
 
         Its write ids stay: they belong to transactions.
         """
@@ -445,7 +446,7 @@ class Cleaner:
         return count
 
     def _change(self, statement: str, parameters: tuple[int, ...]) -> int:
-        """Run a statement in a write transaction of its own; how many rows it changed."""
+        """Run a statement in a write transaction of its own; return how many rows it changed."""
         with self._database.write() as connection:
             self._guard(connection)
             return change(connection, statement, parameters)
@@ -459,7 +460,7 @@ class Cleaner:
 
     @contextmanager
     def _own_folder(self, place: Place | None) -> Iterator[int | None]:
-        """The descriptor of the folder of a table; None if it is not the store's, or not there."""
+        """The descriptor of a table's folder, or None if it is not an own place or is missing."""
         with ExitStack() as opened:
             root = None
             if place is not None and self._folders.reaches(place):
@@ -472,13 +473,13 @@ class Cleaner:
             yield root
 
     def _take(self, cleaned: Cleaned, root: int, name: str, *, delete: bool) -> None:
-        """Count a file, or the folder of a job, below a table's folder; and delete it."""
+        """Count a file or a job's folder below a table's folder; with ``delete``, delete it."""
         try:
             size = size_of(root, name)
             if delete:
                 delete_below(root, name)
         except FileNotFoundError:
-            return  # another node was first, or the place of the table has moved
+            return  # another node deleted it, or the table has moved
         except OSError as error:
             self._failures += 1
             logger.warning("%s of %s cannot be cleaned: %s", name, cleaned.table, error)
@@ -488,7 +489,7 @@ class Cleaner:
         cleaned.names.append(name)
 
     def _take_folder(self, cleaned: Cleaned, place: Place, path: Path, now: _Pass) -> None:
-        """Count the files of a dropped table's folder at ``path``; and delete it."""
+        """Count the files of a dropped table's folder at ``path``; delete it unless a dry run."""
         try:
             self._folders.verify(place)
             if path.is_symlink() or not path.is_dir():
@@ -510,7 +511,7 @@ class Cleaner:
 def _removed(
     connection: Connection, table_id: int, limit: Timestamp, *, most: int | None
 ) -> dict[int, str]:
-    """The names of files by the ids of their rows, which commits removed up to ``limit``."""
+    """The names of the files that commits removed up to ``limit``, by row id; at most ``most``."""
     statement = f"SELECT stored.row_id, stored.name{_REMOVED} AND removal.table_id = ?"
     if most is not None:
         statement += f" LIMIT {most}"
@@ -524,7 +525,7 @@ def _unnamed(
     *,
     rows_of_theirs: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
-    """Those of ``names`` that no row has, but for so many rows that are going to be deleted."""
+    """Return those of ``names`` that no row has, apart from ``rows_of_theirs`` to be deleted."""
     others = {name: -rows_of_theirs.get(name, 0) for name in names}
     for chunk in chunks(others):
         named = f"{_NAMED} AND stored.name IN {marks(chunk)}"

@@ -1,8 +1,9 @@
-"""What transactions did to the data of tables, commit by commit: the history of the second clock.
+"""The history of the data of tables, commit by commit: the history of the second clock.
 
-A commit stands as what it added to each table and took from it, counted from the rows that its
-write ids carry. Aborted and open transactions have none. Deleted rows are those of removed data
-files and the growth of delete files: a commit that only rewrites delete files deletes nothing.
+A commit is described by what it added to each table and removed from it, counted from the rows of
+its write ids. Aborted and open transactions are not part of the history. Deleted rows are the rows
+of removed data files plus the growth of delete files: a commit that only rewrites delete files
+deletes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from strandline.transactions.tables import TXN, TXN_WRITE_ID
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What one commit did to one table; ``rows`` are those of its files."""
+    """What one commit did to one table; appended and deleted rows are those in its files."""
 
     table_id: int
     appended_rows: int = 0
@@ -34,13 +35,13 @@ class TableChange:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing that is counted here was changed."""
+        """Whether all counts are zero."""
         return self == TableChange(self.table_id)
 
 
 @dataclass(frozen=True, slots=True)
 class DataCommit:
-    """A committed transaction. Reading as of ``time`` sees it, and nothing later."""
+    """A committed transaction. A read as of ``time`` sees it, and no later commit."""
 
     txn_id: int
     time: Timestamp
@@ -57,7 +58,7 @@ def data_commits(
 ) -> Iterator[DataCommit]:
     """The commits from ``since`` to ``until`` that changed data, oldest first.
 
-    With ``table_ids``, what they did to these tables.
+    With ``table_ids``, only their changes of these tables.
     """
     committed = (
         select(TXN.c.txn_id, TXN.c.commit_time, TXN.c.user)

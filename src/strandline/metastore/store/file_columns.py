@@ -1,16 +1,17 @@
 """The data files of a table as columns, read from their stored rows without an object for each.
 
 The problem: a snapshot of a large table has a hundred thousand data files, each with statistics of
-several columns. Most readers want all of them, and get them as Arrow. An object for each file and
-each statistic, or a step of the interpreter for each field, takes longer than everything else.
+several columns. Most readers want all of them, as Arrow. Making an object for each file and each
+statistic, or running interpreter code for each field, takes longer than everything else.
 
-The model: the bodies of many rows are one run of bytes, with a place in each body (`_Bodies`). A
-field is read from all bodies at once, which moves all places. A text is not copied from its body:
-the run is cut at all beginnings and ends of texts, and every second piece is a text.
+The model: the bodies of many rows are concatenated, with a current position in each body
+(`_Bodies`). A field is read from all bodies at once, which advances all positions. Texts are not
+copied from their bodies: the bytes are split at the begin and end of each text, and every second
+piece is a text.
 
-What must stay true: the columns are those of the objects. Every format of a released version is
-read. Where a checksum is wrong, or the bytes of a body end before or behind its last field, the
-rows are decoded as objects, which raises what is to be raised.
+What must stay true: the columns equal those made from the objects. Every format of a released
+version is read. If a checksum is wrong, or a body is longer or shorter than its fields, the rows
+are decoded as objects instead, which raises the right error.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from strandline.wire.partitions import encode_partition
 from strandline.wire.registry import PROTOCOL, newest_header
 
 PART = 10_000
-"""Files whose columns are read at once: these bytes and numbers stay in the processor's cache."""
+"""The number of files read at once: their bytes and numbers fit in the processor's cache."""
 FEW, FEW_DECODED = 32, 400
-"""So many files cost less one by one; more of them where they were decoded to be chosen."""
+"""Up to this many files are faster one by one: `FEW_DECODED` if they are decoded already."""
 _KIND = RowKind.DATA_FILE
 _SEAL = struct.Struct("<HI")
 _FILE_HEADER, _STATISTICS_HEADER = (newest_header(of) for of in (DataFile, ColumnStatistics))
 _VERSIONED, _TYPED = 2, 3
-"""The formats of a data file that have the version of its schema, and values of a partition.
+"""The format versions of a data file that added its schema version, and its partition values.
 
-The first one has all else, and a text in the place of the values, which means nothing.
+Versions before `_TYPED` have a text without meaning in the place of the partition values.
 """
 
 
@@ -50,8 +51,8 @@ The first one has all else, and a text in the place of the values, which means n
 class FileColumns:
     """A column for each field of `DataFile`: numbers of 64 bits, texts in UTF-8.
 
-    Partitions are the bytes that `strandline.wire.partitions` writes.
-    The statistics of all files follow each other, ``statistics[i]`` of them for file i.
+    Partitions are the bytes that `strandline.wire.partitions` writes. The statistics of all files
+    are concatenated: ``statistics[i]`` is their number in file i.
     """
 
     file_ids: pa.Array
@@ -93,7 +94,7 @@ class FileColumns:
 
 
 class StoredDataFiles(Sequence[DataFile]):
-    """The data files in rows, each decoded when it is looked at."""
+    """The data files in rows, each decoded when it is accessed."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
@@ -111,7 +112,7 @@ class StoredDataFiles(Sequence[DataFile]):
         return len(self._rows)
 
     def columns(self) -> Iterator[FileColumns]:
-        """All of them as columns, `PART` files at a time."""
+        """Yield all of them as columns, `PART` files at a time."""
         count = len(self._rows)
         most = FEW_DECODED if all(map(Row.is_decoded, self._rows[:FEW_DECODED])) else FEW
         if 0 < count <= most:
@@ -121,7 +122,7 @@ class StoredDataFiles(Sequence[DataFile]):
             yield FileColumns.read(self._rows[first : first + PART])
 
 
-# -- columns from values: `pyarrow.array` would first import pandas ------------------------------
+# -- columns from values, without `pyarrow.array`, which would import pandas ---------------------
 
 
 def numbers(values: Sequence[int | None]) -> pa.Array:
@@ -156,7 +157,7 @@ def booleans(values: Sequence[bool]) -> pa.Array:
 
 
 def lists(of: pa.DataType, lengths: Iterable[int], elements: pa.Array) -> pa.Array:
-    """A column of lists of these lengths, whose elements follow each other."""
+    """A column of lists of these lengths, with their elements concatenated in ``elements``."""
     starts = _starts(lengths)
     return pa.Array.from_buffers(
         of, len(starts) - 1, [None, pa.py_buffer(starts)], children=[elements]
@@ -164,19 +165,19 @@ def lists(of: pa.DataType, lengths: Iterable[int], elements: pa.Array) -> pa.Arr
 
 
 def _starts(lengths: Iterable[int]) -> array[int]:
-    """Where each of the pieces with these lengths begins, and where the last one ends."""
+    """The start of each piece, for pieces of these lengths, and the end of the last one."""
     return array("i", accumulate(lengths, initial=0))
 
 
 def _column(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
-    """The column of these buffers, in which those of ``values`` that are None are null."""
+    """The column of these buffers, null where ``values`` is None."""
     nulls = values.count(None)
     valid = _bits([value is not None for value in values]) if nulls else None
     return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
 
 
 def _bits(values: Sequence[bool]) -> pa.Buffer:
-    """A bit for each value, the first one lowest."""
+    """A bit for each value, the lowest bit first."""
     bits = bytearray((len(values) + 7) // 8)
     for place, value in enumerate(values):
         bits[place >> 3] |= value << (place & 7)
@@ -187,7 +188,7 @@ def _bits(values: Sequence[bool]) -> pa.Buffer:
 
 
 def _compared(rows: Sequence[Row]) -> tuple[bytes, ...]:
-    """The bodies of data files that have their checksums. Raises `ValueError` for other rows."""
+    """Return the bodies. Raises `ValueError` unless all are data files with right checksums."""
     row_ids, table_ids, kinds, buckets, names, write_ids, bodies = zip(*rows, strict=True)
     _require(set(kinds) == {_KIND})
     contexts = map(NUMBERS.pack, row_ids, table_ids, repeat(_KIND.value), buckets, write_ids)
@@ -199,16 +200,16 @@ def _compared(rows: Sequence[Row]) -> tuple[bytes, ...]:
 
 
 def _read(rows: Sequence[Row]) -> FileColumns:
-    """The columns of rows that have their checksums.
+    """The columns of ``rows``, after comparing their checksums.
 
-    Raises `ValueError` or `IndexError` if not all of them are data files of formats known here.
+    Raises `ValueError` or `IndexError` unless all are data files of formats known here.
     """
     records = _compared(rows)
     lengths = array("q", map(len, records))
     ends = numbers(array("q", accumulate(lengths)))
     starts = pc.subtract(ends, numbers(lengths))
     bodies = _Bodies(
-        pa.py_buffer(b"".join((*records, b"\0"))),  # with one byte to look ahead
+        pa.py_buffer(b"".join((*records, b"\0"))),  # one more byte, to read ahead
         pc.add(starts, _number(_SEAL.size)),
     )
     bodies.skip(_FILE_HEADER[:-1])
@@ -242,13 +243,13 @@ def _read(rows: Sequence[Row]) -> FileColumns:
 def _read_statistics(
     bodies: _Bodies, counts: pa.Array
 ) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
-    """Column ids, lower and upper bounds, and nulls: ``counts[i]`` of body i, in this order."""
+    """Return column ids, lower bounds, upper bounds and nulls; body i has ``counts[i]`` of each."""
     has_any = pc.greater(counts, _number(0))
     if not pc.any(has_any).as_py():
         return numbers([]), texts([]), texts([]), numbers([])
     bodies.skip(_STATISTICS_HEADER, has_any)
     firsts = pc.subtract(pc.cumulative_sum(counts), counts)
-    rounds: list[tuple[pa.Array, ...]] = []  # the first statistic of each body, the second …
+    rounds: list[tuple[pa.Array, ...]] = []  # the first statistics of all bodies, the second …
     for round_ in range(pc.max(counts).as_py()):
         where = pc.greater(counts, _number(round_))
         some = bodies.some(where)
@@ -275,11 +276,11 @@ def _read_statistics(
 
 
 class _Bodies:
-    """The bodies of rows behind each other, and the place in each where its next field begins.
+    """The concatenated bodies of rows, and the position of the next field in each of them.
 
-    Where ``where`` is given, bodies without a true value there have no such field: their numbers
-    are 0, their texts empty, and their places stay. What reads bytes that cannot be there raises
-    `ValueError`, or `IndexError` at the end of the last body.
+    With ``where``, only bodies with a true value there have the field: for the others, the number
+    is 0, the text is empty, and the position stays. Reading raises `ValueError` for invalid bytes,
+    and `IndexError` beyond the end of the last body.
     """
 
     def __init__(self, data: pa.Buffer, places: pa.Array) -> None:
@@ -288,18 +289,18 @@ class _Bodies:
         self.places = places
 
     def some(self, where: pa.Array) -> _Bodies:
-        """Those bodies that have a true value."""
+        """The bodies with a true value in ``where``."""
         return _Bodies(self._data, self.places.filter(where))
 
     def number(self, where: pa.Array | None = None) -> pa.Array:
-        """The next number of each body, of at most 63 bits."""
+        """Read the next number of each body, of at most 63 bits."""
         value, step = self._byte(), _number(1)
         if where is not None:
             step = where.cast(pa.int64())
             value = pc.multiply(value, step)
         self.places = pc.add(self.places, step)
         for shift in range(7, 63, 7):
-            # The highest bit of a byte says that another one follows, and gives way to it.
+            # The highest bit of a byte says that another byte follows, whose bits replace it.
             top = _number(1 << shift)
             goes_on = pc.greater_equal(value, top)
             if not pc.any(goes_on).as_py():
@@ -308,29 +309,29 @@ class _Bodies:
             more = pc.subtract(pc.shift_left(self._byte(), _number(shift)), top)
             value = pc.add(value, pc.multiply(more, step))
             self.places = pc.add(self.places, step)
-        _require_all(pc.greater_equal(value, _number(0)))  # else there were more bits
+        _require_all(pc.greater_equal(value, _number(0)))  # else it has more than 63 bits
         return value
 
     def flag(self) -> pa.Array:
-        """The next truth value of each body."""
+        """Read the next truth value of each body."""
         value = self.number()
         _require_all(pc.less_equal(value, _number(1)))
         return pc.equal(value, _number(1))
 
     def text(self, where: pa.Array | None = None) -> tuple[pa.Array, pa.Array]:
-        """Where the next text of each body begins and ends."""
+        """Pass the next text of each body; return where each begins and ends."""
         length = self.number(where)
         begins, self.places = self.places, pc.add(self.places, length)
         return begins, self.places
 
     def skip(self, expected: bytes, where: pa.Array | None = None) -> None:
-        """Pass these bytes, each below 128."""
+        """Pass these bytes, each below 128. Raises `ValueError` if a body has others."""
         for byte in expected:
             number = self.number(where)
             _require_all(pc.equal(number if where is None else number.filter(where), _number(byte)))
 
     def cut(self, begins: pa.Array, ends: pa.Array, *, where: pa.Array | None = None) -> pa.Array:
-        """The texts from ``begins`` to ``ends``, which ascend; null where ``where`` is false."""
+        """The texts from ``begins`` to ``ends``, both ascending; null where ``where`` is false."""
         cuts = array("i", bytes(4 * (2 * len(begins) + 1)))
         cuts[1::2], cuts[2::2] = _ints(begins), _ints(ends)
         pieces = pa.Array.from_buffers(
@@ -346,7 +347,7 @@ class _Bodies:
 
 
 def _ints(values: pa.Array) -> array[int]:
-    """These numbers, as 32 bits each."""
+    """These numbers as 32-bit integers."""
     ints = array("i")
     ints.frombytes(memoryview(values.cast(pa.int32()).buffers()[1])[: 4 * len(values)])
     return ints
@@ -354,7 +355,7 @@ def _ints(values: pa.Array) -> array[int]:
 
 @cache
 def _number(value: int | None) -> pa.Scalar:
-    """A number of few: to make it, `pyarrow.scalar` would first import pandas."""
+    """A scalar, cached, since few are used. `pyarrow.scalar` would import pandas."""
     return numbers([value])[0]
 
 

@@ -1,13 +1,12 @@
-"""How many files a folder holds, and how many bytes: counted for a Hive client, within bounds.
+"""The number and size of the files in a folder, counted for a Hive client within limits.
 
-Hive's clients take the size of a table from its parameters, so a node counts the files where Hive
-does. A folder may hold millions of them, and many partitions may be counted in one request. So one
-`FileCounter` counts for one request and ends at a number of entries or after a time, whichever is
-first; what was not counted completely has no count, which is what clients expect of a table that
-was not counted. The counting yields to other threads every few entries.
+Hive's clients read the size of a table from its parameters, so a node counts files whenever Hive
+does. A folder may contain millions of files, and one request may count many partitions. So each
+request has one `FileCounter`, which stops after a number of entries or a time, whichever comes
+first. A folder that was not counted completely has no count: clients expect that of a table that
+was not counted. The counter yields to other threads every few entries.
 
-Not counted: names that begin with ``_`` or ``.``, which Hive's readers skip, and what a symbolic
-link leads to.
+Not counted: names that begin with ``_`` or ``.``, which Hive's readers skip, and symbolic links.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _HIDDEN = ("_", ".")
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """What lies in a folder and the folders below."""
+    """The number of files in a folder and the folders below, and their bytes."""
 
     files: int
     bytes: int
 
 
 class _Spent(Exception):
-    """The bounds of this counter are reached."""
+    """The counter has reached its limits."""
 
 
 class FileCounter:
@@ -51,7 +50,7 @@ class FileCounter:
         self._deadline = monotonic() + seconds
 
     def count(self, folder: Path) -> FileCounts | None:
-        """The counts of ``folder``; None if it cannot be read, or only in part."""
+        """The counts of ``folder``, or None if it cannot be read completely."""
         files = size = 0
         waiting = [os.fspath(folder)]
         try:

@@ -1,7 +1,7 @@
-"""How the data files of a snapshot are scanned: which of them together, and with what options.
+"""How the data files of a snapshot are scanned: which files together, and with what options.
 
-A scan that leaves out deleted rows needs the id of the file that a row comes from. Spark knows the
-path of the file, so the id is part of the path:
+A scan that skips deleted rows needs the file id of each row. Spark knows the path of the file, so
+the id is part of the path:
 
 ========  ===========================================  =====================
 id in     path, relative to the table's location        written by
@@ -9,14 +9,14 @@ id in     path, relative to the table's location        written by
 NAME      ``_files/<file id>-<uuid>.parquet``           0.3.0 and later
 FOLDER    ``_data/_file=<file id>/<uuid>.parquet``      0.2.1
 FOLDER    ``_file=<file id>/<uuid>.parquet``            0.1.0, 0.2.0
-NOWHERE   any other                                     clients of their own
+NOWHERE   any other                                     other clients
 ========  ===========================================  =====================
 
-Files whose ids are in the same place are read by one scan. A file that does not say its id has a
-scan of its own where the id is needed.
+One scan reads all files with the id in the same part of the path. A file without an id in its path
+gets a scan of its own if the id is needed.
 
-What is here is the same for a scan that `strandline.spark` plans and for the view that the node
-answers to other Sparks.
+Both the scans that `strandline.spark` plans and the views that the node returns to other Sparks use
+this module.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from enum import Enum, auto
 from strandline.metastore.store.rows import DataFile, DeleteFile
 
 DATA_FOLDER, DELETES_FOLDER, STAGING_FOLDER = "_files", "_deletes", "_staging"
-"""The folders for data files, delete files, and the folders of jobs that write some.
+"""The folders for data files, for delete files, and for the folders of jobs that write files.
 
-Each file, and each folder of a job, is directly in it.
+Each file, and each folder of a job, is directly in its folder.
 """
 FILE_COLUMN = "_file"
-"""The column in which Spark gives the value of a folder ``_file=<file id>``."""
+"""The column in which Spark returns the value of a folder ``_file=<file id>``."""
 
 JOIN_ALL_SHARE = 0.5
-"""From this part of all rows on in files with deleted rows, all files go through the join."""
+"""If files with deleted rows have this share of all rows, all files go through the join."""
 
 READER_OPTIONS = {
-    # A session may have been told to read on without a file. A table must not.
+    # A session may be configured to skip missing files. A table must not.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    # Spark writes a checksum for each page and does not look at it unless told to.
+    # Spark writes a checksum for each page, but does not verify it by default.
     "parquet.page.verify-checksum.enabled": "true",
 }
 
 
 class IdIn(Enum):
-    """What part of a path says the id of a data file."""
+    """The part of a path that contains the id of a data file."""
 
     NAME = auto()
     FOLDER = auto()
@@ -57,11 +57,10 @@ class IdIn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IdPlace:
-    """Where the data files of one scan say their ids.
+    """Where the data files of one scan have their ids.
 
-    ``folder``, relative to the table's location, is the one that has the files, for FOLDER the one
-    around their folders. ``file_id`` is that of the only file of a scan that needs an id and finds
-    it nowhere.
+    ``folder``, relative to the table's location, contains the files; for FOLDER, it contains their
+    folders. ``file_id`` is that of the only file of a scan whose path has no id, if it is needed.
     """
 
     id_in: IdIn
@@ -70,12 +69,12 @@ class IdPlace:
 
 
 def data_path(file_id: int, name: str) -> str:
-    """The path of a new data file. ``name`` makes it unique, also among leftovers."""
+    """The path of a new data file. ``name`` makes it unique, even among leftovers."""
     return f"{DATA_FOLDER}/{file_id}-{name}.parquet"
 
 
 def by_id_place(files: Iterable[DataFile], *, with_ids: bool) -> dict[IdPlace, list[DataFile]]:
-    """The files that one scan can read, which needs their ids or not."""
+    """Group the files by scan; ``with_ids`` says whether the scans need the file ids."""
     groups: dict[IdPlace, list[DataFile]] = {}
     for file in files:
         groups.setdefault(_id_place(file, with_ids=with_ids), []).append(file)
@@ -93,7 +92,7 @@ def _id_place(file: DataFile, *, with_ids: bool) -> IdPlace:
 
 
 def deleted_counts(delete_files: Collection[DeleteFile]) -> dict[int, int]:
-    """How many rows of each data file are gone, by file id."""
+    """The number of deleted rows of each data file, by file id."""
     deleted: dict[int, int] = {}
     for file in delete_files:
         for file_id, count in zip(file.file_ids, file.counts, strict=True):
@@ -104,10 +103,10 @@ def deleted_counts(delete_files: Collection[DeleteFile]) -> dict[int, int]:
 def split_for_join(
     files: Sequence[DataFile], touched: Container[int]
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """The files that are joined with the deleted rows, and the others.
+    """Return the files to be joined with the deleted rows, and the other files.
 
-    ``touched`` has the ids of those with deleted rows. Joining a few files and a union with the
-    others costs less than one join, unless most rows go through the join anyway.
+    ``touched`` has the ids of files with deleted rows. A join of a few files and a union with the
+    others costs less than one join of all, unless most rows go through the join anyway.
     """
     joined = [file for file in files if file.file_id in touched]
     rest = [file for file in files if file.file_id not in touched]

@@ -1,9 +1,9 @@
-"""Which version of a table's schema a data file was written by.
+"""The version of a table's schema with which a data file was written.
 
-Since 0.3.0 a file's row says so. Files that older releases wrote are read: their footers have the
-ids and names of all columns, at every level. Where several versions have the same names, the newest
-one is as good as the one that the file was written by: they differ in types that were widened, and
-Spark reads values of the narrower type as the wider one.
+Since 0.3.0, the file's row contains it. For files of older releases, the footer is read: it has the
+ids and names of all columns, at every level. If several versions have the same names, the newest
+one serves as well as the one with which the file was written: they differ only in widened types,
+and Spark reads values of a narrower type as the wider one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.model.types import ArrayType, DataType, MapType, StructType
 
 _FIELD_ID = b"PARQUET:field_id"
 _FOOTER = 5
-"""What it costs to read a footer, in things of `strandline.work`."""
+"""The cost of reading a footer, in things of `strandline.work`."""
 _KEPT, _KEPT_SCHEMAS = 20_000, 1_000
 
 _Names = frozenset[tuple[tuple[str, ...], int]]
@@ -34,10 +34,10 @@ _Names = frozenset[tuple[tuple[str, ...], int]]
 def with_schema_versions(
     files: Iterable[DataFile], table: TableDescriptor, *, root: Path
 ) -> list[DataFile]:
-    """The files, each with the version of the schema of ``table`` that it was written by.
+    """The files, each with the version of the schema of ``table`` with which it was written.
 
-    ``root`` is the table's folder. Raises `CorruptData` for a file that cannot be read, or has
-    columns that the table never had.
+    ``root`` is the table's folder. Raises `CorruptData` if a file cannot be read, or has columns
+    that the table never had.
     """
     known = []
     for file in files:
@@ -81,7 +81,7 @@ def _inner(data_type: DataType) -> Sequence[tuple[str, int | None, DataType]]:
 
 @lru_cache(maxsize=_KEPT)
 def _names_in(path: Path) -> _Names:
-    """What the footer of a data file says. A file never changes under its path."""
+    """The column names in a data file's footer; cached, since files are never changed."""
     try:
         schema = pq.read_schema(path)
     except (OSError, pa.ArrowException) as error:
@@ -91,7 +91,7 @@ def _names_in(path: Path) -> _Names:
 
 @lru_cache(maxsize=_KEPT_SCHEMAS)
 def _kept_once(names: _Names) -> _Names:
-    """The same object for equal names: most files of a table have the same columns."""
+    """Return one object for equal names: most files of a table have the same columns."""
     return names
 
 

@@ -1,30 +1,32 @@
-"""What DDL does to folders, and to the places of managed tables.
+"""The effects of DDL on folders, and on the places of managed tables.
 
-An effect makes, moves or removes one folder. A SQL transaction carries out some of them, those that
-its `Turn` takes (`strandline.metastore.store.folder_turns`). Its rollback moves no folder back, so
-an effect may be done and its transaction lost: then it is met again, and must be recognized. A made
-folder is found there; a moved one is gone from the old place and is at the new one; a removed one
-is gone.
+An effect makes, moves or removes one folder. A SQL transaction carries out some effects: those that
+its `Turn` takes (`strandline.metastore.store.folder_turns`). A rollback moves no folder back, so an
+effect may be done and its transaction lost. The effect is then repeated, and must recognize that it
+was already done: a made folder exists, a moved folder is at the new place and not at the old one,
+and a removed folder is gone.
 
-Where a table lies is one fact per table id and not versioned, and it is decided here alone. An
-entry says what was asked for: a table was made, renamed, dropped, restored. A new managed table
-lies where its name says, in the place of its schema; a renamed one follows its name if it lay where
-its name said, else it stays; a restored one goes back beside the folder of dropped ones. Entries of
-release 0.2.1 and older name the place themselves.
+The place of a table is one fact per table id. It is not versioned, and only this module decides it.
+An entry says what the user asked for: a table was made, renamed, dropped or restored. A new managed
+table gets the place that its name gives, in the place of its schema. A renamed table follows its
+name if it was at the place that its old name gave; otherwise it stays. A restored table is moved
+back out of the folder of dropped tables. Entries of release 0.2.1 and older name the place
+themselves.
 
-What is refused stops no other statement. A folder that cannot be moved stays and is found where it
-is; one that cannot be created is skipped, and the writer of the table creates it, or is refused in
-turn. Each is counted, and logged as a warning. What is merely short (space, descriptors, a disk
-that fails) is an error and tried again.
+A refused effect does not stop other statements. A folder that cannot be moved stays, and the table
+keeps that place. A folder that cannot be created is skipped; the writer of the table creates it, or
+is refused in turn. Each refusal is counted, and logged as a warning. A mere shortage (space,
+descriptors, a failing disk) is an error, and is tried again.
 
 Only an own place of the store is moved or removed (`strandline.metastore.store.store_folders`), and
-it is verified just before. What lies elsewhere stays, also the managed tables that older releases
+it is verified just before. Folders elsewhere stay, even those of managed tables that older releases
 put where a client said.
 
-Two tables never get one place: what lies there would be shown in both. A place is taken as long as
-any table has it, also a dropped one that could not be moved or whose files were to be kept. A new
-table then lies beside it, under its id; a moved one stays. Only a client that has written into the
-place of a dropped table before it created its own (as Spark does) takes that place over.
+Two tables never get the same place, since each would show the files of the other. A place is taken
+as long as any table has it, even a dropped table that could not be moved or whose files are kept. A
+new table then gets a place beside it, with its id in the name; a table to be moved stays. Only a
+client that wrote into the place of a dropped table before it created its own table (as Spark does)
+takes that place over.
 """
 
 from __future__ import annotations
@@ -59,9 +61,9 @@ from strandline.wire.stored import RECENT
 logger = logging.getLogger(__name__)
 
 PARTITIONS_SUFFIX = ".partitions"
-"""What the folder of a table's dropped partitions is called, behind that of the dropped table."""
+"""Added to a table's `Place.aside`: the folder of the table's dropped partitions."""
 PURGED_SUFFIX = ".purged"
-"""What the folder of a purged table is called while its files are being deleted."""
+"""Added to a table's `Place.aside`: the folder of a purged table until its files are deleted."""
 
 
 Asked = tuple[Update, Entry, FolderEffect | None]
@@ -70,10 +72,10 @@ Asked = tuple[Update, Entry, FolderEffect | None]
 
 @dataclass(frozen=True, slots=True)
 class RefusedFolders:
-    """Counts of what the system refused to this process.
+    """Counts of the effects that the system refused to this process.
 
-    ``unmade`` folders of schemas and tables that are not there, ``stayed`` folders of tables that
-    lie where they were before, ``unremoved`` folders of dropped schemas that are still there.
+    ``unmade``: folders of schemas and tables that were not created. ``stayed``: folders of tables
+    that were not moved. ``unremoved``: folders of dropped schemas that still exist.
     """
 
     unmade: int = 0
@@ -83,7 +85,7 @@ class RefusedFolders:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The head of a table's record."""
+    """The first fields of a table's record."""
 
     id: int
     schema_id: int
@@ -91,9 +93,9 @@ class _Table:
     kind: TableKind
 
     @classmethod
-    @lru_cache(maxsize=2 * MOST_EFFECTS)  # what a turn expects it reads again
+    @lru_cache(maxsize=2 * MOST_EFFECTS)  # `expect` and the effects of a turn read each twice
     def read(cls, record: bytes) -> _Table:
-        table = RECENT.get(record)  # of one that was just made or changed here
+        table = RECENT.get(record)  # the decoded table, if this process just made or changed it
         if table is not None:
             return cls(table.id, table.schema_id, table.name, table.kind)
         head = decode_up_to(record, TableDescriptor, "kind")
@@ -101,7 +103,7 @@ class _Table:
 
 
 def folder_effect(entry: Entry) -> FolderEffect | None:
-    """What ``entry`` asks for; None where the store has no folder for it, or that stays."""
+    """The effect of ``entry``, or None if the store has no folder for it or the folder stays."""
     effect = verb_named(entry.verb).folders
     if effect is None or not effect.is_of_table:
         return effect
@@ -115,14 +117,14 @@ def folder_effect(entry: Entry) -> FolderEffect | None:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """An entry whose effect is to be carried out in a turn, and the update that it belongs to."""
+    """An entry whose effect is to be carried out in a turn, and its update."""
 
     turn: Turn
     update: Update
     entry: Entry
 
     def table(self) -> tuple[_Table | None, _Table]:
-        """The table that it is about: as it was before, and as it is after it or was last."""
+        """The table of the entry: before it (None if new), and after it or, if dropped, as last."""
         for change in self.entry.changes:
             if change.kind == "table":
                 old = None if change.old is None else _Table.read(change.old)
@@ -134,14 +136,14 @@ class _Task:
         )
 
     def argument(self, name: str) -> str | None:
-        """What the entry says under that name."""
+        """The argument of that name, or None if it is no text or empty."""
         value = self.entry.arguments.get(name)
         return value if isinstance(value, str) and value else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What an effect does, and the places of the folders that it makes, and moves or removes."""
+    """What an effect does, the places it makes, and the places that it moves or removes."""
 
     do: Callable[[], None]
     makes: tuple[Place, ...] = ()
@@ -149,9 +151,9 @@ class _Work:
 
 
 class FolderEffects:
-    """The effects of entries on folders and places. Counts what was refused.
+    """Carries out the effects of entries on folders and places. Counts those refused.
 
-    ``catalog`` gives a version that this node has applied.
+    ``catalog`` returns a version that this node has applied.
     """
 
     def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
@@ -161,15 +163,15 @@ class FolderEffects:
         self._purged: deque[Place] = deque()
 
     def refused(self) -> RefusedFolders:
-        """What was refused so far."""
+        """The effects refused so far."""
         return RefusedFolders(**self._refused)
 
     def places_of_new(
         self, transactions: Iterable[CatalogTransaction], catalogs: Iterable[Catalog]
     ) -> AskedPlaces:
-        """Where the first new tables of versions that are to be appended would lie.
+        """The places that the names of the first new tables in versions to be appended give.
 
-        For any thread, outside of the SQL transaction: nothing of `expect` is touched.
+        Safe for any thread, outside of the SQL transaction: it touches no state of `expect`.
         """
         asked: AskedPlaces = {}
         for transaction, catalog in zip(transactions, catalogs, strict=True):
@@ -190,7 +192,7 @@ class FolderEffects:
         return asked
 
     def expect(self, turn: Turn, asked: Sequence[Asked]) -> None:
-        """Read what the effects of entries will ask for, in a few statements."""
+        """Read what the effects of the entries will need, in a few statements."""
         table_ids: list[int] = []
         moved: list[Entry] = []
         made: list[Place] = []
@@ -205,7 +207,7 @@ class FolderEffects:
         turn.places.expect_at(chain(made, self._places_to_restore(turn, moved)))
 
     def _expect_made(self, task: _Task) -> list[Place]:
-        """Where a new table would lie, if it has a place."""
+        """The place that the name of a new table gives, if any."""
         _, table = task.table()
         task.turn.places.expect_none([table.id])
         key = task.update.version, table.id
@@ -216,7 +218,7 @@ class FolderEffects:
         return [] if place is None else [place]
 
     def _places_to_restore(self, turn: Turn, moved: Iterable[Entry]) -> Iterator[Place]:
-        """Where the restored tables among ``moved`` would go back to."""
+        """The places that the restored tables among ``moved`` would go back to."""
         for entry in moved:
             for change in entry.changes:
                 if change.kind == "table" and change.old is None and change.new is not None:
@@ -226,10 +228,10 @@ class FolderEffects:
                         yield place.back(table.id, table.name)
 
     def carry_out(self, turn: Turn, entry: Entry, effect: FolderEffect, *, update: Update) -> bool:
-        """Do what ``entry`` of ``update`` asks for; False where it has to wait for the next turn.
+        """Carry out the effect of ``entry`` of ``update``; False if it must wait for the next turn.
 
-        ``effect`` is its `folder_effect`. It may have been done before. Raises `Unavailable` for
-        what is short.
+        ``effect`` is the `folder_effect` of the entry. It may have been done before. Raises
+        `Unavailable` for a shortage.
         """
         if not turn.left:
             return False
@@ -246,11 +248,11 @@ class FolderEffects:
         return self._paths(makes), self._paths(moves)
 
     def _paths(self, places: Iterable[Place]) -> Sequence[str]:
-        """The folders at these places, as far as they are in reach."""
+        """The paths of these places, without those out of reach."""
         folders = self._folders
         return [folders.path_text(place) for place in places if folders.reaches(place)]
 
-    # -- what each verb asks for
+    # -- the effect of each verb
 
     def _schema_made(self, task: _Task) -> _Work | None:
         place = self._named(task)
@@ -263,7 +265,7 @@ class FolderEffects:
         return _Work(partial(self._remove, task, place), moves=(place,))
 
     def _table_made(self, task: _Task) -> _Work | None:
-        """A new managed table: a place that no other table has."""
+        """A new managed table gets a place that no other table has."""
         _, table = task.table()
         asked = task.turn.asked[task.update.version, table.id]
         if asked is None:
@@ -279,9 +281,9 @@ class FolderEffects:
         return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
 
     def _table_moved(self, task: _Task) -> _Work | None:
-        """A renamed table follows its name, if it lay where its name said.
+        """A renamed table follows its name if it was at the place that its old name gave.
 
-        A restored one goes back to where its name says, beside the dropped ones.
+        A restored table leaves the folder of dropped tables for the place of its name.
         """
         old, new = task.table()
         place = task.turn.places.of(new.id)
@@ -310,9 +312,10 @@ class FolderEffects:
         return self._moving(task, table.id, place, aside, own=True)
 
     def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
-        """Where a table lies unless something else is there already; None without its schema.
+        """The place of a table unless another table has it; None if its schema is not found.
 
-        ``argument`` of the entry is its whole name, and so tells what its schema was called then.
+        The ``argument`` of the entry is the qualified name, and so gives the name that the schema
+        had then.
         """
         schema = self._schemas.schema(task, table.schema_id)
         return self._place_by_name(schema, table, task.argument(argument))
@@ -327,7 +330,7 @@ class FolderEffects:
         return place_of_table(place, table.name, schema_name=schema_name)
 
     def _named(self, task: _Task) -> Place | None:
-        """The place that an entry names: of a schema, or of release 0.2.1 or older."""
+        """The place that an entry names: that of a schema, or of a table up to release 0.2.1."""
         location = task.argument("location")
         return None if location is None else self._folders.place(location)
 
@@ -348,7 +351,7 @@ class FolderEffects:
         do = partial(self._move, task, table_id, source, target, own=own)
         return _Work(do, moves=(source, target))
 
-    # -- doing it
+    # -- carrying it out
 
     def _make_table(self, task: _Task, table_id: int, place: Place) -> None:
         self._make(task, place)
@@ -365,7 +368,7 @@ class FolderEffects:
             self._folders.make(place, unsynced=task.turn.unsynced)
 
     def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
-        """Move the folder of a table; ``own`` says that no other process can have ``target``."""
+        """Move the folder of a table; ``own``: no other table can have ``target``."""
         places = task.turn.places
         told = (
             f", but the folder of table {table_id} stays at {{}} and is found there: {{}}. To move"
@@ -385,9 +388,9 @@ class FolderEffects:
             places.put(table_id, target)
 
     def _purge(self, task: _Task, table_id: int, place: Place, aside: Place) -> None:
-        """Take the folder of a table away under a name of its own, and forget its place.
+        """Move the folder of a table to a name that no table has, and forget its place.
 
-        Its files are deleted by `delete_purged`, when no lock is held.
+        `delete_purged` deletes its files later, when no lock is held.
         """
         told = ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
         with self._or_refused("stayed", task, place, told):
@@ -409,7 +412,7 @@ class FolderEffects:
 
     @contextmanager
     def _or_refused(self, how: str, task: _Task, place: Place, told: str) -> Iterator[None]:
-        """Count and log what is refused. ``told`` has room for the folder and for the reason."""
+        """Count and log a refusal. ``told`` is formatted with the folder and the reason."""
         try:
             yield
         except FolderRefused as refused:
@@ -418,7 +421,7 @@ class FolderEffects:
             logger.warning("version %d is carried out%s", task.update.version, told)
 
     def delete_purged(self) -> None:
-        """Delete what purged tables had. What cannot be deleted is a leftover, and logged."""
+        """Delete the folders of purged tables. One that cannot be deleted is logged and left."""
         while self._purged:
             place = self._purged.popleft()
             try:
@@ -436,7 +439,7 @@ class _Schemas:
         self._known: dict[int, SchemaDescriptor | None] = {}
 
     def schema(self, task: _Task, schema_id: int) -> SchemaDescriptor | None:
-        """The schema with that id, also one that the update drops; its name may be a later one."""
+        """The schema with that id, even if the update drops it; its name may be a later one."""
         update = task.update
         if update is not self._update:
             self._update = update

@@ -1,18 +1,18 @@
-"""Which effects on folders one SQL transaction carries out: its turn.
+"""A turn: the effects on folders that one SQL transaction carries out.
 
-The problem: a rollback moves no folder back. So an effect may be done and its SQL transaction lost;
-then it is met again beside the others, of which some were done too, and must find what it found the
-first time, or what it did itself.
+The problem: a rollback moves no folder back. So an effect may be done and its SQL transaction lost.
+The effect is then repeated together with others, some of which were done too. It must find the
+folders as it found them the first time, or as it left them.
 
-What must stay true for that: no effect of a turn touches what another one of it made, moved or
-removed. After "rename a to b, create a" there are folders at a and b, as if nothing had been moved
-yet. So an effect waits for the next turn if one of its folders is a folder that was touched before,
-or lies above or below one that is moved or removed. Then it does not matter which of the others
-were done, and which of them a power cut took back. All are put on disk before the transaction
-commits: every folder in which something changed is synced, once.
+What must stay true for that: no effect of a turn touches a folder that another effect of the turn
+made, moved or removed. (After "rename a to b, create a" there are folders at a and b, as if nothing
+had been moved yet.) So an effect waits for the next turn if one of its folders was touched in this
+turn, or is above or below a folder that is moved or removed. Then it does not matter which of the
+other effects were done, and which of them a power cut undid. Before the transaction commits, every
+folder with changed entries is synced, once.
 
-Rejected: one effect a transaction (10,000 tables dropped are 10,000 commits), and a list of effects
-that are harmless together (it has to be proved again for each pair of them).
+Rejected: one effect for each transaction (dropping 10,000 tables would take 10,000 commits), and a
+list of effects that are harmless together (each pair of effects would need its own proof).
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from strandline.metastore.store.warehouse import Unsynced
 from strandline.model.places import Place
 
 MOST_EFFECTS = 512
-"""Effects that one SQL transaction carries out; others wait for the database meanwhile."""
+"""The most effects of one SQL transaction: other writers wait for it."""
 
 PathPair = tuple[Sequence[str], Sequence[str]]
 Paths = Callable[[], PathPair]
-"""The folders that an effect makes, and those that it moves or removes.
+"""Returns the folders that an effect makes, and those that it moves or removes.
 
-It refers to no turn, which keeps it: circles live until the interpreter looks for them.
+It must not refer to its turn, which keeps it: cycles live until the garbage collector runs.
 """
 
 
 AskedPlaces = dict[tuple[int, int], Place | None]
-"""Where each new table would lie by its name, by version and table id."""
+"""The place that its name gives to each new table, by version and table id."""
 
 
 class Turn:
-    """What one SQL transaction does with folders: effects that do not touch one another.
+    """The effects of one SQL transaction on folders, which do not touch each other's folders.
 
-    ``catalogs`` are those of versions that it appends, which this node has not applied yet.
+    ``catalogs`` are those of the versions that the transaction appends; this node has not applied
+    them yet.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class Turn:
         self.asked: AskedPlaces = {} if asked is None else asked
         self.unsynced = Unsynced()
         self.moves = False
-        """Whether it moves or removes a folder."""
+        """Whether the turn moves or removes a folder."""
         self.left = MOST_EFFECTS
-        """How many effects can still be taken."""
+        """How many more effects the turn can take."""
         self._first: Paths | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
@@ -72,22 +73,22 @@ class Turn:
 
     @property
     def appends(self) -> bool:
-        """Whether its versions are appended in the same SQL transaction; then it only makes."""
+        """Whether the same SQL transaction appends the versions; then the turn only makes."""
         return bool(self.catalogs)
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was taken yet."""
+        """Whether the turn has no effect yet."""
         return self.left == MOST_EFFECTS
 
     def take(self, paths: Paths) -> bool:
-        """Take an effect on these folders; False where it has to wait."""
+        """Take an effect on these folders; return False if it must wait for the next turn."""
         if not self.left:
             return False
         if self.appends:
-            pass  # it only makes, and what is made twice is found
+            pass  # it only makes folders, which can be repeated
         elif self.untouched:
-            self._first = paths  # compared with others if there are any
+            self._first = paths  # resolved only if another effect follows
         else:
             if self._first is not None:
                 self._touch(*map(self._names, self._first()))
@@ -107,7 +108,7 @@ class Turn:
         _add_above(self._above_moved, moving)
 
     def _free(self, making: set[str], moving: set[str]) -> bool:
-        """Whether none was touched, and none that is moved lies above or below one that was."""
+        """Whether these folders do not conflict with those of earlier effects; see the module."""
         if not (self._touched.isdisjoint(making) and self._touched.isdisjoint(moving)):
             return False
         if moving and not (
@@ -121,7 +122,7 @@ class Turn:
         )
 
     def _names(self, paths: Iterable[str]) -> set[str]:
-        """The paths as they are written, and as they are without symbolic links above them."""
+        """The paths as given, and with the symbolic links above them resolved."""
         names = set()
         for path in paths:
             parent, _, name = path.rpartition("/")
@@ -133,7 +134,7 @@ class Turn:
 
 
 def _add_above(above: set[str], names: Iterable[str]) -> set[str]:
-    """Add the paths above these, but for the root, which is never moved; the set."""
+    """Add the paths above these, except the root, which is never moved; return the set."""
     for name in names:
         while (name := name.rpartition("/")[0]) and name not in above:
             above.add(name)

@@ -1,19 +1,19 @@
 """The notification log: everything that happened to catalog and rows, in one order.
 
-Caches follow it, change feeds read it, Hive clients ask for it. An event gets its number in the SQL
-transaction that makes its cause durable, from one row that stays locked until the commit. So
-numbers grow in the order of commits and have no gap, an event tells of something that is there, and
-a reader that has read up to n has missed nothing up to n.
+Caches, change feeds and Hive clients read it. The SQL transaction that makes a change durable also
+logs its event, and takes the event's number from one row that stays locked until the commit. So
+numbers grow in the order of commits and have no gap, each event describes a change that is durable,
+and a reader that has read up to n has missed nothing up to n.
 
-DML is logged in three verbs. `WRITE`: a transaction staged rows of one table; they are there, and
-committed for nobody. `COMMIT` and `ABORT`: what became of all its (table, write id) pairs at once.
-Transactions that wrote nothing leave no event. DDL keeps the verbs of the catalog's update log and
-is put here by `projection`. Events are our own records; the JSON that Hive's
-clients expect is made when one of them asks.
+DML is logged under three verbs. `WRITE`: a transaction staged rows of one table; they are stored,
+but not committed. `COMMIT` and `ABORT`: the transaction ended, with all its (table, write id) pairs
+at once. Transactions that wrote nothing log no event. DDL events keep the verbs of the catalog's
+update log, and `projection` logs them. Events are stored as our own records; the JSON that Hive
+clients expect is rendered when a client asks for it.
 
-The time of an event is that of its cause: of the catalog's version, of the commit, of the staging.
-The times of commits grow with the numbers; a version may be projected after a staging that came
-later, so times as a whole do not.
+The time of an event is that of the catalog version, the commit or the staging that it describes.
+The times of commits grow with their numbers. Times as a whole do not: a version may be projected
+after a later staging.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NEXT = (
 NUMBERS = Counter(
     "notification_sequence", "event_id", zeros=("projected_version", "projected_entries")
 )
-"""The ids of events."""
+"""The counter of event ids."""
 _MOVE = (
     "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
     " VALUES (1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET event_id = excluded.event_id,"
@@ -78,7 +78,7 @@ _MOVE = (
 
 @dataclass(frozen=True, slots=True)
 class DdlEvent:
-    """One entry of a catalog version: who did what, with the records before and after."""
+    """One entry of a catalog version: its author, arguments, and records before and after."""
 
     author: str
     arguments: Arguments
@@ -87,7 +87,7 @@ class DdlEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteEvent:
-    """Rows ``first_row_id`` … + ``rows`` − 1 were added; the rows ``removed`` were removed."""
+    """``rows`` rows were added, with ids from ``first_row_id`` on; the rows ``removed`` removed."""
 
     first_row_id: int = 0
     rows: int = 0
@@ -103,7 +103,7 @@ class EndEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event that is to be logged. ``time`` None: the time of the logging."""
+    """An event to be logged. If ``time`` is None, it gets the time of the logging."""
 
     verb: str
     body: bytes = b""
@@ -115,7 +115,7 @@ class NewEvent:
 
 
 class Notification(NamedTuple):
-    """An event of the log. Which of the optional fields are there depends on the verb.
+    """An event of the log. The verb decides which of the optional fields are set.
 
     A tuple, since thousands are read at once.
     """
@@ -143,11 +143,11 @@ class Notification(NamedTuple):
 
     @property
     def has_body(self) -> bool:
-        """Whether the event says more than its columns do."""
+        """Whether the event has a body beside its columns."""
         return not is_empty(self.body)
 
     def compare(self) -> None:
-        """Raise `CorruptData` unless event and body are as they were logged."""
+        """Raise `CorruptData` unless the body has the checksum of itself and of the columns."""
         compare(self.body, self._context())
 
     def _context(self) -> bytes:
@@ -156,7 +156,7 @@ class Notification(NamedTuple):
 
 
 def event_context(event_id: int, time: Timestamp, verb: str, ids: tuple[int | None, ...]) -> bytes:
-    """What the body of an event is sealed with: the columns beside it."""
+    """The columns beside the body of an event, which its checksum covers."""
     try:
         numbers = _NUMBERS.pack(
             event_id, time, *(-1 if number is None else number for number in ids)
@@ -174,7 +174,7 @@ _NUMBERS = struct.Struct("<6q")
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Where the log stands: its last event, and how much of the catalog's log is in it."""
+    """The log's last event, and how far the catalog's log is projected into it."""
 
     event_id: int
     projected_version: int
@@ -192,9 +192,9 @@ class NotificationLog:
     def append(
         self, connection: Connection, events: Sequence[NewEvent], *, last: int | None = None
     ) -> list[int]:
-        """Log events in the caller's write transaction; their ids.
+        """Log events in the caller's write transaction; return their ids.
 
-        ``last`` is the one of the last event, where they are taken from `NUMBERS` already.
+        ``last`` is the id of the last event, if the caller took the ids from `NUMBERS` already.
         """
         if not events:
             return []
@@ -212,16 +212,16 @@ class NotificationLog:
         return list(range(first, first + len(events)))
 
     def read(self, after: int, *, limit: int) -> list[Notification]:
-        """At most ``limit`` events behind the event ``after``, in order.
+        """Return at most ``limit`` events after the event ``after``, in order.
 
-        Where the log was cleaned, the first event is not ``after`` + 1.
+        If the log was cleaned beyond ``after``, the first event is not ``after`` + 1.
         """
         return list(map(Notification._make, self._database.rows(_READ, (after, limit))))
 
     def read_next(self, after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        """Where the log stands, and what `read` gives, at one moment; of DDL without the bodies.
+        """Return the log's position and what `read` returns, from one snapshot.
 
-        The body of a DDL event holds all that a version changed, which may be megabytes.
+        DDL events come without their bodies, which may take megabytes: all changes of a version.
         """
         rows = self._database.rows(_NEXT, (after, limit))
         if not rows:
@@ -236,11 +236,11 @@ class NotificationLog:
         return self.position().event_id
 
     def head_on(self, connection: Connection) -> int:
-        """`head` as the caller's transaction sees it."""
+        """`head`, as the caller's transaction sees it."""
         return self.position_on(connection).event_id
 
     def position_on(self, connection: Connection) -> LogPosition:
-        """Where the log stands, as the caller's transaction sees it."""
+        """The log's position, as the caller's transaction sees it."""
         row = first_row(connection, POSITION)
         return LogPosition(0, 0, 0) if row is None else LogPosition(*row)
 
@@ -254,11 +254,11 @@ class NotificationLog:
         events: Sequence[NewEvent] = (),
         also: Sequence[Query] = (),
     ) -> LogPosition:
-        """Log ``events`` and say that the catalog's log is projected up to there.
+        """Log ``events`` and move the projection to ``version`` and ``entries``.
 
-        In the caller's write transaction, in which it has read ``before``: nobody else moves it
-        meanwhile. Returns where the log stands then. The events have times. ``also`` is done too;
-        of all this, no answer is waited for.
+        Runs in the caller's write transaction, which has read ``before``, so that no other writer
+        can move it meanwhile. Returns the new position. The events must have times. The statements
+        ``also`` are run too. Waits for no answer to any of the statements.
         """
         after = LogPosition(before.event_id + len(events), version, entries)
         position = after.event_id, version, entries
@@ -271,7 +271,7 @@ class NotificationLog:
         return after
 
     def position(self) -> LogPosition:
-        """Where the log stands, as of now."""
+        """The log's position, as of now."""
         rows = self._database.rows(POSITION)
         return LogPosition(*rows[0]) if rows else LogPosition(0, 0, 0)
 
@@ -283,12 +283,12 @@ class NotificationLog:
         return self._database.mark_is_proof
 
     def wait(self, mark: int, *, timeout: float) -> int:
-        """Wait until the mark is no longer ``mark``, or ``timeout`` seconds; the mark then."""
+        """Wait until the mark differs from ``mark``, or ``timeout`` seconds; return the mark."""
         return self._database.wait_for_commit(mark, timeout=timeout)
 
 
 def _columns(event_id: int, event: NewEvent, now: Timestamp | None) -> tuple[Parameter, ...]:
-    """The row of an event, its body sealed."""
+    """The row of an event, with its body sealed."""
     time = now if event.time is None else event.time
     assert time is not None
     ids = event.catalog_version, event.txn_id, event.table_id, event.write_id

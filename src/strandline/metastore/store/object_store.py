@@ -1,21 +1,22 @@
 """`ObjectStore`: the truth for what DML changes, and `SqlObjectStore`, which keeps it in SQL.
 
-The model is in `rows`: rows and removals, each under a write id, shown by the
-reader's list. The store adds who may put them there:
+The model is in `rows`: rows and removals, each under a write id, visible according to the reader's
+list. The store adds the two ways to write them:
 
-* *staging* puts rows and removals under the write id of an open transaction. They are stored, and
-  visible to that transaction alone until it commits;
-* a *plain change* is for clients that know nothing of transactions: one that begins, stages and
-  commits in one SQL transaction, so that partition lists too can be read as of a time.
+* *staging* stores rows and removals under the write id of an open transaction. Until it commits,
+  only that transaction sees them;
+* a *plain change* serves clients that do not know transactions: it begins, stages and commits in
+  one SQL transaction, so that partition lists can be read as of a time too.
 
-What must stay true: a row is removed only by who sees it; what a transaction removes, or changes
-rows behind (*touches*), enters its footprint, and so does each name that it adds: of two
-transactions that run at once and name the same, the first to commit wins. Table parameters are
-left out of this, since two writers that count the same table are no conflict; the newest row
-counts. Each staging is one event of the notification log. Every write compares the fence first.
+What must stay true: a transaction may remove a row only if it sees it. The footprint of a
+transaction contains each row that it removes or *touches* (deletes rows of the data file) and each
+name that it adds: of two concurrent transactions whose footprints overlap, the first to commit
+wins. Table parameters are not part of the footprint, since two writers that count the same table
+are no conflict; the newest row counts. Each staging is one event of the notification log. Every
+write compares the fence first.
 
-Rows of aborted transactions are removed in the background (`aborted_rows`), and so is what was
-removed before anybody's snapshot (`cleaning`).
+Rows of aborted transactions are removed in the background (`aborted_rows`), and so are rows whose
+removal every snapshot sees (`cleaning`).
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.tables import LAST_ID
 
 PATIENCE = 30.0
-"""Seconds that a plain change waits for the database and for DDL that stands before it."""
+"""Seconds that a plain change waits for the database, and for DDL before it to be projected."""
 
 _PATHS_AHEAD = 4
-"""So many names are looked for ahead: for each number of them, a server keeps a statement."""
+"""The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
 
 
 class ProjectsDdl(Protocol):
-    """Who puts the catalog's versions into the notification log."""
+    """Projects the catalog's versions into the notification log."""
 
     def project_on(self, connection: Connection, version: int) -> None:
-        """Up to ``version``, in this write transaction. Raises `Behind` if it must be its own."""
+        """Project up to ``version`` in this transaction; `Behind` if it needs one of its own."""
 
     def project_up_to(self, version: int) -> None:
-        """Up to ``version``, in write transactions of its own."""
+        """Project up to ``version``, in write transactions of its own."""
 
 
 class ObjectStore(ABC):
@@ -88,10 +89,10 @@ class ObjectStore(ABC):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row]:
-        """The visible rows of a table by name; with ``names``, those that have one of them.
+        """The visible rows of a table, ordered by name; with ``names``, only those of these names.
 
-        ``write_ids`` None: what is committed now. Raises `VersionNotFound` for a list that is older
-        than what was cleaned.
+        ``write_ids`` is the reader's list; None means all that is committed now. Raises
+        `VersionNotFound` if the list is older than the last cleaning of the table.
         """
 
     def data_files(
@@ -101,7 +102,7 @@ class ObjectStore(ABC):
         write_ids: ValidWriteIdList,
         in_partition: Callable[[Partition], bool] | None = None,
     ) -> list[Row]:
-        """The visible data files of a table by path, of those partitions that are asked for."""
+        """The visible data files, ordered by path, whose partition ``in_partition`` accepts."""
         rows = self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         if in_partition is None:
             return rows
@@ -111,7 +112,7 @@ class ObjectStore(ABC):
     def row(
         self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
     ) -> Row | None:
-        """The visible row of that name."""
+        """The visible row of that name, or None if there is none."""
 
     @abstractmethod
     def staging(
@@ -122,10 +123,10 @@ class ObjectStore(ABC):
         owner: str | None = None,
         paths: Collection[str] = (),
     ) -> AbstractContextManager[Staging]:
-        """Where an open transaction looks at a table, and then stages; undone when it raises.
+        """Let an open transaction read a table and then stage; undone if the block raises.
 
-        ``paths`` are those of the data files that it adds, if it does nothing else.
-        Raises what `Transactions.writing` raises.
+        ``paths`` are those of the data files that it adds, if it does nothing else. Raises what
+        `Transactions.writing` raises.
         """
 
     def stage(
@@ -137,17 +138,17 @@ class ObjectStore(ABC):
         remove: Collection[int] = (),
         touch: Collection[int] = (),
     ) -> Staged:
-        """`Staging.stage` in a `staging` of its own."""
+        """Call `Staging.stage` in a `staging` of its own."""
         with self.staging(txn_id, table_id) as staging:
             return staging.stage(add=add, remove=remove, touch=touch)
 
     @abstractmethod
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
-        """A change of a table that is committed when the block ends, undone when it raises."""
+        """A plain change of a table: committed when the block ends, undone if it raises."""
 
     @abstractmethod
     def location(self, table_id: int) -> str | None:
-        """Where the files of a managed table lie now, as a URI or path; None if it has no place."""
+        """The current URI or path of a managed table's folder, or None if it has no place."""
 
     @abstractmethod
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
@@ -155,38 +156,38 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
-        """The ids of the managed tables, dropped ones too, that lie at each of these places."""
+        """The ids of the managed tables, including dropped ones, at each of these places."""
 
     @abstractmethod
     def partition_moves(self, table_id: int) -> PartitionMoves:
-        """Where the folders of a table's partitions are that do not lie where their rows say."""
+        """The moves of those partition folders of a table that are not where their rows say."""
 
     @abstractmethod
     def tables_with_unfinished_moves(self) -> list[int]:
-        """The tables that dropped partitions whose folders may still be where they were."""
+        """The tables with dropped partitions whose folders may not have been moved yet."""
 
     @abstractmethod
     def finish_moves(
         self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
     ) -> None:
-        """Have the unfinished moves of a table carried out while all other writers wait.
+        """Carry out the unfinished moves of a table while all other writers wait.
 
-        ``carry_out`` gives those of them that are finished.
+        ``carry_out`` returns the moves that it has finished.
         """
 
     @abstractmethod
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
-        """All that a write id added to and removed from a table, committed or not."""
+        """The rows and removals of a write id in a table, committed or not."""
 
     @abstractmethod
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
         """The rows that exist among ``row_ids``, committed or not, removed or not."""
 
-    # -- what memory knows, for callers that may not wait
+    # -- what memory can answer, for callers that must not wait
 
     @abstractmethod
     def is_level(self) -> bool:
-        """Whether memory is known to have all that was committed. Does not wait."""
+        """Whether memory is known to have every commit. Does not wait."""
 
     @abstractmethod
     def known_rows(
@@ -197,31 +198,31 @@ class ObjectStore(ABC):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
-        """`rows`, if memory can answer without waiting or going over much; else None."""
+        """`rows`, or None if memory cannot answer without waiting or reading many rows."""
 
     @abstractmethod
     def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
-        """`location`, if memory can prove it without waiting; else None.
+        """`location`, or None if memory cannot prove it without waiting.
 
-        ``version`` is the catalog version that the caller reads, whose DDL may have moved it;
-        ``is_last`` says that the log had none behind it when the caller's request began.
+        ``version`` is the catalog version that the caller reads: its DDL may have moved the table.
+        ``is_last`` says that it was the log's last version when the caller's request began.
         """
 
     @abstractmethod
     def mark(self) -> int | None:
-        """A number that stays the same only while answers about the present do.
+        """A number that changes whenever answers about the present may change.
 
-        None where that cannot be told without waiting. A catalog that lies elsewhere, or that has a
-        delay, moves on without it.
+        None if this cannot be known without waiting. The number does not cover a catalog in another
+        database or with a delay.
         """
 
     @abstractmethod
     def look(self) -> bool:
-        """Bring memory level with what is committed now; False where that would take long."""
+        """Bring memory level with what is committed now; False if that would take long."""
 
     @abstractmethod
     def look_again(self) -> None:
-        """Another process has written for this node: read no present from memory before a look."""
+        """Memory may lack a write: do not answer for the present from it before the next look."""
 
     def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
         """The parameters of a table that count or date its content; empty if none were set."""
@@ -230,16 +231,16 @@ class ObjectStore(ABC):
         return () if row is None else row.as_(TableParametersRow).parameters
 
     def set_parameters(self, table_id: int, parameters: Properties, *, author: str) -> None:
-        """Make these the parameters of a table, in a plain change."""
+        """Replace the parameters of a table that count or date its content, in a plain change."""
         with self.change(table_id, author=author) as change:
             change.set_parameters(parameters)
 
 
 class SqlObjectStore(ObjectStore):
-    """The store itself. Several processes may have one on the same database.
+    """The object store in SQL. Several processes may use the same database.
 
     ``guard`` is called inside every write transaction and raises if this process may no longer
-    write. ``projector`` puts DDL into the notification log before a plain change that relies on it.
+    write. ``projector`` projects the DDL that a plain change relies on before the change.
     """
 
     def __init__(
@@ -315,7 +316,7 @@ class SqlObjectStore(ObjectStore):
         return True
 
     def look_again(self) -> None:
-        """Nothing: this store has no memory."""
+        """Do nothing: this store has no memory."""
 
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
         with self._database.read() as connection:
@@ -328,7 +329,7 @@ class SqlObjectStore(ObjectStore):
     def finish_moves(
         self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
     ) -> None:
-        # Lost in a power cut, the moves are met again and found done.
+        # If a power cut loses this, the moves are repeated and found done.
         with self._database.write_unsynced() as connection:
             self._guard(connection)
             moves = partition_moves.unfinished(connection, table_id)
@@ -348,7 +349,7 @@ class SqlObjectStore(ObjectStore):
             return queries.rows_by_id(connection, row_ids)
 
     def staged_rows(self, table_id: int, write_id: int, event: WriteEvent) -> list[Row]:
-        """The rows that one staging added."""
+        """The rows that the staging of ``event`` added."""
         ids = range(event.first_row_id, event.first_row_id + event.rows)
         if not ids:
             return []
@@ -356,7 +357,7 @@ class SqlObjectStore(ObjectStore):
             return queries.rows_of_write(connection, table_id, write_id, ids=ids)
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
-        """Everything of a table for a cache, at one point; None if it exceeds the limits."""
+        """All of a table that a cache needs, at one moment; None if it exceeds the limits."""
         with self._database.read() as connection:
             return queries.table_contents(
                 connection,
@@ -367,7 +368,7 @@ class SqlObjectStore(ObjectStore):
             )
 
     def cleaned_tables(self) -> dict[int, Timestamp]:
-        """The tables of which something was cleaned, and up to which commit time."""
+        """The cleaning limit, a commit time, of each table that was cleaned."""
         with self._database.read() as connection:
             return queries.cleaned_tables(connection)
 
@@ -404,7 +405,7 @@ class SqlObjectStore(ObjectStore):
             return table_places.tables_at(connection, places)
 
     def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
-        """Enter a transaction on the table in which all DDL before it is projected."""
+        """Enter a transaction on the table in which all DDL up to its catalog is projected."""
         deadline = time.monotonic() + PATIENCE
         while True:
             step = None

@@ -1,7 +1,7 @@
-"""The files that Strandline puts into the folder of a table, reached through descriptors.
+"""The files that Strandline writes into the folder of a table, accessed through descriptors.
 
-A folder is opened once, and everything below it by its descriptor, through folders only and never
-through a link. So a table may be renamed meanwhile, and no link leads to files of others.
+A folder is opened once, and everything below it is opened relative to its descriptor, and never
+through a symbolic link. So the table may be renamed meanwhile, and no link leads to other files.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _OWNERS: dict[str, Callable[[int], int]] = {
     DELETES_FOLDER: lambda txn_id: txn_id,
     STAGING_FOLDER: lambda txn_id: txn_id,
 }
-"""The transaction that wrote a file, by the number in front of its name."""
+"""Functions from the number at the start of a file's name to the transaction that wrote it."""
 
 
 Times = tuple[int, ...]
-"""When something was last put into or taken out of each folder, in nanoseconds; 0 without one."""
+"""The time of the last change of each folder's entries, in nanoseconds; 0 if it is missing."""
 
 
 def times_of_folders(path: str) -> Times:
-    """The times of the folders that `own_files` lists, of the table whose folder is at ``path``."""
+    """The times of the folders that `own_files` lists, for the table's folder at ``path``."""
     return tuple(_modified(f"{path}/{folder}") for folder in _OWNERS)
 
 
@@ -48,10 +48,10 @@ def _modified(path: str) -> int:
 
 
 def own_files(root: int) -> Iterator[tuple[str, int]]:
-    """The files whose names say the transaction that wrote them, each with that transaction.
+    """Yield the files whose names give the transaction that wrote them, with the transaction id.
 
-    Clients of their own may number files by hand, below the numbers of any transaction: whose they
-    are cannot be told.
+    Other clients may number files themselves, below the numbers of any transaction. Such files are
+    skipped, since their transaction is unknown.
     """
     for folder, owner_of in _OWNERS.items():
         with suppress(OSError), _within(root, folder) as descriptor:
@@ -68,7 +68,7 @@ def open_folder(path: str | Path, *, below: int | None = None) -> int:
 
 @contextmanager
 def _within(root: int, folder: str) -> Iterator[int]:
-    """The descriptor of a folder below ``root``, to which no link leads. Raises `OSError`."""
+    """Open a folder below ``root`` without following links. Raises `OSError`."""
     with ExitStack() as opened:
         descriptor = root
         for part in filter(None, folder.split("/")):
@@ -87,7 +87,7 @@ def size_of(root: int, name: str) -> int:
 
 
 def delete_below(root: int, name: str) -> None:
-    """Delete a file or a folder, and the folder ``_file=…`` that only this file was in."""
+    """Delete a file or a folder, and the folder ``_file=…`` of the file if it is then empty."""
     folder, _, last = name.rpartition("/")
     with _within(root, folder) as descriptor:
         if stat.S_ISDIR(os.stat(last, dir_fd=descriptor, follow_symlinks=False).st_mode):

@@ -1,21 +1,21 @@
-"""Where the folders of partitions are that no longer lie where the rows about them say.
+"""The moves of partition folders: where folders are that are no longer where their rows say.
 
-A row of a partition names its place once and never changes. When the partition is dropped its
-folder is moved aside, and when it is renamed its folder gets a new name. The rows of the past, and
-those that an undone drop brings back, must still be found. So each move is a fact of its own:
+A row of a partition contains its location and never changes. When the partition is dropped, its
+folder is moved aside; when it is renamed, its folder is renamed. Readers of the past, and a drop
+that is undone, must still find the folder. So each move is a fact of its own:
 
-    what the rows of table T up to row R call location L, lies at X now
+    location L in the rows of table T up to row R is at X now
 
-"Up to row R" because row ids grow: a partition that is created at L afterwards has a larger id and
-is not meant. A move to another location of the same table says from which row on that location is
-followed further. A place aside is kept relative to the warehouse, so that a copied store finds its
-own folders.
+"Up to row R", because row ids grow: a partition that is created at L later has a larger id, and the
+move does not apply to it. A move to another location of the same table has a target row, from which
+on the moves of that location apply. A place aside is stored relative to the warehouse, so that a
+copied store finds its own folders.
 
-The fact is written in the SQL transaction that drops or renames the partition. The folder of a
-dropped one is moved after that, and may stay where it was, because the process died or the system
-refused. A reader therefore looks whether the folder is aside, and else where it was. Until it is
-moved, a row says that the move is *unfinished*: a node that starts finishes it, and no partition is
-created there before, which would show the files of the dropped one.
+The SQL transaction that drops or renames the partition writes the move. The folder of a dropped
+partition is moved after that, and may stay where it was if the process dies or the system refuses.
+So a reader looks for the folder aside first, and then at its old place. Until the folder is moved,
+a row marks the move as *unfinished*: the next node that starts finishes it, and until then no
+partition is created at that location, because it would show the files of the dropped one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
 
 _MOVE = tuple(PARTITION_MOVE.c[name] for name in ("location", "up_to_row", "target", "target_row"))
 PURGED = ""
-"""The target of a partition whose files were deleted when it was dropped."""
+"""The target of a dropped partition whose files were deleted with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
-    """One fact of the module's. ``location`` is as the rows have it, ``up_to_row`` their last id.
+    """One move. It applies to rows with this ``location`` and ids up to ``up_to_row``.
 
-    With ``target_row``, ``target`` is the location that the partition of that row has now. Without
+    With ``target_row``, the partition was renamed: that row has the location ``target``. Without
     it, ``target`` is a place aside, relative to the warehouse, or `PURGED`.
     """
 
@@ -48,7 +48,7 @@ class PartitionMove:
 
     @property
     def aside(self) -> bool:
-        """Whether the folder was moved aside or deleted, not just renamed."""
+        """Whether the folder was moved aside or deleted, and not just renamed."""
         return self.target_row is None
 
 
@@ -61,7 +61,7 @@ class PartitionMoves:
             self._moves.setdefault(move.location, []).append(move)
 
     def follow(self, location: str, row_id: int) -> tuple[str, PartitionMove | None]:
-        """The last location below the table that this row's folder had, and its move aside."""
+        """The last location of this row's folder below the table, and its move aside, if any."""
         while True:
             moves = self._moves.get(location, [])
             position = bisect_left(moves, row_id, key=lambda move: move.up_to_row)
@@ -70,12 +70,12 @@ class PartitionMoves:
             move = moves[position]
             if move.target_row is None:
                 return location, move
-            # Each step leads to a younger row, so this ends.
+            # Each step goes to a younger row, so the loop ends.
             location, row_id = move.target, max(move.target_row, row_id + 1)
 
 
 def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None:
-    """Note moves of partitions of a table."""
+    """Record moves of partitions of a table; moves aside are unfinished."""
     if moves:
         connection.execute(
             insert(PARTITION_MOVE),
@@ -107,7 +107,7 @@ def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None
 
 
 def unfinished(connection: Connection, table_id: int) -> list[PartitionMove]:
-    """The moves aside of a table whose folders may still be where they were."""
+    """The moves aside of a table whose folders may not have been moved yet."""
     columns = UNFINISHED_MOVE.c
     statement = select(columns.location, columns.up_to_row, columns.target)
     rows = connection.execute(statement.where(columns.table_id == table_id))
@@ -120,7 +120,7 @@ def tables_with_unfinished(connection: Connection) -> list[int]:
 
 
 def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
-    """Say that the folders of these moves are no longer where they were."""
+    """Record that the folders of these moves are no longer at their old places."""
     columns = UNFINISHED_MOVE.c
     for move in moves:
         connection.execute(
@@ -131,7 +131,7 @@ def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]
 
 
 def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
-    """Take a move back: the folder is where it was before."""
+    """Delete a move, since the folder is back where it was."""
     columns = PARTITION_MOVE.c
     connection.execute(
         delete(PARTITION_MOVE)

@@ -1,58 +1,62 @@
-"""The projection: what DDL does outside the catalog.
+"""The projection: the effects of DDL outside the catalog.
 
 A version of the catalog has effects that the catalog does not hold: an event in the notification
-log, the place of a managed table, folders made and moved. They are derived from the entries of the
-update log, in order, exactly once. How far the projection has come is a row of the store, moved by
-compare-and-set in the SQL transaction that writes the events and the places.
+log, the place of a managed table, folders that are made and moved. They are derived from the
+entries of the update log, in order, exactly once. The position of the projection is a row of the
+store. It moves by compare-and-set in the SQL transaction that writes the events and the places.
 
-**With the append.** Where the log is in the same database, and a version is active at once, a group
-of versions is projected in the SQL transaction that appends it, up to the first version that may
-move or remove a folder. (What is done to an external table does neither.) Its folders are made and
-synced before the commit. So a crash before the commit leaves no version, no event and no place, at
-most an empty folder that no table has: the next table of that name takes it, and one that is
-renamed to it replaces it. A crash behind it leaves the version with its events, places and folders,
-though its caller was not told. There is no version without its folders. Where that cannot be (a
-version before it is not projected yet, the fence row has another token, a folder is short of
-something), nothing of it is written: the version is appended by itself and projected behind the
-append, and its caller hears what is wrong.
+**With the append.** If the log is in the same database and versions become active at once, the SQL
+transaction that appends a group of versions also projects them, up to the first version that may
+move or remove a folder. (DDL on an external table does neither.) Their folders are made and synced
+before the commit. A crash before the commit leaves no version, no event and no place, at most an
+empty folder that belongs to no table: the next table of that name takes it, and a table that is
+renamed to that name replaces it. A crash after the commit leaves the version with its events,
+places and folders, although its caller got no answer. So no version lacks its folders. If this is
+not possible (an earlier version is not projected yet, the fence row has another token, a resource
+for a folder is short), the append writes nothing of the projection. The version is projected after
+the append, and its caller gets the error, if any.
 
-**Batches.** All else is projected behind the append: what moves folders, since no rollback would
-move them back, versions that become active later, and what another process left. One thread of a
-process does it at a time, and takes all versions up to the highest that this node has applied, in
-one SQL transaction, with one sync of each folder. It is the thread of the group commit, before it
-answers the callers. Where a version becomes active later, or that failed, it is the thread of one
-of the callers; the others wait until the position has reached their version, and one of them goes
-on where it has not. No lock of the catalog is held meanwhile. What no caller waits for (its caller
-gave up, its node died) a thread in the background carries out a little later, unless a child
-process of the node is at it.
+**Batches.** Everything else is projected after the append: moves of folders, since no rollback
+would move them back, versions that become active later, and what another process left. One thread
+of a process at a time does this. It takes the versions up to the highest that this node has
+applied, as many as fit (`BATCH`, `folder_turns`), in one SQL transaction, with one sync of each
+folder. Usually it is the thread of the group commit, before it answers the callers. If a version
+becomes active later, or if that thread failed, it is the thread of one of the callers. The others
+wait until the batch ends; if it has not reached their version, one of them continues. No lock of
+the catalog is held meanwhile. A version whose caller gave up or whose node died is projected a
+little later by a background thread, unless a child process of the node is projecting it.
 
-What must stay true: a folder cannot be moved back by a rollback, so effects may be done and their
-SQL transaction lost. Then they are met again, and each must be recognized. `folder_turns` says
-which of them one SQL transaction may have for that; the position counts entries within a version.
+What must stay true: a rollback cannot move a folder back, so an effect may be done and its SQL
+transaction lost. The effect is then repeated, and each effect must recognize that it was already
+done. `folder_turns` decides which effects one SQL transaction may have for this to hold; the
+position counts entries within a version.
 
-**Durability.** Behind an append that is durable, all of this can be done again. So in a folder that
-SQL transaction waits for no disk: the next commit of any other kind syncs it too, and after a power
-cut the first process that opens the store projects again, before it does anything else, the same
-events under the same numbers. (Folders are synced all the same: a later commit may make the rows
-durable, and no folder.) Effects of two SQL transactions may touch, so only one may be lost: before
-the first effect of one, those before it are on disk. (Not where both only make: what is made twice
-is found.) And one that moved or removed a folder is on disk before its callers are answered: a
-client may then write into the old place (as Spark does before it creates a table anew), and those
-files must not be moved too. On a server all are synced: other nodes, which go on when the server's
-machine fails, have seen the events, and their numbers must not come again for others.
+**Durability.** After a durable append, all of this can be repeated. So in a folder, the SQL
+transaction of a batch is not synced: the next commit of any other kind syncs it too, and after a
+power cut the first process that opens the store projects the same events again under the same
+numbers, before it does anything else. (Folders are synced all the same: a later commit may make the
+rows durable, and does not sync folders.) Effects of two SQL transactions may touch each other, so
+only one transaction may be lost: the earlier ones are on disk before the first effect of the next.
+(This is not needed if both only make folders: making a folder twice is harmless.) A transaction
+that moved or removed a folder is on disk before its callers are answered: a client may then write
+into the old place (as Spark does before it creates a table anew), and repeating the move must not
+move those files. On a server, every batch is synced: other nodes, which continue when the server's
+machine fails, have seen the events, and their numbers must not be assigned to other events.
 
-A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
-`Behind`, as with the catalog itself: `transaction_order` then does them in several.
+The commit of a transaction needs all of this in its own SQL transaction. If too many effects are
+left for that, it gets `Behind`, as from the catalog, and `transaction_order` carries them out in
+several SQL transactions.
 
-No folder stops what comes behind it: what is refused is left as it is, and counted. What is short
-(a full disk, no descriptors) is an error, and is tried again before anything else is projected.
+A problem with one folder does not stop later effects: a refused effect is skipped and counted. A
+shortage (a full disk, no descriptors) is an error, and is tried again before anything else is
+projected.
 
-Rejected: moves with the append (its rollback leaves them, and no version says so), folders that are
-made before the SQL transaction and put on disk by another thread meanwhile (handing them over takes
-as long as it saves), effects after the commit (a crash between would lose them), a journal beside
+Rejected: moves with the append (a rollback would leave them without a version that records them),
+making folders before the SQL transaction while another thread syncs them (the hand-over takes as
+long as it saves), effects after the commit (a crash in between would lose them), a journal beside
 the folders (a second truth), places named by table id (people look into these folders, and Hive
-names them so), and a thread of its own for every batch (each DDL call would pay two hand-overs
-between threads).
+names them by table), and a separate thread for every batch (each DDL call would pay for two
+hand-overs between threads).
 """
 
 from __future__ import annotations
@@ -102,22 +106,22 @@ PATIENCE = 30.0
 BATCH = 64
 """Versions that are read from the update log at once."""
 GRACE_SECONDS = 1.0
-"""How long the thread in the background leaves a version to its caller."""
+"""How long the background thread leaves a version to its caller."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 MOST_REMEMBERED = 1024
-"""Versions that were applied here, and are not read from the log again."""
+"""How many updates applied here are remembered, so that they are not read from the log again."""
 
 ReadUpdates = Callable[[int, int], Sequence[Update]]
-"""The updates of versions from the first number to the second − 1, all of them or the first few."""
+"""Returns the updates of the versions from the first number to the second − 1, or a first part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatistics:
     """Counts of what this process did.
 
-    ``batches`` are SQL transactions. ``failures`` are effects that were short of something and
-    tried again; ``unmade``, ``stayed`` and ``unremoved`` those that were refused
-    (`RefusedFolders`).
+    ``batches`` are SQL transactions after the append, including failed ones. ``entries`` are those
+    that became events. ``failures`` are effects that failed and are tried again. ``unmade``,
+    ``stayed`` and ``unremoved`` are refused effects (`RefusedFolders`).
     """
 
     projected_version: int
@@ -133,9 +137,9 @@ class ProjectionStatistics:
 class Projector:
     """The projection of one store. Safe for threads, and for several processes on one store.
 
-    ``updates(start, end)`` gives the catalog's updates of the versions from ``start`` to ``end``
-    − 1, ``catalog`` a version as a whole. History must not be compacted above the projected
-    version.
+    ``updates(start, end)`` returns the catalog's updates of the versions from ``start`` to ``end``
+    − 1, or only the first of them. ``catalog`` returns the catalog at a version. History must not
+    be compacted above the projected version.
     """
 
     def __init__(
@@ -158,8 +162,8 @@ class Projector:
         self._state = threading.Condition()
         self._projecting = False
         self._projected = 0  # committed, as far as this process knows
-        self._own_end: tuple[int, int] | None = None  # where the last own batch ended
-        self._moved = False  # a folder, by a batch that is committed and perhaps not synced
+        self._own_end: tuple[int, int] | None = None  # the position after this process's last batch
+        self._moved = False  # a committed batch moved a folder, and is perhaps not synced
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -169,19 +173,20 @@ class Projector:
         self._thread = threading.Thread(target=self._run, name="projector", daemon=True)
 
     def projected_version(self) -> int:
-        """The highest version that is projected as a whole, as of now."""
+        """The highest version of which all entries are projected, as of now."""
         with self._database.read() as connection:
             return self._notifications.position_on(connection).projected_version
 
     def catch_up(self) -> None:
-        """Note what is projected already, by whatever process. Waits for no writer."""
+        """Note which versions any process has projected. Does not wait for writers."""
         self._note_projected(self.projected_version())
 
     def project_up_to(self, version: int, *, timeout: float = PATIENCE) -> None:
-        """Return when ``version`` and all before it are projected.
+        """Return when ``version`` and all versions before it are projected.
 
-        Raises `Unavailable` naming the version for whose folders something is short; it is tried
-        again by the next call. `VersionNotFound` if it is no longer in the log, `DeadlineExceeded`.
+        Raises `Unavailable` if a folder of a version cannot be changed for a shortage; the message
+        names the version, and the next call tries it again. Raises `VersionNotFound` if a version
+        is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         while version > self._projected:
@@ -198,7 +203,7 @@ class Projector:
     def companion(
         self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
     ) -> Companion:
-        """What projects the versions of ``catalogs`` in the transaction that appends them."""
+        """The `Companion` that projects the versions of ``catalogs`` in their append."""
         asked = self._folders.places_of_new(transactions, catalogs)
         return _WithAppend(self, catalogs, asked)
 
@@ -209,11 +214,12 @@ class Projector:
         catalogs: Sequence[Catalog],
         asked: AskedPlaces,
     ) -> LogPosition | None:
-        """Project ``updates`` in the transaction that appends them, as far as they only make.
+        """Project ``updates`` in the transaction that appends them, up to the first that moves.
 
-        None where nothing of them is; `project_up_to` then does it, and says why it cannot. Raises
-        `WrongEnvironment`, which undoes the append: the database was made anew, its new catalog may
-        be at the same version and have the same token, and is not to get a change of the old one.
+        Return the position reached, or None if nothing was projected; `project_up_to` then does it
+        and reports the reason. Raises `WrongEnvironment`, which undoes the append: the database was
+        made anew. Its new catalog may have the same version and token, and must not get a change
+        of the old one.
         """
         making = list(takewhile(_only_makes, updates))
         try:
@@ -233,14 +239,14 @@ class Projector:
             return None
 
     def appended(self, reached: LogPosition) -> None:
-        """Note what `project_appended` has reached, when that is committed."""
+        """Note the position that `project_appended` has reached, after its commit."""
         self._projected = max(self._projected, reached.projected_version)
         self._own_end = reached.projected_version, reached.projected_entries
 
     def _await_batch(self, deadline: float) -> bool:
-        """Wait for the batch that is under way, and share its failure; False where there is none.
+        """Wait for the batch in progress and share its failure; return False if there is none.
 
-        Then the calling thread is the one that projects.
+        In that case the calling thread must project.
         """
         with self._state:
             if not self._projecting:
@@ -254,12 +260,12 @@ class Projector:
                     " because those before it still are; the change itself is in the catalog"
                 )
             if self._failed_batch is not None and self._failed_batch[0] == batch:
-                # Else each waiting caller would try the same folder again, one after the other.
+                # Otherwise each waiting caller would try the same folder again in turn.
                 raise Unavailable(self._failed_batch[1].message) from self._failed_batch[1]
             return True
 
     def _project_batch(self, version: int, deadline: float) -> None:
-        """Project what one SQL transaction may have, at most up to ``version``."""
+        """Project at most up to ``version``, with the effects that one SQL transaction may have."""
         try:
             with self._database.write_derived(
                 deadline=deadline, first=[(POSITION, ())]
@@ -271,13 +277,13 @@ class Projector:
             self._failed_batch = self._batches, error
             raise
         self._moved = self._moved or turn.moves
-        self._note_projected(reached.projected_version)  # only now is it committed
+        self._note_projected(reached.projected_version)  # not before the commit
         self._own_end = reached.projected_version, reached.projected_entries
         self._folders.delete_purged()
 
     def _note_projected(self, version: int) -> None:
-        """Note that all versions up to this one are projected, by whatever process."""
-        if self._moved:  # its callers may write into the folder that is gone
+        """Note that any process has projected all versions up to this one."""
+        if self._moved:  # the callers may write into the old place of the folder
             self._database.sync()
             self._moved = False
         self._projected = max(self._projected, version)
@@ -286,8 +292,8 @@ class Projector:
     def project_on(self, connection: Connection, version: int) -> None:
         """Project up to ``version`` in the caller's write transaction, which checked the fence.
 
-        Raises `Behind` where that takes more effects on folders than one SQL transaction may have:
-        roll back, `project_up_to`, and try again.
+        Raises `Behind` if this takes more effects on folders than one SQL transaction may have. The
+        caller then rolls back, calls `project_up_to`, and tries again.
         """
         if version <= self._projected:
             return
@@ -303,7 +309,7 @@ class Projector:
             before = after
 
     def statistics(self) -> ProjectionStatistics:
-        """What this process did, and where the store stands."""
+        """What this process did, and the projected version of the store."""
         refused = self._folders.refused()
         return ProjectionStatistics(
             projected_version=self.projected_version(),
@@ -319,21 +325,21 @@ class Projector:
     # -- in the background
 
     def applied(self, update: Update) -> None:
-        """Tell that this node has applied ``update``; for a listener of the catalog.
+        """Note that this node has applied ``update``; for a listener of the catalog.
 
-        It is projected a little later, unless a caller asks for it first.
+        The background thread projects it a little later, unless a caller does so first.
         """
         if update.version > self._projected:
             self._updates.remember(update)
             self.applied_up_to(update.version)
 
     def applied_up_to(self, version: int) -> None:
-        """`applied`, for versions that were trimmed before this node had read them."""
+        """`applied`, for versions that were trimmed before this node could read them."""
         self._applied = max(self._applied, version)
         self._news.set()
 
     def adopt(self) -> None:
-        """Bring what older releases recorded about places to the form of this one."""
+        """Rewrite the places that older releases recorded into the form of this release."""
         with self._database.read() as connection:
             if not foreign_places(connection, self._store_folders):
                 return
@@ -343,7 +349,7 @@ class Projector:
 
     @contextmanager
     def delegated(self) -> Iterator[None]:
-        """While the block runs, another process of this node projects what it appends itself."""
+        """While the block runs, a child process of this node projects what it appends itself."""
         with self._state:
             self._delegated += 1
         try:
@@ -353,11 +359,11 @@ class Projector:
                 self._delegated -= 1
 
     def start(self) -> None:
-        """Begin to project in the background."""
+        """Start the background thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End. What is left is projected by the node that opens the store next. Idempotent."""
+        """Stop. The next node that opens the store projects the rest. Idempotent."""
         self._stop.set()
         self._news.set()
         if self._thread.is_alive():
@@ -371,11 +377,11 @@ class Projector:
                 return
             if self._delegated:
                 continue
-            self._news.clear()  # before the look at what was applied: what comes now comes again
-            if self._stop.is_set():  # its news may be what was cleared
+            self._news.clear()  # before reading `_applied`, so that a later version sets it again
+            if self._stop.is_set():  # the event just cleared may have been that of `stop`
                 return
             try:
-                if self._applied > self._projected:  # perhaps another process did it
+                if self._applied > self._projected:  # another process may have projected it
                     self.catch_up()
                 self.project_up_to(self._applied)
                 pause = FIRST_PAUSE
@@ -393,15 +399,15 @@ class Projector:
     # -- inside one SQL transaction
 
     def _turn(self, connection: Connection) -> Turn:
-        """The turn of the SQL transaction, which may project more than once."""
+        """Return the turn of the SQL transaction, which may project more than once."""
         transaction = connection.get_transaction() or connection.begin()
         return self._turns.setdefault(transaction, Turn(connection))
 
     def _advance(self, connection: Connection, version: int, turn: Turn) -> LogPosition:
-        """Project some versions, at most up to ``version``, with the effects that ``turn`` takes.
+        """Project at most up to ``version``, with the effects that ``turn`` takes.
 
-        Returns where it stands then. An effect that fails is an error only if it is the first:
-        what comes before it is projected in any case.
+        Return the new position. An effect that fails is an error only if it is the first of the
+        turn; otherwise the entries before it are projected.
         """
         before = self._notifications.position_on(connection)
         last = before.projected_version
@@ -414,7 +420,7 @@ class Projector:
     def _advance_by(
         self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
     ) -> LogPosition:
-        """`_advance` by some of ``updates``, which come behind ``before``."""
+        """`_advance` by some of ``updates``, which follow ``before``."""
         last, done = before.projected_version, before.projected_entries
         events: list[NewEvent] = []
         entries = ((update, entry) for update in updates for entry in update.entries)
@@ -429,7 +435,7 @@ class Projector:
                     first = turn.untouched
                     try:
                         if first:
-                            self._database.check_place()  # else folders would be made elsewhere
+                            self._database.check_place()  # else it would make folders elsewhere
                             self._require_synced(before, turn)
                         if not self._folders.carry_out(turn, entry, effect, update=update):
                             break
@@ -450,7 +456,7 @@ class Projector:
         except Unavailable as error:
             raise self._failed(last + 1 if done else last, "change of folders", error) from error
         also = turn.places.take_writes()
-        if not turn.appends:  # else the log is in this database, and no older than it
+        if not turn.appends:  # else the log is in this database, and cannot be older than it
             also.append(FenceRow.noting(last))
         after = self._notifications.move_projection(
             connection,
@@ -464,11 +470,12 @@ class Projector:
         return after
 
     def _require_synced(self, before: LogPosition, turn: Turn) -> None:
-        """Return when the effects up to ``before`` cannot be met again, where that would do harm.
+        """Sync the database, unless it does no harm to repeat the effects up to ``before``.
 
-        The append of a version syncs what was projected before it. What one append holds, or
-        another process projected, may take several SQL transactions. What this process made may be
-        met again behind a ``turn`` that only makes (`_WithAppend`); what it moved is on disk.
+        The append of a version syncs what was projected before it, but one append may take several
+        SQL transactions to project, and another process may have projected. A ``turn`` that only
+        makes folders (`_WithAppend`) needs no sync after a batch of this process: its makes may be
+        repeated, and its moves are on disk.
         """
         is_own = self._own_end == (before.projected_version, before.projected_entries)
         if not (is_own and (turn.appends or self._database.is_synced)):
@@ -483,7 +490,7 @@ class Projector:
 
 
 class _WithAppend:
-    """A `Companion`: projects versions in the transaction that appends them."""
+    """A `Companion` that projects versions in the transaction that appends them."""
 
     def __init__(
         self, projector: Projector, catalogs: Sequence[Catalog], asked: AskedPlaces
@@ -491,7 +498,7 @@ class _WithAppend:
         self._projector = projector
         self._catalogs = catalogs
         self._asked = asked
-        # What is projected is the first of these: so many places as asked for are the same ones.
+        # `write` projects the versions from the first on: as many places make the same queries.
         places = list(dict.fromkeys(place for place in asked.values() if place is not None))
         self.asks = (FENCE_ROW, ()), (POSITION, ()), *finding_at(places)
         self._reached: LogPosition | None = None
@@ -507,7 +514,7 @@ class _WithAppend:
 
 
 def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[Asked]:
-    """The next of ``entries``, with what each does to folders, up to so many that do something."""
+    """Yield the next of ``entries`` with the effect of each, until ``most`` have an effect."""
     while most and (following := next(entries, None)) is not None:
         update, entry = following
         effect = folder_effect(entry)
@@ -521,14 +528,14 @@ def _only_makes(update: Update) -> bool:
 
 
 class _NotCarriedOut(Unavailable):
-    """Something is short for the folders of a version."""
+    """An effect on a folder of a version failed for a shortage."""
 
 
 class AppliedUpdates:
-    """The updates that are to be projected: those that this node has applied, else from the log.
+    """The updates to be projected: those that this node has applied, else those of the log.
 
-    Those that were read from the log are kept too: of a version of n effects one SQL transaction
-    does but a part, and it would be decoded for each of them.
+    Updates read from the log are kept too: one SQL transaction carries out only a part of a version
+    with many effects, and the update would be decoded again for each part.
     """
 
     def __init__(self, read: ReadUpdates) -> None:
@@ -541,7 +548,7 @@ class AppliedUpdates:
             self._remembered[update.version] = update
 
     def forget(self, version: int) -> None:
-        """Drop what is projected: the versions up to this one."""
+        """Drop the updates of the versions up to this one, which are projected."""
         for old in [old for old in list(self._remembered) if old <= version]:
             self._remembered.pop(old, None)
 

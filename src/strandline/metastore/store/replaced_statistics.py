@@ -1,9 +1,9 @@
-"""Statistics of columns in whose place others were stored: how they go, when they are old.
+"""Cleaning of column statistics that were replaced by newer ones.
 
-A client stores statistics after each of its writes, and each time the rows before stay for readers
-of the past. A reader of a time when they are gone is told that there are none, which is never
-wrong. So, unlike files, they go without a note. Those of a dropped partition stay with its row, to
-be brought back with it: only a write that drops adds nothing.
+A client stores statistics after each of its writes, and each time the old rows stay for readers of
+the past. After they are deleted, a reader of the past gets no statistics, which is never wrong. So,
+unlike for files, the deletion is not recorded. Statistics of a dropped partition stay with its row,
+so that they can be brought back with it: a write that adds no row is a drop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _REPLACED = (
 
 
 def count_replaced(connection: Connection, limit: Timestamp) -> int:
-    """How many rows of statistics were replaced by writes committed up to ``limit``."""
+    """Count the rows of statistics that writes committed up to ``limit`` replaced."""
     return int(value(connection, f"SELECT count(*){_REPLACED}", (limit,)))
 
 
 def replaced_rows(connection: Connection, limit: Timestamp, *, most: int) -> list[int]:
-    """The ids of these rows, at most so many."""
+    """The ids of the rows that `count_replaced` counts, at most ``most``."""
     found = run(connection, f"SELECT removal.row_id{_REPLACED} LIMIT ?", (limit, most))
     return [row_id for (row_id,) in found]

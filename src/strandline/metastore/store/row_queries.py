@@ -1,7 +1,7 @@
-"""The statements on rows and removals. Each runs on the caller's connection.
+"""The SQL statements on rows and removals. Each runs on the caller's connection.
 
-SQL narrows by table, kind, name and high-water mark; the exceptions of the reader's list are taken
-out here, since there are few of them and a statement's parameters are limited.
+SQL filters by table, kind, name and high-water mark. The exceptions of the reader's list are
+filtered here, since they are few and the parameters of a statement are limited.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _VISIBLE = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
     " WHERE store_row.table_id = ? AND store_row.kind = ?"
-    # An expression, not the column: its index must not be preferred to the one by name.
+    # An expression instead of the column, so that the planner uses the index by name.
     " AND store_row.write_id + 0 <= ?"
 )
 _DROPPED = (
@@ -69,16 +69,17 @@ _ABORTED = (
     f" AND txn.state = {TransactionState.ABORTED.value}"
 )
 _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
-"""Places in a row of `_VISIBLE`."""
+"""The indexes of columns in a row of `_VISIBLE`."""
 ROW_IDS = Counter("store_sequence", "row_id")
 _KINDS = {kind.value: kind for kind in RowKind}
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Of a table, what was removed up to a commit time is gone.
+    """Rows of a table that were removed up to a commit time have been cleaned.
 
-    A reader has to see at least the writes up to then.
+    Only a reader that sees at least ``write_ids``, the writes committed up to ``up_to``, gets an
+    answer.
     """
 
     up_to: Timestamp
@@ -87,11 +88,11 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class TableContents:
-    """The rows and removals of a table that are not aborted, and what is committed of them.
+    """All rows and removals of a table that are not aborted, and the list of its commits.
 
-    Rows of statistics are left out: they are as many as partitions and larger, and seldom read.
-    ``event_id`` is the last event of the notification log that they reflect. ``cleaned`` is None
-    where nothing is gone.
+    Rows of statistics are left out: there are as many as partitions, they are larger, and they are
+    seldom read. ``event_id`` is the last event of the notification log that the contents reflect.
+    ``cleaned`` is None if nothing was cleaned.
     """
 
     rows: tuple[Row, ...]
@@ -109,10 +110,10 @@ def visible_rows(
     write_ids: ValidWriteIdList,
     names: Collection[str] | None = None,
 ) -> dict[str, Row]:
-    """The rows of a kind that ``write_ids`` shows, by name, in the order of names."""
+    """The rows of a kind that are visible to ``write_ids``, by name, in the order of names."""
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
-    valid = cache(write_ids.valid)  # many rows have few write ids
+    valid = cache(write_ids.valid)  # many rows share few write ids
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
     for statement, parameters in asking_visible(table_id, kind, names, hwm=write_ids.hwm):
@@ -138,19 +139,19 @@ def visible_rows(
 def asking_visible(
     table_id: int, kind: RowKind, names: Collection[str] | None, *, hwm: int = LAST_ID
 ) -> Iterator[Query]:
-    """What `visible_rows` asks. Also for a transaction whose write ids are not read yet."""
+    """The queries of `visible_rows`; without ``hwm``, to be asked before the list is read."""
     return _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names)
 
 
 def _count_rows(connection: Connection, table_id: int, kind: RowKind, limit: int) -> int:
-    """How many rows of a kind a table has, visible or not; at most ``limit`` are counted."""
+    """Count the rows of a kind, visible or not, up to ``limit``."""
     return int(value(connection, _COUNT_OF_KIND, (table_id, kind.value, limit)))
 
 
 def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdList) -> None:
-    """Raise `VersionNotFound` if rows that ``write_ids`` shows may have been cleaned.
+    """Raise `VersionNotFound` if rows that are visible to ``write_ids`` may have been cleaned.
 
-    A list that sees every commit up to the time of the cleaning is none the poorer.
+    A list with every commit up to the limit of the cleaning misses nothing.
     """
     up_to = cleaned_up_to(connection, table_id)
     if up_to is None:
@@ -170,13 +171,13 @@ def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdL
 
 
 def cleaned_up_to(connection: Connection, table_id: int) -> Timestamp | None:
-    """Up to which commit time removed rows of a table may be gone; None for none."""
+    """The commit time up to which removed rows of a table may be cleaned, or None if none are."""
     up_to = value(connection, "SELECT up_to FROM cleaned_table WHERE table_id = ?", (table_id,))
     return None if up_to is None else Timestamp(up_to)
 
 
 def cleaned_tables(connection: Connection) -> dict[int, Timestamp]:
-    """`cleaned_up_to` of all tables where anything may be gone."""
+    """`cleaned_up_to` of each table that has one."""
     rows = run(connection, "SELECT table_id, up_to FROM cleaned_table", ())
     return {table_id: Timestamp(up_to) for table_id, up_to in rows}
 
@@ -185,7 +186,7 @@ def cleaned_tables(connection: Connection) -> dict[int, Timestamp]:
 def _fetched(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...]
 ) -> Iterator[Iterable[Sequence[Any]]]:
-    """The rows of a statement, fetched many at once. Raises `TooLong`."""
+    """The rows of a statement, fetched in chunks. Raises `TooLong`."""
     with run_in_parts(connection, statement, parameters, rows=CHUNK) as parts:
         yield work.spending(chain.from_iterable(parts))
 
@@ -193,7 +194,7 @@ def _fetched(
 def _narrowed(
     statement: str, parameters: tuple[Parameter, ...], names: Collection[str] | None
 ) -> Iterator[tuple[str, tuple[Parameter, ...]]]:
-    """The statement, for all rows or for some names at a time."""
+    """The statement for all rows, or one statement for each chunk of names."""
     if names is None:
         yield statement, parameters
         return
@@ -211,8 +212,8 @@ def rows_of_dropped_partitions(
 ) -> list[tuple[Row, int]]:
     """Rows of partitions that a visible write dropped, each with that write id; oldest drop first.
 
-    A write that also added partitions altered or renamed them and dropped none. ``kind`` is that of
-    partitions, or of their statistics; of these, some were only replaced by the write.
+    A write that also added partitions altered or renamed partitions, and dropped none. ``kind`` is
+    that of partitions or of their statistics. Some statistics may only have been replaced.
     """
     of_table: tuple[Parameter, ...] = (table_id, kind.value, table_id, RowKind.PARTITION.value)
     removed_rows = [
@@ -230,7 +231,7 @@ def rows_of_dropped_partitions(
 def commit_times(
     connection: Connection, table_id: int, write_ids: Iterable[int]
 ) -> dict[int, Timestamp]:
-    """When these write ids of a table were committed, as far as that is known."""
+    """The commit times of those of these write ids of a table that have one."""
     times: dict[int, Timestamp] = {}
     for chunk in chunks(write_ids):
         statement = (
@@ -265,7 +266,7 @@ def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Ro
 def add_rows(
     connection: Connection, table_id: int, write_id: int, rows: Sequence[NewRow], *, first: int
 ) -> None:
-    """Insert rows under a write id; their ids follow each other from ``first`` on."""
+    """Insert rows under a write id, with consecutive row ids from ``first`` on."""
     change_each(
         connection,
         "INSERT INTO store_row (row_id, table_id, kind, bucket, name, write_id, body)"
@@ -292,7 +293,7 @@ def _sealed(row_id: int, table_id: int, write_id: int, row: NewRow) -> bytes:
 def add_removals(
     connection: Connection, table_id: int, write_id: int, row_ids: Iterable[int]
 ) -> None:
-    """Note that ``write_id`` ends these rows."""
+    """Record that ``write_id`` removed these rows."""
     change_each(
         connection,
         "INSERT INTO store_removal (row_id, write_id, table_id) VALUES (?, ?, ?)",
@@ -301,7 +302,7 @@ def add_removals(
 
 
 def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
-    """Delete rows, and what says that they were removed."""
+    """Delete rows and their removals."""
     for chunk in chunks(row_ids):
         for name in ("store_removal", "store_row"):
             change(connection, f"DELETE FROM {name} WHERE row_id IN {marks(chunk)}", tuple(chunk))
@@ -310,7 +311,7 @@ def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
 def rows_of_write(
     connection: Connection, table_id: int, write_id: int, *, ids: range | None = None
 ) -> list[Row]:
-    """What a write id added to a table, in the order of staging; with ``ids``, of these."""
+    """The rows that a write id added to a table, in the order of staging; of ``ids`` if given."""
     statement = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND write_id = ?"
     parameters: tuple[Parameter, ...] = (table_id, write_id)
     if ids is not None:
@@ -324,7 +325,7 @@ def rows_of_write(
 def rows_of_kind(
     connection: Connection, table_id: int, kind: RowKind, *, write_id: int | None = None
 ) -> list[Row]:
-    """All rows of a kind that are not aborted; with ``write_id``, those that it added."""
+    """All rows of a kind that are not aborted; with ``write_id``, only those that it added."""
     if write_id is not None:
         parameters = (table_id, kind.value, write_id)
         return [
@@ -336,7 +337,7 @@ def rows_of_kind(
 
 
 def removals_of_write(connection: Connection, table_id: int, write_id: int) -> list[Removal]:
-    """What a write id removed from a table, by row id."""
+    """The removals of a write id in a table, in the order of row ids."""
     row_ids = run(
         connection,
         "SELECT row_id FROM store_removal WHERE table_id = ? AND write_id = ? ORDER BY row_id",
@@ -346,7 +347,7 @@ def removals_of_write(connection: Connection, table_id: int, write_id: int) -> l
 
 
 def name_change(connection: Connection, table_id: int, row_id: int, write_id: int) -> str | None:
-    """What a write id did to a row, as users call both; None for a row that is not there."""
+    """Describe for users what a write id did to a row; None if there is no such row."""
     row = rows_by_id(connection, [row_id]).get(row_id)
     if row is None:
         return None
@@ -367,7 +368,7 @@ def name_change(connection: Connection, table_id: int, row_id: int, write_id: in
 def table_contents(
     connection: Connection, table_id: int, *, event_id: int, max_bytes: int, max_rows: int
 ) -> TableContents | None:
-    """Everything of a table that a cache needs; None if that exceeds the limits."""
+    """All of a table that a cache needs, or None if it exceeds the limits."""
     if value(connection, _COUNT, (table_id, max_rows + 1)) > max_rows:
         return None
     if (value(connection, _SIZE, (table_id,)) or 0) > max_bytes:
@@ -394,7 +395,7 @@ def table_contents(
 
 
 def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
-    """All of them: a list names only those below its high-water mark."""
+    """All aborted write ids: a list contains only those below its high-water mark."""
     return frozenset(write_id for (write_id,) in run(connection, _ABORTED, (table_id,)))
 
 

@@ -1,22 +1,22 @@
 """Rows: what DML changes, as values.
 
-Everything that a transaction can add to a table or take from it has one shape: a `Row` of some
-kind, added by one write id, with its content as a record. A row never changes. What ends it is a
-`Removal`, a row of its own with the write id of its remover, because two open transactions
-may remove one file and only one of them will commit.
+Everything that a transaction can add to a table or remove from it has one shape: a `Row` of some
+kind, added by one write id, with its content as a record. A row never changes. A `Removal` ends it:
+a row of its own with the write id of the transaction that removed it, because two open transactions
+may remove the same file and only one of them will commit.
 
     visible(row, L) = L.valid(row.write_id) and no removal of it has L.valid(removal.write_id)
 
-for the reader's `ValidWriteIdList` L of that table. Adding and removing are therefore the same at
-every snapshot, now or as of long ago, and a reader needs nothing but its list.
+for the reader's `ValidWriteIdList` L of that table. Visibility is therefore the same at every
+snapshot, now or as of long ago, and a reader needs nothing but its list.
 
 Names are unique among the visible rows of one table and kind: the name of a partition, the path of
-a file. Where several are visible all the same (table parameters, which two writers may set at once
-without a conflict) the newest row, the one with the largest id, is the truth.
+a file. The exception is table parameters, which two writers may set at once without a conflict. If
+several rows of one name are visible, the newest row, the one with the largest id, counts.
 
-``bucket`` is the zone partition that a row belongs to, `TABLE_LEVEL` if it belongs to all. Content
-is kept as bytes and decoded at the first touch, see `strandline.wire.stored`. Its checksum is that
-of the content and of all columns beside it (`row_context`).
+``bucket`` is the zone partition that a row belongs to, or `TABLE_LEVEL` if it belongs to all.
+Content is kept as bytes and decoded at the first use, see `strandline.wire.stored`. Its checksum
+covers the content and all columns beside it (`row_context`).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ TABLE_LEVEL = -1
 """The bucket of a row that belongs to every zone partition."""
 
 PARAMETERS_NAME = ""
-"""The name of every row of table parameters."""
+"""The name of all rows of table parameters."""
 
 TABLE_STATISTICS = ""
-"""The name of a row of statistics that are those of the table and not of a partition."""
+"""The name of a row of statistics about the table, not about a partition."""
 
 
 class RowKind(Enum):
-    """The numbers are what is stored."""
+    """The kinds of rows. The numbers are the stored values."""
 
     PARTITION = 1
     DATA_FILE = 2
@@ -73,8 +73,8 @@ class PartitionRow:
     """A partition of a plain table, as a Hive client adds it; the row's name is ``a=1/b=2``.
 
     ``values`` follow the table's partition columns. ``location`` is a URI or path; a relative one
-    lies below the table's location and moves with it. ``storage`` and ``columns`` (name, type,
-    comment) are None where they are the table's. Times are in seconds since 1970.
+    is below the table's location and moves with it. ``storage`` and ``columns`` (name, type,
+    comment) are None if the partition uses those of the table. Times are in seconds since 1970.
     """
 
     values: tuple[str, ...]
@@ -88,11 +88,11 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStatistics:
-    """What is known of one column's values in one file.
+    """What is known about one column's values in one file.
 
     The bounds are text in the canonical form of the column's type (decimal digits for numbers, ISO
-    8601 for dates and times in UTC, the text itself for strings); None where they are not known.
-    A bound of text may be cut short, the upper one then rounded up.
+    8601 for dates and times in UTC, the text itself for strings), or None if they are not known. A
+    text bound may be truncated; an upper one is then rounded up.
     """
 
     column_id: int
@@ -102,17 +102,18 @@ class ColumnStatistics:
 
 
 FILE_NUMBER_BITS = 20
-"""The low bits of a file's id number the files of one transaction, whose id is above them."""
+"""The low bits of a file id number the files of a transaction; the high bits are its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """A data file; the row's name is its path.
 
-    ``file_id`` is unique in the table for ever: delete files name it. ``path`` is relative to the
-    table's location. ``rows`` and ``bytes`` are counts. ``partition`` has the values of the table's
-    partition fields that all rows of the file have. ``statistics`` may be empty. ``schema_version``
-    numbers the table's schema whose names and types the file has; 0 where that was not recorded.
+    ``file_id`` is unique in the table for ever: delete files refer to it. ``path`` is relative to
+    the table's location. ``rows`` and ``bytes`` are counts. ``partition`` has the values of the
+    table's partition fields, the same for all rows of the file. ``statistics`` may be empty.
+    ``schema_version`` is the version of the table's schema with whose names and types the file was
+    written; 0 if it was not recorded.
     """
 
     file_id: int
@@ -125,11 +126,11 @@ class DataFile:
 
 
 class DeleteForm(Enum):
-    """What a delete file holds. The numbers are what is stored.
+    """What a delete file contains. The numbers are the stored values.
 
-    POSITIONS: a row for each deleted row (``file_id``, ``position``), as up to 0.2.1. BITMAPS: a
-    row for each data file (``file_id``, ``bitmap``): if bit i of word w is set, row 64·w + i is
-    deleted.
+    POSITIONS: one row for each deleted row (``file_id``, ``position``); used up to release 0.2.1.
+    BITMAPS: one row for each data file (``file_id``, ``bitmap``): if bit i of word w is set, row
+    64·w + i is deleted.
     """
 
     POSITIONS = 1
@@ -140,7 +141,7 @@ class DeleteForm(Enum):
 class DeleteFile:
     """A file that says which rows are deleted; the row's name is its path.
 
-    It takes ``counts[i]`` rows from the data file ``file_ids[i]``.
+    It deletes ``counts[i]`` rows of the data file ``file_ids[i]``.
     """
 
     path: str
@@ -165,10 +166,10 @@ class TableParametersRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzedColumn:
-    """What a Hive client found out about one column of a table or partition.
+    """Statistics that a Hive client computed for one column of a table or partition.
 
-    It holds for the column with that id while the column has this name (in lower case) and this
-    type (as Spark spells it). ``engine`` found it out, at ``analyzed`` (seconds since 1970).
+    They hold for the column with that id while the column has this name (in lower case) and this
+    type (as Spark spells it). ``engine`` computed them, at ``analyzed`` (seconds since 1970).
     ``summary`` is a ``ColumnStatisticsObj`` of the Hive protocol, encoded.
     """
 
@@ -184,7 +185,7 @@ class AnalyzedColumn:
 class StatisticsRow:
     """Statistics of a plain table, or of the partition that has the row's name.
 
-    Engines keep their statistics apart, so a column may be there once for each.
+    Engines keep separate statistics, so a column may appear once for each engine.
     """
 
     columns: tuple[AnalyzedColumn, ...]
@@ -206,7 +207,7 @@ _KINDS = {of: kind for kind, of in _CLASSES.items()}
 def row_context(
     row_id: int, table_id: int, kind: RowKind, bucket: int, name: str, write_id: int
 ) -> bytes:
-    """What the body of a stored row is sealed with: the columns beside it."""
+    """The columns beside the body of a stored row, which its checksum covers."""
     try:
         return NUMBERS.pack(row_id, table_id, kind.value, bucket, write_id) + name.encode()
     except (error, AttributeError):
@@ -232,7 +233,7 @@ class _StoredRow(NamedTuple):
 class Row(_StoredRow):
     """A stored row. ``row_id`` is unique in the store and grows in the order of staging.
 
-    A tuple, since a hundred thousand are made at once; its content is decoded when it is asked for.
+    A tuple, since a hundred thousand are made at once. Its content is decoded at the first use.
     """
 
     _content: Content | None = None
@@ -245,11 +246,11 @@ class Row(_StoredRow):
         return self._content
 
     def is_decoded(self) -> bool:
-        """Whether `content` costs nothing any more."""
+        """Whether `content` was decoded already."""
         return self._content is not None
 
     def compare(self) -> None:
-        """Raise `CorruptData` unless the row is as it was stored."""
+        """Raise `CorruptData` unless the row has its checksum; a decoded row was compared."""
         if self._content is None:
             compare(self.body, self._context())
 
@@ -259,7 +260,7 @@ class Row(_StoredRow):
         )
 
     def as_(self, of: type[C]) -> C:
-        """The content, which the caller knows to be of that class."""
+        """The content, which must be of that class. Raises `CorruptData` if it is not."""
         content = self.content
         if not isinstance(content, of):
             raise CorruptData(
@@ -270,7 +271,7 @@ class Row(_StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """``write_id`` (of the row's table) ends the row."""
+    """Ends a row: ``write_id`` (of the row's table) removed it."""
 
     row_id: int
     table_id: int
@@ -297,7 +298,7 @@ def new_partition(content: PartitionRow, *, name: str, bucket: int = TABLE_LEVEL
 
 
 def new_file(content: DataFile | DeleteFile, *, bucket: int = TABLE_LEVEL) -> NewRow:
-    """The row of a data or delete file: it is named by its path."""
+    """The row of a data file or delete file, named by its path."""
     return NewRow.of(content, name=content.path, bucket=bucket)
 
 
@@ -307,7 +308,7 @@ def new_parameters(parameters: Properties) -> NewRow:
 
 
 def new_statistics(columns: tuple[AnalyzedColumn, ...], *, name: str) -> NewRow:
-    """The row of the statistics of a partition of that name, or of the table."""
+    """The row of the statistics of the partition of that name, or of the table."""
     return NewRow.of(StatisticsRow(columns=columns), name=name)
 
 
@@ -345,9 +346,9 @@ def _read_any_statistics(reader: Reader) -> ColumnStatistics:
 
 
 def _read_statistics(reader: Reader) -> ColumnStatistics:
-    """`_read_any_statistics` without a call for each part, where all is there and short.
+    """`_read_any_statistics` with fewer calls, if all fields are present and short.
 
-    A table of many files has several for each of them, and all are read at once.
+    A table of many files has several statistics for each, and all are read at once.
     """
     data, start = reader.data, reader.position
     try:
@@ -361,7 +362,7 @@ def _read_statistics(reader: Reader) -> ColumnStatistics:
             reader.position = last + 2
             return ColumnStatistics(column_id=column_id, lower=lower, upper=upper, nulls=nulls)
     except (IndexError, UnicodeDecodeError):
-        pass  # what is wrong is found below
+        pass  # the call below reads it, or raises
     return _read_any_statistics(reader)
 
 
@@ -391,7 +392,7 @@ def _read_data_file(reader: Reader, partition: Codec[Partition], *, versioned: b
 
 
 def _read_partition_name(reader: Reader) -> Partition:
-    """Up to 0.3.0 a client could give a file a name here, which says nothing about its rows."""
+    """Skip a text: up to 0.3.0 a client could name a partition, which says nothing about rows."""
     TEXT.read(reader)
     return ()
 
@@ -408,7 +409,7 @@ def _data_file_codec(partition: Codec[Partition], *, versioned: bool) -> Codec[D
     )
 
 
-# Tens of thousands are read at once, so these two go without the loop over fields.
+# Tens of thousands are read at once, so these two codecs avoid the generic loop over fields.
 register_codec(
     ColumnStatistics,
     type_id=45,

@@ -1,9 +1,9 @@
 """Staging: how rows of one transaction get into a table.
 
-One set of rules for the transactions of clients and for plain changes, inside whatever SQL
-transaction the caller has open: a row is removed, or the rows behind it changed, only by who sees
-it; a name is added only if it is not seen; and all of these enter the footprint, so that of two
-transactions which could not see each other the first to commit wins.
+The same rules hold for transactions of clients and for plain changes, inside the SQL transaction
+that the caller has open. A transaction may remove or touch a row only if it sees the row, and may
+add a name only if it does not see a row of that name. Removed rows, touched rows and added names
+all enter its footprint, so that of two concurrent transactions the first to commit wins.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from strandline.transactions import Step, records
 from strandline.wire import encode
 
 _ONE_STATEMENT_MS = 10_000
-"""The longest between two of the requests that a client makes for one statement."""
+"""The longest time between two commits that a client makes for one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What `ObjectStore.stage` did: the ids of the added rows in their order, and its event."""
+    """The result of `ObjectStore.stage`: the ids of the added rows, in order, and its event."""
 
     write_id: int
     row_ids: tuple[int, ...]
@@ -62,17 +62,17 @@ class Staging:
         self._time = step.time
 
     def place(self) -> Place | None:
-        """Where the table lies, if it is a managed one and its folder has been settled."""
+        """The place of the table, or None if it is not managed or not projected yet."""
         return table_places.place_of(self._connection, self.table_id)
 
     def visible(self, kind: RowKind, names: Collection[str] | None = None) -> dict[str, Row]:
-        """The rows that the transaction sees, by name; with ``names``, those that have one."""
+        """The rows that the transaction sees, by name; with ``names``, only those of them."""
         return queries.visible_rows(
             self._connection, self.table_id, kind, write_ids=self.seen, names=names
         )
 
     def paths_of_files(self, *, own: bool) -> dict[int, str]:
-        """The paths of the table's data files, by file id; ``own``: of those of this write id."""
+        """The paths of the table's data files, by file id; ``own``: only files of this write id."""
         if own and not self._may_have_rows:
             return {}
         rows = queries.rows_of_kind(
@@ -84,7 +84,7 @@ class Staging:
         return {row.as_(DataFile).file_id: row.name for row in rows}
 
     def find_files(self, paths: Collection[str]) -> dict[str, Row]:
-        """Those of these data files and delete files that the transaction sees, by path."""
+        """The data files and delete files of these paths that the transaction sees, by path."""
         if not paths:
             return {}
         data_files = self.visible(RowKind.DATA_FILE, paths)
@@ -110,9 +110,9 @@ class Staging:
     ) -> Staged:
         """Add and remove rows, all or nothing.
 
-        ``remove`` are row ids, ``touch`` those of data files some of whose rows are deleted.
-        Raises `WriteConflict` for an id that the transaction does not see, and `AlreadyExists` for
-        a name that it sees.
+        ``remove`` are row ids; ``touch`` are row ids of data files of which rows are deleted.
+        Raises `WriteConflict` if the transaction does not see one of these rows, and
+        `AlreadyExists` if it sees a row of an added name.
         """
         row_ids, event_ids = self._put(
             add,
@@ -128,18 +128,18 @@ class Staging:
         return Staged(self.write_id, tuple(row_ids), event_ids[0])
 
     def replace(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
-        """Put a new row in the place of each of these; the new ids, in the order of the old ones.
+        """Replace each of these rows by a new one; return the new ids, in the same order.
 
-        Followers of the log hear of each replacement by itself, as if it had been made alone.
+        Each replacement is an event of its own, as if it had been staged alone.
         """
         return self.stage_each([([new], [old]) for old, new in replacements.items()])
 
     def stage_each(
         self, changes: Sequence[tuple[Sequence[NewRow], Collection[int]]]
     ) -> tuple[int, ...]:
-        """Stage what each change adds and removes, all or nothing; the new ids in their order.
+        """Stage what each change adds and removes, all or nothing; return the new ids, in order.
 
-        Each is an event of its own.
+        Each change is an event of its own.
         """
         row_ids, _ = self._put(
             [row for added, _ in changes for row in added],
@@ -159,9 +159,9 @@ class Staging:
         event_count: int,
         events: Callable[[range, Collection[int]], Sequence[WriteEvent]],
     ) -> tuple[range, list[int]]:
-        """The ids of the rows that were added, and of the events that tell of it.
+        """Add and remove rows; return the ids of the added rows, and of the events.
 
-        ``events`` makes these, so many, of the ids of the rows that were added and removed.
+        ``events`` makes the ``event_count`` events from the ids of the added and removed rows.
         """
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
@@ -185,27 +185,27 @@ class Staging:
         return row_ids, self._log(events(row_ids, removed.keys()), last=last_event)
 
     def set_parameters(self, parameters: Properties) -> None:
-        """Make these the table's parameters."""
+        """Replace the table's parameters by these."""
         old = self.visible(RowKind.TABLE_PARAMETERS).values()
-        # Empty ones are a row too: without it, one that a concurrent writer left would show again.
+        # Also if empty: without this row, that of a concurrent writer would count.
         self.stage(add=[new_parameters(parameters)], remove=[row.row_id for row in old])
 
     def unfinished_moves(self) -> list[PartitionMove]:
-        """The dropped partitions whose folders may still be where they were."""
+        """The moves of dropped partitions whose folders may not have been moved yet."""
         return partition_moves.unfinished(self._connection, self.table_id)
 
     def record_moves(self, *moves: PartitionMove) -> None:
-        """Note where the folders of partitions go that are dropped or renamed here."""
+        """Record where the folders of partitions go that this change drops or renames."""
         partition_moves.record(self._connection, self.table_id, *moves)
 
     def forget_move(self, move: PartitionMove) -> None:
-        """Note that the folder of this move is where it was before."""
+        """Forget a move, since its folder is back where it was."""
         partition_moves.forget(self._connection, self.table_id, move)
 
     def dropped_partitions(self, names: Collection[str] | None) -> tuple[list[Row], list[Row]]:
-        """The partitions that were dropped last under ``names``, or in the last drop of all.
+        """The partitions last dropped under ``names``, or all those of the last drop; statistics.
 
-        The second list has the statistics that were dropped with them.
+        The second list has the statistics that were dropped with these partitions.
         """
         dropped = self._dropped(RowKind.PARTITION, names)
         if names is None and dropped:
@@ -220,9 +220,9 @@ class Staging:
         return [row for row, _ in last.values()], list(statistics.values())
 
     def _last_drop(self, removers: Set[int]) -> Set[int]:
-        """The last of these write ids, and those that one statement made just before it.
+        """The last of these write ids, and those before it that belong to the same statement.
 
-        Spark drops the partitions of a statement one by one, so they follow each other closely.
+        Spark drops the partitions of a statement one by one, so their commits are close in time.
         """
         latest = max(removers)
         ids = set(takewhile(removers.__contains__, range(latest, 0, -1)))
@@ -289,7 +289,7 @@ class Staging:
 def _events(
     first: int, changes: Sequence[tuple[Sequence[NewRow], Collection[int]]]
 ) -> list[WriteEvent]:
-    """One event for each change; the ids of the rows that they add follow each other."""
+    """One event for each change; the row ids that they add are consecutive from ``first`` on."""
     events = []
     for added, removed in changes:
         events.append(WriteEvent(first_row_id=first, rows=len(added), removed=tuple(removed)))
@@ -298,14 +298,14 @@ def _events(
 
 
 def _contended(kind: RowKind) -> bool:
-    """Whether two transactions that name the same row, or give the same name, are in conflict."""
+    """Whether two transactions conflict that name the same row of this kind, or add one name."""
     return kind is not RowKind.TABLE_PARAMETERS
 
 
 def _name_id(table_id: int, kind: RowKind, name: str) -> int:
-    """A name as an entry of the footprint: a negative number, where row ids are positive.
+    """The entry of a name in the footprint: a negative number, since row ids are positive.
 
-    Two names may share one (63 bits of a hash); that would be a needless conflict and no harm.
+    Two names may get the same number (63 bits of a hash), which causes only a needless conflict.
     """
     text = f"{table_id}.{kind.value}.{name}"
     return -1 - (int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1)

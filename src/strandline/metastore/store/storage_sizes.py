@@ -1,9 +1,9 @@
-"""How many bytes lie in the folders of tables, measured by a node for itself.
+"""The sizes of the folders of tables, in bytes, as a node measures them.
 
-All that lies there counts, what readers skip too, but nothing that a symbolic link leads to. Files
-come and go meanwhile: what is gone between two looks takes no room. Where a table lies is a name,
-which another table may get while folders are walked; so a table that does not lie where it did when
-the measurement began is left out.
+All files count, even those that readers skip, but symbolic links are not followed. Files may be
+added and deleted during the measurement: a file that is deleted before its size is read counts as
+0. A place is a name that another table may get while folders are walked. So a table whose place has
+changed since the measurement began is left out.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def measured_sizes(
     *,
     refuse_when_stopping: Callable[[], object],
 ) -> dict[int, int]:
-    """How many bytes lie in the folders of those of ``tables`` that lie in places of the store.
+    """The bytes in the folder of each of ``tables`` that is at an own place of the store.
 
-    By table. Those without a folder, and those that cannot be read, are left out; the latter are
-    logged. Raises what ``refuse_when_stopping`` raises, which is called often, and `Unavailable`.
+    Tables without a folder, and tables whose folder cannot be read, are left out; the latter are
+    logged. Calls ``refuse_when_stopping`` often and raises what it raises, and `Unavailable`.
     """
     with database.read() as connection:
         places = all_places(connection)
@@ -63,7 +63,7 @@ def measured_sizes(
 
 
 def _bytes_in(folder: str, refuse_when_stopping: Callable[[], object]) -> int:
-    """Raises `OSError`: `FileNotFoundError` where ``folder`` itself is not there."""
+    """The bytes in ``folder``. Raises `OSError`; `FileNotFoundError` if it does not exist."""
     size = entries = 0
     waiting = [folder]
     while waiting:

@@ -1,24 +1,24 @@
-"""The folders of one store: which places are its own, and so may be made, moved and removed.
+"""The folders of one store: which places are its own, and may be made, moved and removed.
 
-The problem: a place is a text, and clients send texts. A table that lies where a client says would,
-once dropped, move whatever is there: another table, the store itself, a user's home.
+The problem: a place is a text, and clients send texts. If a table were at any place that a client
+names, dropping the table would move whatever is there: another table, the store itself, a user's
+home.
 
-The rule: a place is the store's *own* if Strandline chooses it, and every place that it chooses has
-one of the forms of `strandline.model.places`, below the warehouse (the folder ``warehouse`` in the
-folder of the store). So two own places of tables are equal or apart, and none holds anything of the
-store. Only an own place is moved or removed, and it is verified in that moment: there is no
-symbolic link between the warehouse and it. The warehouse itself may be a link, which its operator
-set.
+The rule: a place is the store's *own* if Strandline chose it. All such places have one of the forms
+of `strandline.model.places`, below the warehouse (the folder ``warehouse`` in the folder of the
+store). So two own places of tables are equal or disjoint, and none contains files of the store
+itself. Only an own place is moved or removed, and it is verified just before: no folder between the
+warehouse and the place is a symbolic link. The warehouse itself may be a link set by its operator.
 
-A place of any other form was named by a user. The table there is external. What releases 0.1.0 and
-0.2.0 recorded as managed tables at such places stays where it is, and its files are never touched.
+A place of any other form was named by a user, and a table there is external. Managed tables that
+releases 0.1.0 and 0.2.0 recorded at such places stay there, and their files are never touched.
 
 Folders elsewhere are made only below the *roots* that the operator lists
 (`strandline.config.Settings.location_roots`), and never moved or removed.
 
-Rejected: asking whether a place overlaps that of another table, or a folder of the store (each new
-kind of folder would have to be thought of, and links make two texts one place), and a mark in each
-folder that says whose it is (a client that may write files can write marks).
+Rejected: checking whether a place overlaps that of another table or a folder of the store (the
+check would have to know each new kind of folder, and links make two texts the same place), and a
+marker file in each folder that names its owner (a client that may write files can write markers).
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _PLACES_REMEMBERED = 1024
 class StoreFolders(Warehouse):
     """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
-    ``warehouse`` is ``folder`` or lies in it; by default it is `WAREHOUSE_FOLDER` in it.
+    ``warehouse`` is ``folder`` or below it; by default it is `WAREHOUSE_FOLDER` in it.
 
     ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder
-    has or had (`strandline.node.place`): what was recorded below one of them is inside it.
+    has or had (`strandline.node.place`): paths recorded below one of them mean the same in
+    ``folder``.
     """
 
     def __init__(
@@ -61,20 +62,20 @@ class StoreFolders(Warehouse):
         self._warehouse_path = str(self.warehouse)
         below = self.warehouse.relative_to(folder)
         real = os.path.realpath(folder)
-        # Clients may name the folder by its real path, and by the one that the node was given.
+        # Clients may use the real path of the folder, or the path that the node was given.
         self._names = tuple(dict.fromkeys((str(folder), real)))
         self._warehouses = tuple(str(Path(name) / below) for name in self._names)
         former = {str(Path(name)) for name in names if os.path.realpath(name) != real}
-        # The longest first: one may lie in another.
+        # The longest first: one may be below another.
         self._former = tuple(sorted(former - set(self._names), key=len, reverse=True))
-        # A place is asked about several times in a row.
+        # The same place is looked up several times in a row.
         self._known_place = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_place)
         self._roots = tuple(os.path.realpath(root) for root in roots)
 
     # -- texts, places and paths
 
     def place(self, location: str) -> Place:
-        """The place that a text names: one that is stored, or a location of a client."""
+        """The place of a text: a stored place, or a location from a client."""
         return self._known_place(location)
 
     def place_of_schema(self, schema: SchemaDescriptor) -> Place:
@@ -83,16 +84,16 @@ class StoreFolders(Warehouse):
         return self.place(schema.location)
 
     def location(self, place: Place) -> str:
-        """The URI of a place, as Hadoop writes it: a path behind the scheme, nothing escaped."""
+        """The URI of a place, as Hadoop writes it: the scheme and a path, nothing escaped."""
         if place.is_inside:
             return f"file://{self._warehouse_path}/{place.path}".rstrip("/")
         return f"file://{place.text}" if place.text.startswith("/") else place.text
 
     def shown(self, location: str) -> str:
-        """The URI or path of a text that is stored.
+        """The URI or path of a stored text, as clients should see it.
 
-        It is another one than the text if that is relative to the warehouse, or lies below a former
-        name of the folder.
+        It differs from the text if that is relative to the warehouse, or below a former name of
+        the folder.
         """
         if Place(location).is_inside:
             return self.location(Place(location))
@@ -105,7 +106,7 @@ class StoreFolders(Warehouse):
         return location if written == path else f"file://{path}"
 
     def path_text(self, location: str | Place) -> str:
-        """See `Warehouse.path_text`; what lies below a former name of the folder is inside it."""
+        """See `Warehouse.path_text`. A path below a former name of the folder is mapped into it."""
         if isinstance(location, Place) and location.is_inside:
             return f"{self._warehouse_path}/{location.path}".rstrip("/")
         path = super().path_text(location)
@@ -120,13 +121,13 @@ class StoreFolders(Warehouse):
         return any(_within(path, name) for name in self._names)
 
     def same(self, first: str, second: str) -> bool:
-        """Whether both texts name one place."""
+        """Whether both texts name the same place."""
         return self.place(first) == self.place(second)
 
     def refuse_former(self, location: str | None) -> None:
         """Raise `InvalidInput` for a place below a former name of the folder.
 
-        It would be taken for one in this folder; and it is that of a copy's original.
+        It would be mapped into this folder, although it may belong to the original of a copy.
         """
         if location and self._former and self.shown(location) != location:
             raise InvalidInput(
@@ -142,20 +143,20 @@ class StoreFolders(Warehouse):
     # -- what may be done there
 
     def is_own_table(self, location: str) -> bool:
-        """Whether ``location`` has the form of a table's own place, dropped or not."""
+        """Whether ``location`` has the form of a table's own place, including dropped tables."""
         return self.place(location).is_of_table
 
     def is_inside(self, location: str | Place) -> bool:
-        """Whether ``location`` is the folder of the store or lies in it."""
+        """Whether ``location`` is the folder of the store or below it."""
         try:
             return self._is_below_a_name(self.path_text(location))
         except (InvalidInput, UnsupportedOperation):
             return False
 
     def verify(self, place: Place) -> None:
-        """Raise `FolderRefused` unless ``place`` is own now: no link leads out of the warehouse.
+        """Raise `FolderRefused` unless ``place`` is an own place without links on its path.
 
-        To be asked just before it is moved, made or removed.
+        Call it just before the folder is moved, made or removed.
         """
         self._require_own(place)
         self._refuse_links(place)
@@ -167,7 +168,7 @@ class StoreFolders(Warehouse):
             )
 
     def verify_below(self, location: str, *, table: str) -> None:
-        """Raise `FolderRefused` unless ``location`` lies in the own place ``table``, without links.
+        """Raise `FolderRefused` unless ``location`` is below the own place ``table``, with no link.
 
         For folders of partitions.
         """
@@ -178,7 +179,7 @@ class StoreFolders(Warehouse):
         self._refuse_links(inside)
 
     def may_make(self, location: str | Place) -> bool:
-        """Whether a folder may be made there: in an own place, or below one of the roots."""
+        """Whether a folder may be made there: it is an own place, or below one of the roots."""
         if not self.reaches(location):
             return False
         if self.is_inside(location):
@@ -194,7 +195,7 @@ class StoreFolders(Warehouse):
         return any(_within(real, root) for root in self._roots)
 
     def may_list(self, location: str) -> bool:
-        """Whether files there may be counted: none of what the store keeps for itself."""
+        """Whether files there may be counted: the store's own data may not."""
         if not self.reaches(location):
             return False
         if self.is_inside(location):
@@ -203,7 +204,7 @@ class StoreFolders(Warehouse):
         return not self._is_below_a_name(os.path.realpath(self.path_text(location)))
 
     def _refuse_links(self, place: Place) -> None:
-        """Raise `FolderRefused` where the place, or one between the warehouse and it, is a link."""
+        """Raise `FolderRefused` if the place, or a folder above it in the warehouse, is a link."""
         path = self._warehouse_path
         for part in place.path.split("/"):
             path = f"{path}/{part}"
@@ -224,5 +225,5 @@ class StoreFolders(Warehouse):
 
 
 def _within(path: str, root: str) -> bool:
-    """Whether the path is ``root`` or lies in it; both are normal."""
+    """Whether the path is ``root`` or below it; both are normalized."""
     return path == root or path.startswith(f"{root.rstrip('/')}/")

@@ -1,10 +1,11 @@
-"""Where managed tables lie: one row for each table id, dropped tables too.
+"""The places of managed tables: one row for each table id, including dropped tables.
 
-A row holds the text of a `Place`, so equal places are equal texts, and who lies at a place is a
-look-up. Rows of release 0.2.1 and older hold URIs, and are rewritten when a node starts.
+A row contains the text of a `Place`. Equal places have equal texts, so the tables at a place are
+found by an index. Rows of release 0.2.1 and older contain URIs, and are rewritten when a node
+starts.
 
-`TablePlaces` is what one SQL transaction of the projection sees and changes. It reads the rows of
-many tables at once, and writes them at its end.
+`TablePlaces` are the places that one SQL transaction of the projection reads and changes. It reads
+the rows of many tables at once, and writes its changes at the end.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 
 def place_of(connection: Connection, table_id: int) -> Place | None:
-    """Where a managed table lies; None if it has no place."""
+    """The place of a managed table, or None if it has no place."""
     text = value(connection, *place_query(table_id))
     return None if text is None else Place(text)
 
 
 def place_query(table_id: int) -> Query:
-    """Gives the text of the place where a managed table lies; no row if it has none."""
+    """The query for the text of a managed table's place; it returns no row if it has none."""
     return "SELECT location FROM table_location WHERE table_id = ?", (table_id,)
 
 
 def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, Place]:
-    """The places of those of these managed tables that have one."""
+    """The places of these managed tables, without tables that have no place."""
     places: dict[int, Place] = {}
     for chunk in chunks(table_id for table_id in table_ids if 0 < table_id <= LAST_ID):
         statement = (
@@ -51,25 +52,25 @@ def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int
 
 
 def all_places(connection: Connection) -> dict[int, Place]:
-    """The places of all managed tables, of dropped ones too."""
+    """The places of all managed tables, including dropped ones."""
     rows = run(connection, "SELECT table_id, location FROM table_location")
     return {table_id: Place(text) for table_id, text in rows}
 
 
 def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, set[int]]:
-    """The tables that lie at each of these places, dropped ones too; nothing for none."""
+    """The tables at each of these places, including dropped ones; no entry for an empty place."""
     return by_place(row for query in finding_at(places) for row in run(connection, *query))
 
 
 def finding_at(places: Collection[Place]) -> list[Query]:
-    """What finds the tables at these places, for `by_place`."""
+    """The queries for the tables at these places; `by_place` reads their rows."""
     return [
         (f"{_AT} {marks(texts)}", tuple(texts)) for texts in chunks(place.text for place in places)
     ]
 
 
 def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
-    """The tables in the rows of `finding_at`."""
+    """The tables at each place, from the rows of the `finding_at` queries."""
     holders: dict[Place, set[int]] = {}
     for table_id, text in rows:
         holders.setdefault(Place(text), set()).add(table_id)
@@ -77,7 +78,7 @@ def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
 
 
 def put_places(connection: Connection, places: Mapping[int, Place | None]) -> None:
-    """Say where tables lie; None for one without a place."""
+    """Write the places of tables; None removes the place of a table."""
     run_all(connection, *(_putting(table_id, place) for table_id, place in places.items()))
 
 
@@ -86,9 +87,9 @@ def _putting(table_id: int, place: Place | None) -> Query:
 
 
 def foreign_places(connection: Connection, folders: StoreFolders) -> dict[int, Place]:
-    """The places of rows of older releases that are to be rewritten, by table id.
+    """The new places, by table id, of rows of older releases that must be rewritten.
 
-    Also those that name a folder that this store had before.
+    Includes rows with a path below a former folder of this store.
     """
     rows = run(connection, _LIKE, ("/%", "%:%"))
     places = {table_id: (text, folders.place(text)) for table_id, text in rows}
@@ -106,34 +107,34 @@ class TablePlaces:
         self._put: dict[Place, set[int]] = {}
 
     def expect_none(self, table_ids: Iterable[int]) -> None:
-        """These tables are new: there is no row of them."""
+        """Note that these tables are new, and have no rows yet."""
         for table_id in table_ids:
             self._of.setdefault(table_id, None)
 
     def expect(self, table_ids: Iterable[int]) -> None:
-        """Read the places of these tables, and who else lies there, in two statements."""
+        """Read the places of these tables, and the other tables there, in two statements."""
         unread = [table_id for table_id in table_ids if table_id not in self._of]
         places = places_by_id(self._connection, unread)
         self._of |= {table_id: places.get(table_id) for table_id in unread}
         self.expect_at(places.values())
 
     def expect_at(self, places: Iterable[Place]) -> None:
-        """Read who lies at these places, in one statement."""
+        """Read the tables at these places, in one statement."""
         unread = [place for place in dict.fromkeys(places) if place not in self._at]
         tables = tables_at(self._connection, unread)
         for place in unread:
-            # What this transaction changed and did not write yet is not in the rows.
+            # The rows do not have the changes that this transaction has not written yet.
             stay = {i for i in tables.get(place, ()) if i not in self._changed}
             self._at[place] = stay | self._put.get(place, set())
 
     def of(self, table_id: int) -> Place | None:
-        """Where that table lies; None if it has no place."""
+        """The place of a table, or None if it has no place."""
         if table_id not in self._of:
             self.expect([table_id])
         return self._of[table_id]
 
     def put(self, table_id: int, place: Place | None) -> None:
-        """Say where that table lies; None: it has no place any more."""
+        """Change the place of a table; None removes it."""
         before = self.of(table_id)
         if before is not None:
             self._at.get(before, set()).discard(table_id)
@@ -145,17 +146,17 @@ class TablePlaces:
         self._of[table_id] = self._changed[table_id] = place
 
     def taken(self, place: Place, *, by_other_than: int) -> bool:
-        """Whether another table, be it a dropped one, lies there."""
+        """Whether another table, even a dropped one, has that place."""
         return not self.holders(place) <= {by_other_than}
 
     def holders(self, place: Place) -> frozenset[int]:
-        """The tables, dropped ones too, that lie there."""
+        """The tables at that place, including dropped ones."""
         if place not in self._at:
             self.expect_at([place])
         return frozenset(self._at[place])
 
     def take_writes(self) -> list[Query]:
-        """What writes the changes, of which this is told no second time."""
+        """Return the statements that write the changes since the last call."""
         writes = [_putting(table_id, place) for table_id, place in self._changed.items()]
         self._changed, self._put = {}, {}
         return writes

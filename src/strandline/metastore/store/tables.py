@@ -1,11 +1,11 @@
 """The SQL tables of the object store and the notification log.
 
-Reads ask for one table and kind, sometimes for names; ``store_row_by_name`` answers both without
-touching another table's rows. What one write id added or removed, as the caches load it, is a range
-of the indexes by write.
+Reads select one table and kind, sometimes also names. The index ``store_row_by_name`` serves both
+without reading rows of other tables. The rows that one write id added or removed, as caches load
+them, are a range of the indexes by write.
 
-``store_sequence`` gives row ids in blocks: the ids of one staging follow each other without a gap,
-so that its event can name them by the first and the count.
+``store_sequence`` assigns row ids in blocks: the ids of one staging are consecutive, so that its
+event can name them by the first id and the count.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PART = "metastore"
 VERSION = 4
 """Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes.
 
-Version 3, of release 0.3.0, finds tables by their places, and notes the folders of dropped
-partitions that are still to be moved. Version 4, of release 0.4.0, added ``cleaned_table``.
+Version 3, of release 0.3.0, added an index of tables by place, and ``unfinished_move``. Version 4,
+of release 0.4.0, added ``cleaned_table``.
 """
 
 METADATA = MetaData()
@@ -81,7 +81,7 @@ PARTITION_MOVE = Table(
     Column("target_row", BigInteger),
 )
 
-# The moves aside whose folders may still be where they were.
+# The moves aside whose folders may not have been moved yet.
 UNFINISHED_MOVE = Table(
     "unfinished_move",
     METADATA,
@@ -91,7 +91,7 @@ UNFINISHED_MOVE = Table(
     Column("target", Text, nullable=False),
 )
 
-# Of these tables, what was removed up to a time is gone (`cleaning`).
+# The time up to which removed rows of a table were cleaned (`cleaning`).
 CLEANED_TABLE = Table(
     "cleaned_table",
     METADATA,
@@ -112,7 +112,7 @@ NOTIFICATION_LOG = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# ``projected_version`` is projected as a whole, and ``projected_entries`` of the version after it.
+# All of ``projected_version`` is projected, and ``projected_entries`` of the version after it.
 NOTIFICATION_SEQUENCE = Table(
     "notification_sequence",
     METADATA,

@@ -1,10 +1,10 @@
-"""DDL comes before the transactions that rely on it.
+"""The order of DDL and transactions: DDL is projected before the transactions that rely on it.
 
 A transaction begins and commits under a catalog that this node has applied and projected
-(`ProjectedCatalogs`). The end of one that wrote is an event of the notification log
-(`TransactionEvents`, a listener of `Transactions`). What it does happens in the SQL transaction of
-the commit or abort, so an event is there exactly when its transaction ended so. A commit first
-projects the catalog that it was judged by: who follows the log knows a table before its first row.
+(`ProjectedCatalogs`). If it wrote, its commit or abort is an event of the notification log
+(`TransactionEvents`, a listener of `Transactions`). The SQL transaction of the commit or abort logs
+the event, so the event exists exactly if the transaction ended that way. A commit first projects
+the catalog that it was validated against: a follower of the log sees a table before its first row.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from strandline.wire import encode
 
 @dataclass(frozen=True, slots=True)
 class UpperWithin:
-    """Reads the log's upper in a SQL transaction on its own database; ``query`` is what it asks."""
+    """Reads the log's upper in a SQL transaction of the same database; ``query`` is its query."""
 
     read: Callable[[Connection], int]
     query: Query
 
 
 class ProjectedCatalogs:
-    """The catalogs of a manager, as transactions ask for them: catching up projects too.
+    """The catalogs of a manager for transactions: applied and projected.
 
-    ``upper_within`` reads the log's upper inside a SQL transaction. It is None where log and rows
-    lie in two databases; then the catalog needs a delay before activation (`InvalidInput`).
+    ``upper_within`` reads the log's upper inside a SQL transaction. It is None if log and rows are
+    in two databases; then the catalog needs a delay before activation, else raises `InvalidInput`.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class ProjectedCatalogs:
 
     @property
     def ahead(self) -> Sequence[Query]:
-        """What `catalog_at` asks on its connection."""
+        """The query that `catalog_at` runs on its connection."""
         return () if self._upper_within is None else (self._upper_within.query,)
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
-        """The catalog active at ``at``. Raises `Behind`."""
+        """The catalog active at ``at``. Raises `Behind` if this node has not applied it."""
         within = self._upper_within
         upper = None if within is None else within.read(connection)
         return self._catalogs.catalog_at(at, upper=upper)
 
     def catch_up(self, *, timeout: float) -> None:
-        """Look at the log, apply it, and project it."""
+        """Apply the log up to its head, and project it."""
         deadline = time.monotonic() + timeout
         if self._upper_within is None:
             self._catalogs.look()
@@ -87,7 +87,7 @@ class ProjectedCatalogs:
         self._projector.project_up_to(latest, timeout=deadline - time.monotonic())
 
     def catalog(self, version: int, /) -> Catalog:
-        """That version. Raises `Behind`, `VersionNotFound`."""
+        """The catalog at that version. Raises `Behind`, `VersionNotFound`."""
         latest = self._catalogs.latest_catalog().version
         if version > latest:
             raise Behind(f"version {version} is not applied here; version {latest} is the latest")
@@ -95,7 +95,7 @@ class ProjectedCatalogs:
 
 
 class TransactionEvents:
-    """A `TransactionListener`. ``projector`` None: DDL is not in this log."""
+    """A `TransactionListener`. Without a ``projector``, DDL is not in this log."""
 
     def __init__(
         self, notifications: NotificationLog, *, projector: ProjectsDdl | None = None
@@ -117,7 +117,7 @@ class TransactionEvents:
         writes: Sequence[tuple[int, int]],
         catalog: CatalogVersion,
     ) -> None:
-        """Log a commit. Raises `Behind` where DDL must be projected before, by itself."""
+        """Log a commit. Raises `Behind` if DDL must first be projected in other transactions."""
         if self._projector is not None:
             self._projector.project_on(connection, catalog.version)
         event = NewEvent(

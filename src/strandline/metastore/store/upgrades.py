@@ -1,10 +1,11 @@
-"""How the SQL tables of the object store of an older release become those of this one.
+"""Upgrades of the object store's SQL tables from older releases.
 
-Release 0.2.0 moved the folders of dropped and renamed partitions as this one does, and kept no fact
-of it: the past looked for them where they no longer were. The facts follow from the rows. A write
-that removed partitions and added none dropped them, and put each folder to
-``.dropped/<table id>.partitions/<row id>``; one that added a partition of a name that it did not
-remove renamed it. A fact about a folder that stayed does no harm: it is found where it is.
+Release 0.2.0 moved the folders of dropped and renamed partitions as this release does, but did not
+record the moves: reads of the past looked at the old places. The moves follow from the rows. A
+write that removed partitions and added none dropped them, and moved each folder to
+``.dropped/<table id>.partitions/<row id>``. A write that added a partition under a name that it did
+not remove renamed it. A record of a move that did not happen does no harm: readers also look at the
+old place.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _add_partition_moves_and_indexes(connection: Connection) -> None:
 
 
 def _removed_partitions(connection: Connection) -> Mapping[int, Mapping[int, list[int]]]:
-    """The ids of partitions that committed writes removed, by table and write."""
+    """The row ids of partitions that committed writes removed, by table and write id."""
     statement = (
         select(STORE_REMOVAL.c.table_id, STORE_REMOVAL.c.write_id, STORE_REMOVAL.c.row_id)
         .join(STORE_ROW, STORE_ROW.c.row_id == STORE_REMOVAL.c.row_id)
@@ -77,7 +78,7 @@ def _removed_partitions(connection: Connection) -> Mapping[int, Mapping[int, lis
 def _moves(
     connection: Connection, table_id: int, write_id: int, row_ids: list[int], aside: str
 ) -> Iterator[PartitionMove]:
-    """Where one write moved the folders of the partitions that it removed."""
+    """Yield the moves of the folders of the partitions that one write removed."""
     removed = row_queries.rows_by_id(connection, row_ids)
     added = row_queries.rows_of_write(connection, table_id, write_id)
     altered = {row.name for row in added if row.kind is RowKind.PARTITION}
@@ -97,7 +98,7 @@ def _moves(
 
 
 def _own_location(row: Row) -> str | None:
-    """The location of a partition that lies where its name says; None for one elsewhere."""
+    """The location of a partition if it is the one that its name gives, else None."""
     try:
         location = row.as_(PartitionRow).location
     except CorruptData as error:
@@ -121,4 +122,4 @@ STEPS: Mapping[int, Step] = {
     3: _find_places_and_unfinished_moves,
     4: _add_cleaned_tables,
 }
-"""How the tables of an older release become those of this one."""
+"""The upgrade step to each version of the tables."""

@@ -1,17 +1,18 @@
 """The warehouse: the one seam through which folders of tables are made and moved.
 
-A folder is named by a `Place`, or by a location: text as Hive writes it, a URI with the scheme
-``file`` or a plain absolute path; the path of a URI stands there as it is, without percent escapes.
-Nothing but local folders can be reached in this release.
+A folder is named by a `Place`, or by a location in Hive's notation: a URI with the scheme ``file``
+or a plain absolute path. The path of a URI is taken literally, without percent escapes. This
+release can reach only local folders.
 
-Each operation may be done again after a crash that left it done: `make` finds the folder there,
-`move` finds nothing at the old place and the folder at the new one. What was done is on disk before
-the fact of where a table lies is committed: when the operation returns, or, where several are
-committed together, when their `Unsynced` is synced.
+Each operation can be repeated after a crash, whether it was done or not: `make` finds the folder,
+`move` finds nothing at the old place and the folder at the new one. A change of a folder is on disk
+before the place of its table is committed: when the operation returns or, if several are committed
+together, when their `Unsynced` is synced.
 
-What the system does not do it either *refuses*, and would refuse again (`FolderRefused`), or it is
-*short* of something at the moment (`Unavailable`). What was done and could not be synced is short,
-whatever the reason: it was not refused, and is recognized when it is done again.
+If an operation fails, the system either *refuses* it, and would refuse it again (`FolderRefused`),
+or is *short* of something at the moment (`Unavailable`). A change that was made but could not be
+synced is always a shortage, whatever the reason: it was not refused, and is recognized when it is
+repeated.
 """
 
 from __future__ import annotations
@@ -32,48 +33,48 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _LOCAL = re.compile(r"^file:(//(localhost)?)?(?=/)", re.IGNORECASE)
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 4095
-"""What file systems and the kernel allow a name, and a path, to have."""
+"""The longest name of a file, and the longest path, that Linux allows."""
 
 REFUSED = frozenset(
     {
-        # Not for this node.
+        # This node lacks the permission.
         errno.EACCES,
         errno.EPERM,
         errno.EROFS,
-        # Not at this place: one above it is missing, is no folder, or cannot have such a name.
+        # The path is wrong: a folder above is missing or not a folder, or a name is not allowed.
         errno.ENOENT,
         errno.ENOTDIR,
         errno.ELOOP,
         errno.ENAMETOOLONG,
         errno.EILSEQ,
         errno.EINVAL,
-        # Not beside what is there, or what is at work there.
+        # Something is in the way, or uses the folder.
         errno.EEXIST,
         errno.ENOTEMPTY,
         errno.EISDIR,
         errno.EBUSY,
         errno.EMLINK,
-        # Not in this file system, or not across two of them.
+        # This file system cannot do it, or not together with the other one.
         errno.EXDEV,
         errno.ENOSYS,
         errno.ENOTSUP,
         errno.EOPNOTSUPP,
     }
 )
-"""What the system answers about the place: the same until it is changed, perhaps for ever.
+"""Errors that lie in the place: they recur until the place is changed, perhaps for ever.
 
-Everything else (no space, no quota, no memory, no descriptors, a disk that fails) is short: it may
-be there the next time without a look at this folder.
+All other errors (no space, no quota, no memory, no descriptors, a failing disk) are shortages: the
+next attempt may succeed although nothing changed at this place.
 """
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 class FolderRefused(Unavailable):
-    """The system refuses it for a reason that lies in the place (`REFUSED`); nothing was done."""
+    """The system refuses the change for a reason in the place (`REFUSED`); nothing was done."""
 
 
 class Moved(Enum):
-    """What became of a `Warehouse.move`."""
+    """The outcome of a `Warehouse.move`."""
 
     MOVED = "moved"
     DONE_BEFORE = "done before"
@@ -81,17 +82,17 @@ class Moved(Enum):
 
 
 class Unsynced:
-    """Folders in which something was made, moved or removed, and that are not on disk yet."""
+    """Folders whose entries were changed, and whose changes are not synced yet."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, None] = {}  # thousands of paths are slow to compare
+        self._folders: dict[str, None] = {}  # text: `Path` objects are slow to compare
 
     def add(self, folders: Iterable[str | Path]) -> None:
         """Note folders; each is synced once, however often it is noted."""
         self._folders |= dict.fromkeys(os.fspath(folder) for folder in folders)
 
     def sync(self) -> None:
-        """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
+        """Sync the folders. Raises `Unavailable` for every error, also for those in `REFUSED`."""
         for folder in self._folders:
             try:
                 sync_folder(Path(folder))
@@ -110,7 +111,7 @@ class Warehouse:
         self._mode = mode
 
     def reaches(self, location: str | Place) -> bool:
-        """Whether ``location`` lies where this warehouse can make and move folders."""
+        """Whether ``location`` is a local folder that this warehouse can make or move."""
         try:
             self.path_text(location)
         except (UnsupportedOperation, InvalidInput):
@@ -122,10 +123,10 @@ class Warehouse:
         return Path(self.path_text(location))
 
     def path_text(self, location: str | Place) -> str:
-        """The folder on this machine that ``location`` names, as an absolute path.
+        """The absolute path of the local folder that ``location`` names.
 
-        Raises `UnsupportedOperation` for another scheme or machine, `InvalidInput` for a path that
-        is not absolute, or too long for any folder to be there.
+        Raises `UnsupportedOperation` for another scheme or machine, and `InvalidInput` for a path
+        that is not absolute or longer than the system allows.
         """
         if isinstance(location, Place):
             location = location.text
@@ -149,10 +150,10 @@ class Warehouse:
         return _absolute(rest, location)
 
     def refuse_unmakeable(self, location: str | Place) -> None:
-        """Raise `InvalidInput` where a folder cannot be made, as far as can be seen now.
+        """Raise `InvalidInput` if it is clear now that a folder cannot be made there.
 
-        What lies out of reach is not looked at. This is asked before a change is appended: after
-        that, a folder that cannot be made is left unmade.
+        Does not check locations out of reach. Called before a change is appended: after that, a
+        folder that cannot be made is skipped.
         """
         try:
             path = self.path(location)
@@ -168,14 +169,14 @@ class Warehouse:
             )
 
     def exists(self, location: str | Place) -> bool:
-        """Whether the folder is there."""
+        """Whether the folder exists."""
         return os.path.isdir(self.path_text(location))
 
     # Each of these raises `FolderRefused` and `Unavailable`, and with ``unsynced`` leaves the
-    # syncing to the caller. Then what was done before is synced too: perhaps that attempt was not.
+    # syncing to the caller. What an earlier attempt did is then synced too: it may not have been.
 
     def make(self, location: str | Place, *, unsynced: Unsynced | None = None) -> None:
-        """Make the folder and those above it, unless it is there."""
+        """Make the folder and those above it, unless it exists."""
         path = self.path_text(location)
         try:
             made = make_folders(path, mode=self._mode)
@@ -191,8 +192,8 @@ class Warehouse:
     ) -> Moved:
         """Move the folder ``source`` to ``target``, making the folders above it.
 
-        An empty folder at ``target`` is replaced; anything else there, and another file system, is
-        refused. `MISSING`: there is nothing at either, and nothing was done.
+        Replaces an empty folder at ``target``. Refuses if anything else is there, or if the target
+        is in another file system. Returns `Moved.MISSING`, and does nothing, if neither exists.
         """
         old, new = self.path_text(source), self.path_text(target)
         try:
@@ -216,7 +217,7 @@ class Warehouse:
         return Moved.MOVED
 
     def remove_empty(self, location: str | Place, *, unsynced: Unsynced | None = None) -> bool:
-        """Remove the folder if there is nothing in it; whether it is gone."""
+        """Remove the folder if it is empty; return whether it is gone."""
         path = self.path_text(location)
         try:
             os.rmdir(path)
@@ -231,13 +232,13 @@ class Warehouse:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder with all that is in it, unless it is gone. Raises `OSError`."""
+    """Delete a folder with its contents, if it exists. Raises `OSError`."""
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
 
 
 def resolve_location(base: str, location: str) -> str:
-    """``location`` as a URI or absolute path; a relative one lies below ``base``."""
+    """``location`` as a URI or absolute path; a relative one is taken below ``base``."""
     if not location:
         return base
     if location.startswith("/") or _SCHEME.match(location):
@@ -246,9 +247,9 @@ def resolve_location(base: str, location: str) -> str:
 
 
 def relative_location(base: str, location: str) -> str:
-    """``location`` relative to ``base`` if it lies below it, else as it is.
+    """``location`` relative to ``base`` if it is below it, else unchanged.
 
-    The form to keep for what must move with its table. ``file:/a`` and ``/a`` are the same place.
+    Store locations that must move with their table in this form. ``file:/a`` and ``/a`` are equal.
     """
     below, inner = _comparable(base).rstrip("/"), _comparable(location).rstrip("/")
     if inner == below:
@@ -282,7 +283,7 @@ def _absolute(text: str, location: str) -> str:
 
 
 def _is_missing(path: str) -> bool:
-    """Whether nothing is there. What cannot be looked at is an error."""
+    """Whether nothing is at ``path``. Raises `OSError` if this cannot be checked."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -291,12 +292,12 @@ def _is_missing(path: str) -> bool:
 
 
 def make_folders(folder: str | Path, *, mode: int) -> list[str]:
-    """Make the folder and those above it, each with ``mode``; those that were not there."""
+    """Make the folder and those above it, each with ``mode``; return those that were missing."""
     path = os.fspath(folder)
     try:
         os.mkdir(path, mode)
     except (FileExistsError, FileNotFoundError):
-        pass  # it is there, or others are missing
+        pass  # it exists, or folders above are missing
     else:
         return [path]
     missing = [place for place in (path, *_folders_above(path)) if not os.path.isdir(place)]
@@ -310,14 +311,14 @@ def make_folders(folder: str | Path, *, mode: int) -> list[str]:
 
 
 def _folders_above(path: str) -> Iterator[str]:
-    """The folders that a folder lies in, the innermost first."""
+    """The folders above ``path``, the innermost first."""
     while (above := os.path.dirname(path)) not in ("", path):
         path = above
         yield path
 
 
 def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
-    """Leave the folders to be synced, or sync them now if no caller will."""
+    """Add the folders to ``unsynced``, or sync them now without it."""
     now = Unsynced() if unsynced is None else unsynced
     now.add(folders)
     if unsynced is None:
@@ -325,14 +326,14 @@ def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the entries of a folder on disk, unless it is gone."""
+    """Sync the entries of a folder to disk, unless it is gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
-        os.sync()  # its entries may be changed, but not read: with everything else
+        os.sync()  # a folder that cannot be opened is synced with everything else
         return
     except (FileNotFoundError, NotADirectoryError):
-        return  # it was removed meanwhile, and what was in it with it
+        return  # it was removed meanwhile, with its contents
     try:
         os.fsync(descriptor)
     finally:

@@ -1,15 +1,16 @@
-"""Which partition of its zone a row about files belongs to.
+"""The zone partition of a row about files.
 
-A zone spreads the files of its tables over a fixed number of partitions; nodes keep rows by them
-(`strandline.metastore.cache`). The partition is a hash modulo their number:
+A zone distributes the files of its tables over a fixed number of partitions, by which nodes select
+the rows that they hold (`strandline.metastore.cache`). The partition is a hash, modulo the number
+of partitions:
 
-* of the values of the table's colocation columns, where all rows of a file or Hive partition have
-  the same: then equal values of two tables of the zone are in one partition;
-* else of the table's id and all values by which it is partitioned.
+* of the values of the table's colocation columns, if all rows of a file or Hive partition have the
+  same values: then equal values of two tables of the zone are in one zone partition;
+* otherwise of the table's id and all values by which the table is partitioned.
 
-A table stays in its zone, a zone keeps its number of partitions, and a table its colocation columns
-and its partitioning, so a place is found again by the same values. Rows of releases up to 0.3.0,
-and what belongs to files of several partitions, are `TABLE_LEVEL`: in all of them.
+The zone of a table, its colocation columns, its partitioning, and the number of partitions of a
+zone never change, so the same values always give the same partition. Rows of releases up to 0.3.0,
+and rows about files of several partitions, are `TABLE_LEVEL`: they belong to all partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from strandline.wire.partitions import encode_partition
 
 
 class ZonePartitions:
-    """The ``count`` partitions of the zone of a table; see the module."""
+    """Assigns rows of a table to the ``count`` partitions of its zone; see the module."""
 
     def __init__(self, table: TableDescriptor, count: int) -> None:
         self._count = count
@@ -43,21 +44,21 @@ class ZonePartitions:
 
     @classmethod
     def of(cls, table: TableDescriptor, catalog: Catalog) -> ZonePartitions:
-        """Those of a table of the catalog."""
+        """The zone partitions of a table in the catalog."""
         zone = catalog.zone(table.zone_id)
         return cls(table, 1 if zone is None else zone.partitions)
 
     def of_file(self, partition: Partition) -> int:
-        """Where a data file of a transactional table belongs."""
+        """The zone partition of a data file of a transactional table."""
         if self._count == 1:
             return 0
         if self._places is not None:
-            # The fields of two tables have other ids.
+            # The ids are left out: the fields of two tables have different ones.
             partition = tuple(PartitionValue(0, partition[place].value) for place in self._places)
         return self._hashed(encode_partition(partition))
 
     def of_values(self, values: Sequence[str]) -> int:
-        """Where a Hive partition of a plain table belongs."""
+        """The zone partition of a Hive partition of a plain table."""
         if self._count == 1:
             return 0
         data = bytearray()
@@ -70,6 +71,6 @@ class ZonePartitions:
 
 
 def common(buckets: Iterable[int]) -> int:
-    """Where a row about files of these partitions belongs: in theirs, if it is one."""
+    """The bucket of a row about files of these partitions: the partition if one, else all."""
     found = set(buckets)
     return found.pop() if len(found) == 1 else TABLE_LEVEL
