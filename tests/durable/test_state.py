@@ -19,7 +19,7 @@ from strandline.durable import (
 from strandline.durable.log import Scanned
 from strandline.durable.transaction import new_update
 from strandline.durable.update import AuditEvent, Change, Entry
-from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync
+from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync, Stopping
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, Setting, ZoneDescriptor
 from strandline.wire import decode
@@ -126,6 +126,28 @@ def test_a_state_knows_when_its_epoch_began_after_trimming_too(
     second.compact(second.log.frontier().upper - 1)
     for state in (second, new_member().join(), new_member().openable().open_read_only()):
         assert (state.epoch, state.boot_timestamp) == (2, began)
+
+
+def test_a_state_that_expired_neither_commits_nor_trims_nor_reads_the_log(
+    new_member: Callable[[], LogMember],
+) -> None:
+    expired, other = new_member().open(), new_member().join()
+    transaction, base = begin(expired), latest(expired)
+    before = other.log.check().frontier
+    expired.expire()
+    expired.expire()
+    for attempt in (
+        lambda: expired.commit_transaction(transaction),
+        lambda: expired.transaction(base, author="ann"),
+        lambda: expired.compact(base.version),
+        lambda: expired.updates_after(base),
+        expired.confirm_leadership,
+    ):
+        with pytest.raises(Stopping):
+            attempt()
+    assert other.log.check().frontier == before
+    other.confirm_leadership()  # nobody is fenced by it
+    commit(other, "z")
 
 
 def test_opening_again_changes_nothing_but_the_epoch(new_member: Callable[[], LogMember]) -> None:

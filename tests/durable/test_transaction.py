@@ -25,12 +25,15 @@ from strandline.model.descriptors import (
     FunctionDescriptor,
     IdAllocator,
     SchemaDescriptor,
+    SystemObjectFingerprint,
+    SystemViewDescriptor,
+    SystemViewKind,
     TableDescriptor,
     TableKind,
     ViewDescriptor,
     ZoneDescriptor,
 )
-from strandline.model.privileges import RoleDescriptor
+from strandline.model.privileges import ObjectKind, RoleDescriptor
 
 
 @pytest.fixture
@@ -230,6 +233,25 @@ def test_objects_without_names_that_are_put_together_are_changed_in_place(
     assert [(change.old is None, change.new is None) for change in second.changes] == [
         (False, False)
     ] * 3
+
+
+def test_a_system_object_is_mapped_to_an_object_that_exists(
+    transaction: CatalogTransaction,
+) -> None:
+    first, second = (
+        SystemObjectFingerprint(f"system.{name}", object_id, ObjectKind.SYSTEM_VIEW, "f" * 64)
+        for name, object_id in (("a", 7), ("b", 8))
+    )
+    kind = next(iter(SystemViewKind))
+    with transaction.entry("initialize", {}):
+        transaction.put(SystemViewDescriptor(7, 1, "a", "system", (), kind))
+        with pytest.raises(ObjectNotFound, match=r"system_view 8, which system.b is mapped to"):
+            transaction.set_system_object_mapping([first, second])
+        assert transaction.get_named("system_object_fingerprint", "system.a") is None
+        transaction.put(SystemViewDescriptor(8, 1, "b", "system", (), kind))
+        transaction.set_system_object_mapping([first, second])
+    for entry in (first, second):
+        assert transaction.get_named("system_object_fingerprint", entry.name) == entry
 
 
 def test_what_an_entry_makes_and_removes_leaves_nothing(transaction: CatalogTransaction) -> None:

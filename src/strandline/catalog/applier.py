@@ -205,6 +205,7 @@ class CatalogApplier:
         wake()
         if self._applier is not None and self._applier is not threading.current_thread():
             self._applier.join()
+        self._state.expire()
 
     def _follow(self) -> None:
         pause = 0.1

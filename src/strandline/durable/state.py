@@ -13,7 +13,9 @@
 * `OpenableState.edit` opens the catalog and repairs it in the same step.
 
 A fenced handle stays fenced. Its process may continue with another handle: `joined_anew` joins the
-newer epoch, unless a newer deploy generation has taken over (`Replaced`).
+newer epoch, unless a newer deploy generation has taken over (`Replaced`). A node that stops calls
+`DurableCatalogState.expire`, so that a thread that reaches its commit later changes nothing. There
+is nothing else to release: a state holds no lease and no capability that others wait for.
 
 No state has a position that moves. The caller passes the version that it has reached to
 `ReadOnlyState.updates_after`, and a transaction names its base. So how far the log was applied is
@@ -24,9 +26,8 @@ condition of the old one); a state applies the log one update at a time, and che
 update before it applies the next one; the outer store (``raise_fence``) is fenced before the log,
 so that an old writer can never write there after the new one began.
 
-Rejected: a read-only flag that writes check (a read-only state simply has no such methods), a
-leadership lease instead of the fence (a paused holder would not notice that it expired), and a call
-that releases a state (it holds nothing that others wait for).
+Rejected: a read-only flag that writes check (a read-only state simply has no such methods), and a
+leadership lease instead of the fence (a paused holder would not notice that it expired).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from strandline.errors import (
     Fenced,
     IncompatibleFormat,
     NotFresh,
+    Stopping,
     StrandlineError,
     VersionNotFound,
 )
@@ -174,6 +176,7 @@ class DurableCatalogState(ReadOnlyState):
         self.token = token
         self.member = member
         self._fenced: str | None = None
+        self._expired = False
         super().__init__(log)
 
     def start(self) -> AppliedUpdate:
@@ -200,9 +203,15 @@ class DurableCatalogState(ReadOnlyState):
             self._fenced = self._overtaken_by(token)
             raise Fenced(self._fenced)
 
-    def _check_fenced(self) -> None:
+    def _check_usable(self) -> None:
         if self._fenced is not None:
             raise Fenced(self._fenced)
+        if self._expired:
+            raise Stopping("this node is stopping and no longer uses the log; nothing was changed")
+
+    def expire(self) -> None:
+        """Give the state up: later commits, syncs and trims raise `Stopping`. Idempotent."""
+        self._expired = True
 
     @contextmanager
     def _fence_before_bytes(self) -> Iterator[None]:
@@ -221,13 +230,13 @@ class DurableCatalogState(ReadOnlyState):
 
         Raises `Fenced` if the log's fence is no longer this state's. A fenced state stays fenced.
         """
-        self._check_fenced()
+        self._check_usable()
         with self._fence_before_bytes():
             return super().updates_after(position, up_to=up_to)
 
     def transaction(self, base: Position, *, author: str) -> CatalogTransaction:
         """A transaction on ``base``: the latest version, or the result of another transaction."""
-        self._check_fenced()
+        self._check_usable()
         return CatalogTransaction(base, author=author)
 
     def commit_transaction(self, transaction: CatalogTransaction) -> AppliedUpdate:
@@ -248,7 +257,7 @@ class DurableCatalogState(ReadOnlyState):
         Raises `OutOfSync` if another commit was first (the caller validates again on the new base),
         `Fenced`, and what `UpdateLog.append` raises.
         """
-        self._check_fenced()
+        self._check_usable()
         updates = [transaction.update(member=self.member) for transaction in transactions]
         written = [
             transaction.contents.written_by(update.changes())
@@ -273,7 +282,7 @@ class DurableCatalogState(ReadOnlyState):
 
         Raises `Fenced`.
         """
-        self._check_fenced()
+        self._check_usable()
         time = self.log.time_of(expected.update)
         if time is None:
             return None
@@ -288,7 +297,7 @@ class DurableCatalogState(ReadOnlyState):
 
         Raises `Fenced` otherwise.
         """
-        self._check_fenced()
+        self._check_usable()
         self.log.check()
         self._compare_token()
 
@@ -298,7 +307,7 @@ class DurableCatalogState(ReadOnlyState):
             self._fenced = MOVED
         elif current != self.token:
             self._fenced = self._overtaken_by(current)
-        self._check_fenced()
+        self._check_usable()
 
     def _overtaken_by(self, current: FenceToken | None) -> str:
         """A text that says why this state is fenced and, if the log has it, by which member."""
@@ -310,12 +319,12 @@ class DurableCatalogState(ReadOnlyState):
 
     def compact(self, version: int) -> bool:
         """Trim the log up to ``version``; see `UpdateLog.compact`."""
-        self._check_fenced()
+        self._check_usable()
         return self.log.compact(version, self.token)
 
     def prune(self, kind: str, version: int) -> bool:
         """Remove old objects of an append-only kind; see `UpdateLog.prune`."""
-        self._check_fenced()
+        self._check_usable()
         return self.log.prune(kind, version, self.token)
 
 

@@ -33,7 +33,7 @@ from strandline.durable.update import (
     Update,
 )
 from strandline.errors import AlreadyExists, InvalidInput, LimitExceeded, ObjectNotFound
-from strandline.model.descriptors import IdAllocator
+from strandline.model.descriptors import IdAllocator, SystemObjectFingerprint
 from strandline.wire.registry import encode
 from strandline.wire.stored import AnyStored
 
@@ -140,6 +140,21 @@ class CatalogTransaction:
             self.contents = before
             del self._changes[done:]
             raise
+
+    def set_system_object_mapping(self, mapping: Iterable[SystemObjectFingerprint]) -> None:
+        """Record which object of the catalog each system object is, and its definition.
+
+        Raises `ObjectNotFound` if one of these objects does not exist, and then records nothing: a
+        later start could neither replace nor drop it.
+        """
+        entries = tuple(mapping)
+        for entry in entries:
+            kind = entry.object_kind.name.lower()
+            if self.get(kind, entry.object_id) is None:
+                raise ObjectNotFound(
+                    f"{kind} {entry.object_id}, which {entry.name} is mapped to, does not exist"
+                )
+        self.put_all(entries)
 
     def _written(
         self,

@@ -93,7 +93,7 @@ class CreateSystemView:
                 delete_with_comment(transaction, "system_view", old.id)
                 new = replace(new, privileges=old.privileges)
             transaction.put(new)
-            transaction.put(_fingerprinted(view, new.id))
+            transaction.set_system_object_mapping([_fingerprinted(view, new.id)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ def initialize_system_views(transaction: CatalogTransaction, *, database_id: int
     known = tuple(declared_views().values())
     schema_id, *view_ids = transaction.allocate_id(amount=1 + len(known))
     transaction.put(_schema(schema_id, database_id))
-    for view, view_id in zip(known, view_ids, strict=True):
-        transaction.put(_descriptor(view, view_id, schema_id))
-        transaction.put(_fingerprinted(view, view_id))
+    with_ids = tuple(zip(known, view_ids, strict=True))
+    transaction.put_all(_descriptor(view, view_id, schema_id) for view, view_id in with_ids)
+    transaction.set_system_object_mapping(_fingerprinted(*with_id) for with_id in with_ids)
     transaction.put(migrations.present_content())
 
 
