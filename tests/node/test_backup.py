@@ -443,7 +443,7 @@ def test_a_folder_that_is_taken_is_left_alone(store: Path, tmp_path: Path) -> No
     cases = [
         (("backup", store, store), 73, "is there already"),
         (("backup", store, tmp_path / "b"), 73, "is there already"),
-        (("backup", store, store / "inner"), 64, "lie in one another"),
+        (("backup", store, store / "inner"), 64, "or one is inside the other"),
         (("backup", store, tmp_path / "none" / "b"), 64, "there is no folder"),
         (("backup", store, ""), 2, "it is empty; name the file"),
         (("backup", tmp_path / "none", tmp_path / "c"), 66, "there is no store"),
@@ -527,7 +527,7 @@ def test_a_backup_in_a_warehouse_that_is_a_link_is_refused(store: Path, tmp_path
     (store / "warehouse").symlink_to(tmp_path / "disk")
     result = strandline("backup", store, tmp_path / "disk" / "b")
     assert result.exit_code == 64
-    assert "lie in one another" in result.stderr
+    assert "or one is inside the other" in result.stderr
     assert not (tmp_path / "disk" / "b").exists()
 
 

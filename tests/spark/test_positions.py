@@ -146,3 +146,12 @@ def test_a_position_behind_the_end_of_its_data_file_is_an_error(folder: TableFol
     row = write_delete_file(folder, table([(1, 10)]), txn_id=1)
     with pytest.raises(CorruptData, match="names row 10"):
         read_bitmaps(folder.path, [row], {1: 10})
+
+
+def test_a_bitmap_without_a_bit_deletes_nothing(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 0), (2, 0)]), txn_id=1)
+    written = pq.ParquetFile(folder.path / row.path).read()
+    empty = pa.array([[], [1]], written.schema.field("bitmap").type)
+    pq.write_table(written.set_column(1, "bitmap", empty), folder.path / row.path)
+    found = read_bitmaps(folder.path, [replace(row, counts=(0, 1))], {1: 10, 2: 10})
+    assert {file_id: set_bits(bitmap) for file_id, bitmap in found.items()} == {1: set(), 2: {0}}

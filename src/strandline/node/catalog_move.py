@@ -309,9 +309,6 @@ class _Switch:
     def __init__(self, kept: Kept, new: Kept, token: FenceToken) -> None:
         self._kept, self._new, self._token = kept, new, token
 
-    def begin(self, updates: Sequence[Update]) -> None:
-        """Do nothing."""
-
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
         self.switch(connection)
 

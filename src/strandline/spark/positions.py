@@ -140,7 +140,8 @@ def _union(known: Bitmap | None, more: Bitmap) -> Bitmap:
 
 
 def _check_end(root: Path, file_id: int, bitmap: Bitmap, rows: int) -> None:
-    last = int(np.flatnonzero(np.unpackbits(bitmap.view(np.uint8), bitorder="little"))[-1])
+    positions = np.flatnonzero(np.unpackbits(bitmap.view(np.uint8), bitorder="little"))
+    last = int(positions[-1]) if len(positions) else -1
     if last >= rows:
         raise CorruptData(
             f"a delete file in {root} names row {last} of data file {file_id}, which has"

@@ -227,6 +227,7 @@ class TransactionEnds(TransactionReads):
 
             ended = self._writes.run(end, timeout=PATIENCE)
             self._count(*["aborted"] * len(ended))
+            self._note_written(*ended)
             aborted += ended
         return aborted
 
@@ -245,6 +246,7 @@ class TransactionEnds(TransactionReads):
         for chunk in _in_parts(candidates):
             expired += self._expire_together(chunk, silent_at=now)
         self._count(*["expired", "aborted"] * len(expired))
+        self._note_written(*expired)
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
         if stale:

@@ -354,6 +354,29 @@ def test_no_mark_from_before_another_process_wrote_for_the_node_comes_back(
 
 
 @ONLY_PROOF
+@pytest.mark.parametrize("failure", [Unavailable("the store is away"), ValueError("a bad row")])
+def test_a_change_that_is_committed_and_not_yet_in_memory_is_no_error_of_its_caller(
+    dml: Dml,
+    failure: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cache = dml.cached()
+    cache.catch_up()
+    before = cache.mark()
+
+    def failing(*_: object) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogApplier, "_apply_next", failing)
+        with cache.change(FLIGHTS, author="ann"):
+            pass
+    assert "could not be applied to memory" in caplog.text
+    assert cache.mark() != before  # so no answer from before the change is given again
+
+
+@ONLY_PROOF
 def test_a_place_is_remembered_until_it_moves(dml: Dml) -> None:
     cache = dml.cached()
     before = dml.put_place(FLIGHTS, "s.db/a")

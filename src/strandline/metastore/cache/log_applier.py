@@ -326,8 +326,9 @@ class LogApplier:
         """Apply what this node has just written. Errors are logged: the write is committed."""
         try:
             self.catch_up()
-        except StrandlineError:
-            logger.warning("an own write could not be applied to memory yet", exc_info=True)
+        except Exception as error:  # of any kind: its caller must not take the write for undone
+            level = logging.WARNING if isinstance(error, StrandlineError) else logging.ERROR
+            logger.log(level, "an own write could not be applied to memory yet", exc_info=True)
             self.look_again()  # reads of the present look at the log before they answer
 
     def follow(self) -> None:

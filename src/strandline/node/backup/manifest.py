@@ -130,4 +130,6 @@ def refuse_inside(first: Path, second: Path) -> None:
     """Raise `InvalidInput` if one of the two paths is inside the other or equal to it."""
     real, real_second = Path(os.path.realpath(first)), Path(os.path.realpath(second))
     if real.is_relative_to(real_second) or real_second.is_relative_to(real):
-        raise InvalidInput(f"{first} and {second} lie in one another; name a place elsewhere")
+        raise InvalidInput(
+            f"{first} and {second} are one folder, or one is inside the other; choose another place"
+        )
