@@ -1,7 +1,8 @@
 """A process that opens or joins a catalog and commits to it, until it is done or killed.
 
 It is killed at a counted point: before or after its n-th step, or within it. A step is a statement
-that it sends to a database, or a write, sync, rename or removal of a blob's file.
+that it sends to a database, a request to etcd, a write, sync, rename or removal of the file of a
+blob, or a write or removal of an object on S3.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from strandline.durable import (
     joined_anew,
 )
 from strandline.durable.migrations import present_format
-from strandline.durable.persist import blob
+from strandline.durable.persist import blob, object_blob
 from strandline.durable.state import ENVIRONMENT, TrimmedAway
 from strandline.errors import Fenced, NotFound, OutOfSync
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.model.descriptors import ConfigEntry
 from strandline.sql import statements
 from tests.durable import logs
@@ -71,6 +73,17 @@ def kill_at(count: int, *, behind: bool) -> None:
     for name in ("fsync", "rename", "unlink"):
         setattr(system, name, counted(getattr(os, name)))
     patch.setattr(blob, "os", system)
+    patch.setattr(EtcdGateway, "_post", counted(EtcdGateway._post))
+    imported = object_blob.import_module
+
+    def counting(name: str) -> Any:  # Any: a module of an optional dependency
+        module = imported(name)
+        if name != "obstore":
+            return module
+        steps = {name: counted(getattr(module, name)) for name in ("put", "delete")}
+        return SimpleNamespace(**{**vars(module), **steps})
+
+    patch.setattr(object_blob, "import_module", counting)
 
 
 def run(

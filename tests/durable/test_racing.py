@@ -27,8 +27,6 @@ from tests.sql.processes import Process
 
 PROCESSES = 2
 QUICK = ("shadow in sqlite",)
-IN_SQL = [name for name in LOGS if "etcd" not in name and "s3" not in name]
-"""Where the points are counted that a process is killed at; the tests' S3 is of one process."""
 
 
 class Race:
@@ -132,7 +130,7 @@ def test_what_was_acknowledged_is_there_once_whoever_is_killed(kind: str, tmp_pa
 
 
 @pytest.mark.teeth
-@pytest.mark.parametrize("kind", IN_SQL)
+@pytest.mark.parametrize("kind", LOGS)
 def test_many_rounds(kind: str, tmp_path: Path) -> None:
     race(kind, tmp_path, rounds=100, seed=11)
 
@@ -150,7 +148,7 @@ def test_a_fault_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", IN_SQL)
+@pytest.mark.parametrize("kind", LOGS)
 def test_two_thousand_rounds(kind: str, tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")  # shown where it fails

@@ -57,7 +57,11 @@ def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            if len(body) < length:  # its client has ended; S3 stores no part of an object
+                self.close_connection = True
+                return
             parts = urlsplit(self.path)
             key = unquote(parts.path).removeprefix(f"/{BUCKET}").lstrip("/")
             server.requests.append((self.command, key))
