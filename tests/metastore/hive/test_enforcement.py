@@ -380,7 +380,7 @@ def test_a_user_who_may_not_insert_gets_a_view_that_spark_does_not_write_to(
 # -- transactions
 
 
-def test_a_transaction_of_another_user_cannot_be_ended_or_kept_alive_or_shown(
+def test_another_users_transaction_cannot_be_ended_or_kept_alive_and_shows_only_its_id(
     guarded: HiveNode,
 ) -> None:
     opening = OpenTxnRequest(num_txns=2, user="alice", hostname="h")
