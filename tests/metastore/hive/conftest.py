@@ -13,7 +13,7 @@ from tests.servers import stores
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that has ``STORES`` runs its tests on each of these kinds of store."""
+    """Run the tests of a module that defines ``STORES`` on each of these kinds of store."""
     kinds = getattr(metafunc.module, "STORES", None)
     if kinds and "running" in metafunc.fixturenames:
         metafunc.parametrize("running", kinds, indirect=True, scope="module")
@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HiveNode]:
-    """A node that serves the Hive protocol to all tests of a module; in a folder, if not told."""
+    """A node that serves the Hive protocol to all tests of a module; by default in a folder."""
     kind = getattr(request, "param", "folder")
     settings = Settings(delay_ms=0, clock_skew_ms=0)
     store = stores.new_store(kind, tmp_path_factory.mktemp("hive"), settings=settings)
@@ -33,14 +33,14 @@ def running(
 
 @pytest.fixture
 def hive(running: HiveNode) -> Iterator[HiveNode]:
-    """The node, with nothing but the empty schemas ``default`` and ``d1``."""
+    """The node, with only the empty schemas ``default`` and ``d1``."""
     with running.client() as client:
         client.call("create_database", database={"name": "d1"})
     yield running
     with running.client() as client:
         for name in client.call("get_all_databases"):
             if name != "default":
-                # A client of Hive's may not drop transactional tables with it.
+                # A Hive client may not drop a schema together with its transactional tables.
                 running.node.session(user="ann").execute(DropSchema(name=name, cascade=True))
 
 
@@ -53,14 +53,14 @@ def stub(hive: HiveNode) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
-    """The node that ``spark`` has for its metastore."""
+    """The node that ``spark`` uses as its metastore."""
     with hive_node(tmp_path_factory.mktemp("spark") / "store") as node:
         yield node
 
 
 @pytest.fixture(scope="session")
 def spark(served: HiveNode) -> Iterator[SparkProcess]:
-    """An unmodified Spark, which takes long to start: all tests share it, and the schema nyc."""
+    """An unmodified Spark. It starts slowly, so all tests share it and the schema nyc."""
     with SparkProcess(served.uri, served.folder / "warehouse") as process:
         process.sql("CREATE DATABASE nyc COMMENT 'flights'")
         process.sql("USE nyc")

@@ -1,4 +1,4 @@
-"""Scenarios of calls: what they are made of, and how they are checked."""
+"""Scenarios of calls: their building blocks, and how they are checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def partition(schema: str, *values: str, name: str = "parted", location: str | N
 
 @dataclass(frozen=True)
 class Throws:
-    """An exception and its text; ``begins`` if there may be more behind it."""
+    """An exception and its text; with ``begins``, the text may continue."""
 
     name: str
     text: str

@@ -38,9 +38,9 @@ def append(
     old_layout: bool = False,
     path: str | None = None,
 ) -> int:
-    """Append rows, in one file; the file's id. With ``old_layout``, as 0.2.1 did.
+    """Append rows in one file, and return the file's id. With ``old_layout``, write as 0.2.1 did.
 
-    With ``path``, in a file of that name. In a partitioned table, the rows are of one partition.
+    With ``path``, the file has that path. In a partitioned table, all rows belong to one partition.
     """
     table = session.table(name)
     transaction = session.begin()
@@ -71,7 +71,7 @@ def append(
 def delete(
     session: Session, name: str, file_id: int, positions: Iterable[int], *, folder: str = ""
 ) -> None:
-    """Delete the rows at these positions of a data file; in a delete file in ``folder``."""
+    """Delete the rows at these positions of a data file; the delete file may go to a ``folder``."""
     snapshot = session.open([name])
     table = snapshot.table(name)
     (file,) = (

@@ -31,7 +31,7 @@ WAIT = 60.0
 
 @dataclass
 class HiveNode:
-    """A running service on a ``store`` that `another_node` opens, too."""
+    """A running service on a ``store``; `another_node` opens the same store."""
 
     store: str | Path
     node: Node
@@ -46,7 +46,7 @@ class HiveNode:
 
     @property
     def folder(self) -> Path:
-        """The folder that the warehouse lies in, whatever the store is kept in."""
+        """The folder that contains the warehouse, whatever kind of store it is."""
         return Path(unquote(urlsplit(self.node.metastore.warehouse).path)).parent
 
     @property
@@ -55,7 +55,7 @@ class HiveNode:
         return f"file:{self.folder}/warehouse"
 
     def another_node(self) -> Node:
-        """One more node on the store; a context manager, as `Node.open`."""
+        """Another node on the store; a context manager, like `Node.open`."""
         return Node.open(self.store, settings=self.node.settings)
 
     def client(self) -> ThriftClient:
@@ -63,7 +63,7 @@ class HiveNode:
 
     @contextmanager
     def stub(self) -> Iterator[Any]:
-        """The client that Apache Thrift generates, for Hive 4 (PyIceberg brings it)."""
+        """The client that Apache Thrift generates for Hive 4, as PyIceberg ships it."""
         transport = TBufferedTransport(TSocket(self.host, self.port))
         transport.open()
         try:
@@ -142,7 +142,7 @@ def table(name: str, *, schema: str = "d1", sd: Any = None, **fields: Any) -> An
 
 
 def outcome(call: Any) -> object:
-    """What a call gives; for an exception of the protocol its name and message."""
+    """The result of a call, or the name and message of its exception."""
     try:
         return call()
     except ThriftException as error:
@@ -152,7 +152,7 @@ def outcome(call: Any) -> object:
 
 
 def refusal(call: Any) -> tuple[str, str]:
-    """The name and the message of the exception that a call ends in."""
+    """The name and the message of the exception that a call must raise."""
     found = outcome(call)
     assert isinstance(found, tuple), f"it was not refused, it gave {found!r}"
     kind, text = found

@@ -1,7 +1,8 @@
-"""An unmodified Spark, in a process of its own, whose only link is the metastore's address.
+"""An unmodified Spark in its own process, which knows only the address of the metastore.
 
-A process can have one Spark session, and its metastore is fixed when it starts; so tests talk to
-one over pipes, a JSON text in a line each way. Run as a script this module is the other end.
+A process can have one Spark session, and its metastore is fixed when it starts. So tests talk to
+the process over pipes, with one JSON text per line in each direction. Run as a script, this module
+is the other end.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Any, Self
 
 
 class SparkError(Exception):
-    """What Spark said against a statement."""
+    """The error that Spark reported for a statement."""
 
 
 Answer = dict[str, Any]
-"""``schema`` with a text and ``rows`` of texts, or ``error`` with its class and ``says``."""
+"""``schema`` as a text and ``rows`` of texts, or the class of an ``error`` and what it ``says``."""
 
 
 class SparkProcess:
-    """A Spark session with Hive support. ``warehouse`` is where it puts what it creates.
+    """A Spark session with Hive support. It creates its databases and tables in ``warehouse``.
 
     Statements of tests run once, so they are interpreted; with ``compiled``, Spark works as usual.
     """
@@ -50,14 +51,14 @@ class SparkProcess:
         return self._ask(text)
 
     def answer(self, text: str) -> Answer:
-        """What a statement answers, an error too."""
+        """The answer to a statement, which may be an error."""
         [[answer]] = self._ask({"answer": text})
         return Answer(answer)
 
     def read_with_package(self, store: str | Path, tables: dict[int, str]) -> list[list[Any]]:
-        """Version and row, as JSON, of tables at versions, read by `strandline.spark`.
+        """The rows of tables at versions, read by `strandline.spark`.
 
-        A negative version is the present.
+        Each row is the version, and the row as JSON. A negative version means the present.
         """
         return self._ask({"store": str(store), "tables": tables})
 
@@ -66,7 +67,7 @@ class SparkProcess:
         self._ask({"query": query, "table": table, "mode": mode})
 
     def seconds(self, query: str, *, of: str) -> float:
-        """How long a query takes: ``of`` "scan", or "plan" in a session that knows no table yet."""
+        """The duration of a query. ``of`` is "scan", or "plan" in a session that knows no table."""
         [[seconds]] = self._ask({"query": query, "timed": of})
         return float(seconds)
 
@@ -110,7 +111,7 @@ COMPILED = {"spark.driver.memory": "3g"}
 
 
 def serve(uri: str, warehouse: str, compiled: str) -> None:
-    """Answer the statements that come on standard input, until it ends."""
+    """Answer the statements that arrive on standard input, until it ends."""
     from pyspark.sql import SparkSession
 
     builder = (

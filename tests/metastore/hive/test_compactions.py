@@ -1,4 +1,4 @@
-"""Methods of Hive's ACID tables: what is answered of them, and what is refused."""
+"""Methods for Hive's ACID tables: which calls are answered, and which are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hive_metastore.ttypes import (
 from tests.metastore.hive.hive_node import HiveNode, plain, refusal
 
 
-def test_the_partitions_of_an_open_transaction_are_taken_note_of_by_its_files(
+def test_dynamic_partitions_are_accepted_for_an_open_transaction_only(
     hive: HiveNode, stub: Any
 ) -> None:
     asked = OpenTxnRequest(num_txns=3, user="ann", hostname="h1")
@@ -35,7 +35,7 @@ def test_the_partitions_of_an_open_transaction_are_taken_note_of_by_its_files(
     assert refusal(lambda: add(10**12))[0] == "NoSuchTxnException"
 
 
-def test_nothing_is_compacted_and_a_request_for_it_is_not_accepted(stub: Any) -> None:
+def test_compaction_requests_are_refused_and_no_compaction_is_listed(stub: Any) -> None:
     request = CompactionRequest("d1", "t", None, CompactionType.MAJOR)
     refused = plain(stub.compact2(request))
     assert (refused["accepted"], refused["state"]) == (False, "refused")

@@ -40,14 +40,14 @@ def client(hive: HiveNode) -> Iterator[ThriftClient]:
 
 
 def listed(client: ThriftClient, *, schema: str = "d1", name: str = "t") -> dict[str, Any]:
-    """All constraints of a table, by kind; those that there are."""
+    """All constraints of a table, by kind; kinds without constraints are left out."""
     request = {"dbName": schema, "tblName": name, "catName": "hive"}
     answer = client.call("get_all_table_constraints", request=request)
     return {kind: found for kind, found in answer["allTableConstraints"].items() if found}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_added_is_read_until_it_is_dropped(client: ThriftClient, kind: str) -> None:
+def test_an_added_constraint_is_read_until_it_is_dropped(client: ThriftClient, kind: str) -> None:
     name, sent = KINDS[kind]
     client.call(f"add_{kind}_constraint", req={f"{name}Cols": sent})
     request = {"catName": "hive", "db_name": "D1", "tbl_name": "T"}
@@ -60,7 +60,9 @@ def test_what_is_added_is_read_until_it_is_dropped(client: ThriftClient, kind: s
     assert listed(client) == {}
 
 
-def test_a_table_and_its_constraints_are_one_version(hive: HiveNode, client: ThriftClient) -> None:
+def test_a_table_and_its_constraints_are_created_in_one_version(
+    hive: HiveNode, client: ThriftClient
+) -> None:
     before = hive.node.metastore.catalogs.present().version
     sent = {"uniqueConstraints": UNIQUE, "checkConstraints": CHECK, "defaultConstraints": DEFAULT}
     of_new = {kind: [{**c, "table_name": "new"} for c in found] for kind, found in sent.items()}
@@ -84,7 +86,7 @@ def test_constraints_are_read_as_of_a_version(hive: HiveNode, client: ThriftClie
     assert listed(client, schema=then)["notNullConstraints"] == [{**NOT_NULL[0], "table_db": then}]
 
 
-def test_the_keys_to_a_table_are_found_in_all_schemas(client: ThriftClient) -> None:
+def test_foreign_keys_to_a_table_are_found_in_all_schemas(client: ThriftClient) -> None:
     client.call("create_database", database={"name": "d2"})
     client.call("create_table", tbl=table("d2", "f", "x int"))
     keys = primary("k", "a", schema="d1", table="t")
@@ -106,7 +108,9 @@ def test_the_primary_key_of_a_transactional_table_is_shown(
     assert (key["column_name"], key["pk_name"], key["enable_cstr"]) == ("a", "own_pk", False)
 
 
-def test_a_wrong_constraint_creates_no_table(client: ThriftClient) -> None:
+def test_an_invalid_constraint_is_refused_and_its_table_is_not_created(
+    client: ThriftClient,
+) -> None:
     checks = [{**CHECK[0], "column_name": "none"}]
     new = {"table": table("d1", "new", "a int"), "checkConstraints": checks}
     kind, message = refusal(lambda: client.call("create_table_req", request=new))

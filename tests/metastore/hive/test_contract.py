@@ -1,7 +1,7 @@
-"""The contract of the methods, call by call, as Hive 2.3.10 keeps it towards the same client.
+"""The contract of the methods, call by call, as Hive 2.3.10 keeps it for the same client.
 
-Each scenario is a list of calls with what each gives. The calls run in order against one service,
-through the client that Apache Thrift generates; a scenario uses names of its own.
+Each scenario is a list of calls with their expected results. The calls run in order against one
+service, through the client that Apache Thrift generates; each scenario uses its own names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def served(running: HiveNode) -> HiveNode:
     return running
 
 
-def test_databases(served: HiveNode) -> None:
+def test_the_methods_of_databases_keep_the_contract(served: HiveNode) -> None:
     wh, outer = served.warehouse, served.folder
     shown = {"name": "da", "description": "x", "parameters": {}, "ownerType": 1}
     changed = {"description": "y", "parameters": {"q": "1"}, "locationUri": f"file:{outer}/da2"}
@@ -52,7 +52,7 @@ def test_databases(served: HiveNode) -> None:
                     Throws("InvalidObjectException", "a-b is not a valid database name"),
                 ),
                 (lambda c: c.get_database("Da"), {**shown, "locationUri": f"{wh}/da.db"}),
-                # What a Spark sends that was told nothing of a warehouse.
+                # What Spark sends if no warehouse is configured.
                 (
                     lambda c: c.create_database(
                         Database("sp", None, "file:/home/ann/spark-warehouse/sp.db/", {})
@@ -100,7 +100,7 @@ def test_databases(served: HiveNode) -> None:
         )
 
 
-def test_creating_and_finding_tables(served: HiveNode) -> None:
+def test_the_methods_that_create_and_find_tables_keep_the_contract(served: HiveNode) -> None:
     columns = [FieldSchema("a", "INT", None)]
     no_table = Throws("NoSuchObjectException", "ta.Nope table not found")
     with served.stub() as client:
@@ -172,7 +172,7 @@ def test_creating_and_finding_tables(served: HiveNode) -> None:
         )
 
 
-def test_dropping_tables(served: HiveNode) -> None:
+def test_the_methods_that_drop_tables_keep_the_contract(served: HiveNode) -> None:
     warehouse = served.folder / "warehouse" / "tb.db"
     outside = served.folder / "outside"
     external = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
@@ -191,7 +191,7 @@ def test_dropping_tables(served: HiveNode) -> None:
                     Throws("NoSuchObjectException", "nodb.Zz table not found"),
                 ),
                 (lambda c: c.create_table(table("e", schema="tb", sd=sd, **external)), None),
-                (lambda c: outside.is_dir(), False),  # Hive makes it; a node where it is told to
+                (lambda c: outside.is_dir(), False),  # Hive creates it; a node only below its roots
                 (lambda c: outside.mkdir(), None),
                 (lambda c: c.drop_table("tb", "e", True), None),
                 (lambda c: outside.is_dir(), True),
@@ -207,13 +207,13 @@ def test_dropping_tables(served: HiveNode) -> None:
 
 
 def changed(client: Any, name: str, change: Callable[[Any], object], *, schema: str) -> Any:
-    """The table as it stands, with a change."""
+    """The present table, with a change."""
     found = client.get_table(schema, name)
     change(found)
     return found
 
 
-def test_altering_tables(served: HiveNode) -> None:
+def test_the_methods_that_alter_tables_keep_the_contract(served: HiveNode) -> None:
     def alter(
         change: Callable[[Any], object], name: str = "t1", **properties: str
     ) -> Callable[[Any], Any]:
@@ -314,7 +314,7 @@ def test_altering_tables(served: HiveNode) -> None:
         )
 
 
-def test_what_needs_no_table(served: HiveNode) -> None:
+def test_the_methods_that_need_no_table_keep_the_contract(served: HiveNode) -> None:
     forbidden = "For security reasons, the config key foo.x cannot be accessed"
     with served.stub() as client:
         check(

@@ -1,7 +1,7 @@
 """The same calls to this service and to Hive's metastore 2.3.10: equal answers and exceptions.
 
-The answers of Hive are in a file, so that this costs seconds. ``make soak`` asks Hive itself
-whether they still are its answers.
+The answers of Hive are recorded in a file, so that the tests take seconds. ``make soak`` compares
+the file with Hive itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HIVE = recorded_answers()
 
 
 def differing(scenario: Scenario, node: HiveNode) -> list[Part]:
-    """The parts of the answers of ``node`` that are not those of Hive."""
+    """The parts of the answers of ``node`` that differ from Hive's."""
     with node.client() as client:
         return _compared(scenario, ask(scenario, client, node.folder / "warehouse"))
 
@@ -49,18 +49,18 @@ def unexplained(found: list[Part]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def found(running: HiveNode) -> dict[str, list[Part]]:
-    """Where the answers of one node differ, by scenario."""
+    """The parts in which the answers of one node differ from Hive's, by scenario."""
     return {scenario.name: differing(scenario, running) for scenario in SCENARIOS}
 
 
 @pytest.mark.parametrize("name", [scenario.name for scenario in SCENARIOS])
-def test_the_answers_are_those_of_hive_except_where_a_reason_is_given(
+def test_the_answers_equal_those_of_hive_except_for_explained_differences(
     found: dict[str, list[Part]], name: str
 ) -> None:
     assert not unexplained(found[name]), "\n" + "\n".join(unexplained(found[name]))
 
 
-def test_every_intended_difference_is_one_and_they_are_few(found: dict[str, list[Part]]) -> None:
+def test_every_intended_difference_occurs_and_they_are_few(found: dict[str, list[Part]]) -> None:
     differing_parts = [part for listed in found.values() for part in listed]
     unused = [d.why for d in DIFFERENCES if not any(map(d.covers, differing_parts))]
     assert not unused
@@ -93,7 +93,7 @@ def test_a_planted_fault_is_found(
 
 
 @pytest.mark.soak
-def test_hive_answers_what_is_recorded(tmp_path: Path) -> None:
+def test_hive_still_gives_the_recorded_answers(tmp_path: Path) -> None:
     answers = answers_of_hive(tmp_path)
     changed = [str(part) for s in SCENARIOS for part in _compared(s, answers[s.name])]
     assert not changed, "\n" + "\n".join(changed)

@@ -1,4 +1,4 @@
-"""Partitions that were dropped: the past still finds them, and a drop can be undone."""
+"""Dropped partitions: they can still be read in the past, and a drop can be undone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def moment(hive: HiveNode) -> str:
 
 
 def texts(stub: Any, schema: str) -> dict[str, str]:
-    """What lies in the partitions of ``schema``, by value."""
+    """The contents of the partitions of ``schema``, by value."""
     found = {}
     for one in stub.get_partitions(schema, "t1", -1):
         place = Path(one.sd.location.removeprefix("file:"))
@@ -54,7 +54,7 @@ def texts(stub: Any, schema: str) -> dict[str, str]:
 FIRST = {value: f"first {value}" for value in "abc"}
 
 
-def test_a_dropped_partition_is_found_by_the_past_where_its_folder_is(
+def test_a_dropped_partition_is_read_in_the_past_from_the_folder_it_was_moved_to(
     hive: HiveNode, stub: Any
 ) -> None:
     before = moment(hive)
@@ -66,7 +66,7 @@ def test_a_dropped_partition_is_found_by_the_past_where_its_folder_is(
     assert "/.dropped/" in one.sd.location
 
 
-def test_each_moment_finds_its_own_partition_of_one_name(hive: HiveNode, stub: Any) -> None:
+def test_each_past_time_shows_its_own_partition_of_the_same_name(hive: HiveNode, stub: Any) -> None:
     moments = []
     for number in range(3):
         moments.append((moment(hive), texts(stub, "d1")["b"]))
@@ -78,7 +78,7 @@ def test_each_moment_finds_its_own_partition_of_one_name(hive: HiveNode, stub: A
     assert texts(stub, "d1")["b"] == "again 2 b"
 
 
-def test_a_partition_that_was_altered_before_it_was_dropped_is_found_as_it_was(
+def test_a_partition_that_was_altered_and_then_dropped_is_read_in_the_past(
     hive: HiveNode, stub: Any
 ) -> None:
     before = moment(hive)
@@ -89,7 +89,7 @@ def test_a_partition_that_was_altered_before_it_was_dropped_is_found_as_it_was(
     assert texts(stub, before) == FIRST
 
 
-def test_a_renamed_partition_is_found_by_the_past(hive: HiveNode, stub: Any) -> None:
+def test_a_renamed_partition_is_read_in_the_past(hive: HiveNode, stub: Any) -> None:
     before = moment(hive)
     stub.rename_partition("d1", "t1", ["b"], Partition(["z"], "d1", "t1", sd=storage()))
     between = moment(hive)
@@ -99,7 +99,9 @@ def test_a_renamed_partition_is_found_by_the_past(hive: HiveNode, stub: Any) -> 
     assert texts(stub, between) == {"a": "first a", "c": "first c", "z": "first b"}
 
 
-def test_a_partition_is_found_after_its_table_was_renamed(hive: HiveNode, stub: Any) -> None:
+def test_a_dropped_partition_is_read_in_the_past_after_its_table_was_renamed(
+    hive: HiveNode, stub: Any
+) -> None:
     before = moment(hive)
     stub.drop_partition("d1", "t1", ["b"], True)
     new = stub.get_table("d1", "t1")
@@ -108,7 +110,7 @@ def test_a_partition_is_found_after_its_table_was_renamed(hive: HiveNode, stub: 
     assert texts(stub, before) == FIRST
 
 
-def test_a_drop_is_undone(hive: HiveNode, stub: Any) -> None:
+def test_drops_of_partitions_can_be_undone(hive: HiveNode, stub: Any) -> None:
     before = moment(hive)
     session = hive.node.session(user="ann")
     stub.drop_partition("d1", "t1", ["a"], True)
@@ -116,22 +118,22 @@ def test_a_drop_is_undone(hive: HiveNode, stub: Any) -> None:
     dropped = moment(hive)
     assert session.undrop_partitions("d1.t1", partitions=["p=b"]) == ["p=b"]
     assert texts(stub, "d1") == {"b": "first b", "c": "first c"}
-    assert session.undrop_partitions("d1.t1") == ["p=a"]  # what is left of the last drop
+    assert session.undrop_partitions("d1.t1") == ["p=a"]  # the rest of the last drop
     assert texts(stub, "d1") == texts(stub, before) == FIRST
     with pytest.raises(AlreadyExists, match="p=a"):
         session.undrop_partitions("d1.t1")
-    stub.drop_partition("d1", "t1", ["a"], True)  # as one statement of Spark's does
+    stub.drop_partition("d1", "t1", ["a"], True)  # as one statement of Spark does
     stub.drop_partition("d1", "t1", ["c"], True)
     assert session.undrop_partitions("d1.t1") == ["p=a", "p=c"]
     assert texts(stub, "d1") == FIRST
     assert set(texts(stub, dropped)) == {"c"}
-    # What was brought back is dropped again like any other.
+    # A restored partition can be dropped again like any other.
     stub.drop_partition("d1", "t1", ["b"], True)
     assert texts(stub, before) == FIRST
     assert session.undrop_partitions("d1.t1") == ["p=b"]
 
 
-def test_what_cannot_be_undone_changes_nothing(hive: HiveNode, stub: Any) -> None:
+def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
     undrop = hive.node.session(user="ann").undrop_partitions
     with pytest.raises(ObjectNotFound, match="no dropped partitions of t1"):
         undrop("d1.t1")
@@ -152,7 +154,9 @@ def test_what_cannot_be_undone_changes_nothing(hive: HiveNode, stub: Any) -> Non
         undrop("d1.t2")
 
 
-def test_a_purged_partition_is_deleted_and_its_past_is_an_error(hive: HiveNode, stub: Any) -> None:
+def test_a_purged_partition_is_deleted_and_its_location_in_the_past_says_so(
+    hive: HiveNode, stub: Any
+) -> None:
     before = moment(hive)
     stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
     assert not (folder(hive) / "p=b").exists()
@@ -165,7 +169,7 @@ def test_a_purged_partition_is_deleted_and_its_past_is_an_error(hive: HiveNode, 
 
 
 @pytest.mark.parametrize("external", [True, False])
-def test_files_at_a_place_of_a_user_s_own_are_never_moved(
+def test_files_at_the_location_of_a_user_are_never_moved_even_through_a_link(
     hive: HiveNode, stub: Any, tmp_path: Path, *, external: bool
 ) -> None:
     place = tmp_path / "mine"
@@ -175,7 +179,7 @@ def test_files_at_a_place_of_a_user_s_own_are_never_moved(
     own = f"{hive.warehouse}/d1.db/t1/p=m"
     location = f"file:{place}" if external else own
     stub.add_partition(Partition(values, "d1", "t1", sd=storage(location=location)))
-    if not external:  # somebody puts a link in the place of the folder
+    if not external:  # a user replaces the folder by a link
         (folder(hive) / "p=m").rmdir()
         (folder(hive) / "p=m").symlink_to(place)
     before = moment(hive)
@@ -186,7 +190,7 @@ def test_files_at_a_place_of_a_user_s_own_are_never_moved(
     assert texts(stub, "d1")["m"] == "mine"
 
 
-def test_a_folder_that_could_not_be_moved_is_found_where_it_stays(
+def test_a_partition_whose_folder_could_not_be_moved_is_read_where_the_folder_is(
     hive: HiveNode, stub: Any
 ) -> None:
     before = moment(hive)
@@ -201,7 +205,7 @@ def test_a_folder_that_could_not_be_moved_is_found_where_it_stays(
 
 
 @pytest.mark.parametrize("purge", [False, True])
-def test_a_crash_between_commit_and_move_is_mended_before_the_name_is_used_again(
+def test_a_crash_between_commit_and_move_is_repaired_before_the_name_is_used_again(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, purge: bool
 ) -> None:
     before = moment(hive)
@@ -214,7 +218,7 @@ def test_a_crash_between_commit_and_move_is_mended_before_the_name_is_used_again
         "files of a dropped partition are still in"
         in refusal(lambda: stub.add_partition(Partition(["b"], "d1", "t1", sd=storage())))[1]
     )
-    finish_partition_moves(hive.node.metastore)  # as a node that starts
+    finish_partition_moves(hive.node.metastore)  # as a starting node does
     assert not (folder(hive) / "p=b").exists()
     add(hive, stub, "b", text="second")
     finish_partition_moves(hive.node.metastore)
@@ -222,7 +226,9 @@ def test_a_crash_between_commit_and_move_is_mended_before_the_name_is_used_again
     assert (texts(stub, before)["b"] == "first b") is not purge
 
 
-def test_a_purged_table_is_deleted_with_what_was_dropped_of_it(hive: HiveNode, stub: Any) -> None:
+def test_a_purged_table_is_deleted_together_with_its_dropped_partitions(
+    hive: HiveNode, stub: Any
+) -> None:
     session = hive.node.session(user="ann")
     table_id = session.table("d1.t1").descriptor.id
     before = moment(hive)
@@ -235,12 +241,12 @@ def test_a_purged_table_is_deleted_with_what_was_dropped_of_it(hive: HiveNode, s
     with pytest.raises(ObjectNotFound):
         session.table("d1.t1", at=AsOf(version=hive.node.metastore.catalogs.present().version - 1))
     assert refusal(lambda: stub.get_table(before, "t1"))[0] == "NoSuchObjectException"
-    # The name and the place are free again.
+    # The name and the location are free again.
     stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
     assert stub.get_table("d1", "t1").sd.location == f"{hive.warehouse}/d1.db/t1"
 
 
-def test_purging_leaves_files_at_a_place_that_a_user_named(
+def test_purging_a_table_keeps_files_at_a_location_that_a_user_named(
     hive: HiveNode, stub: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "f").write_text("mine")
@@ -250,8 +256,10 @@ def test_purging_leaves_files_at_a_place_that_a_user_named(
     assert (tmp_path / "f").read_text() == "mine"
 
 
-def test_what_0_2_0_dropped_or_renamed_is_found_by_the_past_and_comes_back(tmp_path: Path) -> None:
-    """0.2.0 moved the folders to the same places, and kept no fact of it."""
+def test_partitions_that_0_2_0_dropped_or_renamed_are_read_in_the_past_and_undropped(
+    tmp_path: Path,
+) -> None:
+    """0.2.0 moved the folders to the same places, but did not record the moves."""
     with hive_node(tmp_path / "store") as old, old.client() as client:
         client.call("create_database", database={"name": "d1"})
         with old.stub() as stub:

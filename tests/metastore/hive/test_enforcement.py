@@ -1,4 +1,4 @@
-"""The Hive protocol while privileges are enforced: who is refused, and in which words."""
+"""The Hive protocol while privileges are enforced: which users are refused, and the messages."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def as_user(node: HiveNode, user: str | None) -> Iterator[Any]:
 
 @contextmanager
 def granted(node: HiveNode, *several: tuple[ObjectKind, str, Privilege]) -> Iterator[None]:
-    """What bob may do while the block runs."""
+    """Grant privileges to bob while the block runs."""
     root = node.node.session(user="root")
     names = [{"kind": k, "name": n, "privileges": p, "grantee": "bob"} for k, n, p in several]
     root.execute([GrantPrivileges(**one) for one in names])  # type: ignore[arg-type]  # its own fields
@@ -131,7 +131,7 @@ def test_reading_needs_usage_and_select(guarded: HiveNode, method: str, call: An
 
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         assert not isinstance(outcome(lambda: read(alice)), tuple)
-        # One method declares no exception that fits; its client gets the text all the same.
+        # One method declares no suitable exception; its client gets the text nevertheless.
         declared = "TApplicationException" if method == "get_partition_names" else "MetaException"
         kind, text = refusal(lambda: read(bob))
         assert kind == declared
@@ -147,14 +147,14 @@ def test_reading_needs_usage_and_select(guarded: HiveNode, method: str, call: An
             assert "lacks SELECT" in refusal(lambda: read(bob))[1]
 
 
-def test_an_answer_that_one_may_have_is_kept_for_nobody_else(guarded: HiveNode) -> None:
+def test_a_kept_answer_is_not_given_to_a_user_who_lacks_the_privilege(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         for _ in range(3):
             assert alice.get_table("sales", "orders").owner == "alice"
             assert refusal(lambda: bob.get_table("sales", "orders"))[0] == "MetaException"
 
 
-def test_lists_show_the_schemas_that_one_reaches(guarded: HiveNode) -> None:
+def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: HiveNode) -> None:
     with as_user(guarded, "bob") as bob, as_user(guarded, "root") as root:
         assert bob.get_all_databases() == ["default"]
         assert bob.get_databases("*") == ["default"]
@@ -182,7 +182,9 @@ def test_lists_show_the_schemas_that_one_reaches(guarded: HiveNode) -> None:
     ],
     ids=["add", "append", "alter", "drop", "drop by name"],
 )
-def test_writing_partitions_needs(guarded: HiveNode, needed: Privilege, call: Any) -> None:
+def test_writing_partitions_needs_the_matching_privilege(
+    guarded: HiveNode, needed: Privilege, call: Any
+) -> None:
     others = (Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE | Privilege.SELECT) & ~needed
     with as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(others)):
@@ -195,10 +197,10 @@ def test_writing_partitions_needs(guarded: HiveNode, needed: Privilege, call: An
             assert not isinstance(outcome(lambda: call(bob)), tuple)
 
 
-def test_ddl_is_its_owners(guarded: HiveNode) -> None:
+def test_ddl_needs_ownership_of_the_table_or_create_on_the_schema(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(Privilege.SELECT | Privilege.UPDATE)):
-            changed = alice.get_table("sales", "orders")  # bob is answered a view
+            changed = alice.get_table("sales", "orders")  # bob would get a view
             changed.parameters["k"] = "v"
             for call in (
                 lambda: bob.alter_table("sales", "orders", changed),
@@ -220,7 +222,7 @@ def test_ddl_is_its_owners(guarded: HiveNode) -> None:
         assert alice.get_table("sales", "orders").parameters["k"] == "v"
 
 
-def test_counted_parameters_need_a_privilege_to_write(guarded: HiveNode) -> None:
+def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(Privilege.SELECT)):
             counted = alice.get_table("sales", "orders")
@@ -232,14 +234,14 @@ def test_counted_parameters_need_a_privilege_to_write(guarded: HiveNode) -> None
             assert bob.get_table("sales", "orders").parameters["numRows"] == "17"
 
 
-def test_what_is_made_without_an_owner_is_its_makers(guarded: HiveNode) -> None:
+def test_a_table_that_is_created_without_an_owner_belongs_to_its_creator(guarded: HiveNode) -> None:
     with as_user(guarded, "bob") as bob:
         bob.create_table(table("mine", schema="default"))
         assert bob.get_table("default", "mine").owner == "bob"
         bob.drop_table("default", "mine", True)
 
 
-def test_who_says_nothing_is_anonymous_and_who_says_system_is_not_the_program(
+def test_a_client_without_a_user_is_anonymous_and_the_user_system_is_not_privileged(
     guarded: HiveNode,
 ) -> None:
     with as_user(guarded, None) as nobody, as_user(guarded, "system") as system:
@@ -249,14 +251,14 @@ def test_who_says_nothing_is_anonymous_and_who_says_system_is_not_the_program(
         assert "user system lacks USAGE" in refusal(lambda: system.get_table("sales", "orders"))[1]
 
 
-def test_events_are_for_superusers(guarded: HiveNode) -> None:
+def test_only_superusers_may_read_events(guarded: HiveNode) -> None:
     request = NotificationEventRequest(lastEvent=0)
     with as_user(guarded, "bob") as bob, as_user(guarded, "root") as root:
         assert "only superusers" in refusal(lambda: bob.get_next_notification(request))[1]
         assert root.get_next_notification(request).events
 
 
-def test_switched_off_everybody_passes_and_switched_on_again_nobody_is_answered_from_before(
+def test_answers_kept_while_enforcement_was_off_are_not_given_after_it_is_on_again(
     guarded: HiveNode,
 ) -> None:
     with as_user(guarded, "bob") as bob:
@@ -269,7 +271,7 @@ def test_switched_off_everybody_passes_and_switched_on_again_nobody_is_answered_
         assert "lacks USAGE" in refusal(lambda: bob.get_table("sales", "orders"))[1]
 
 
-def test_a_folder_enforces_nothing_by_default(tmp_path: Path) -> None:
+def test_a_store_in_a_folder_does_not_enforce_privileges_by_default(tmp_path: Path) -> None:
     with hive_node(tmp_path / "store") as node, as_user(node, "alice") as alice:
         make(alice)
         with as_user(node, "bob") as bob:
@@ -313,7 +315,7 @@ def test_a_lock_needs_the_privilege_for_what_it_protects(guarded: HiveNode) -> N
     assert guarded.node.transactions.locks.list() == []
 
 
-def test_no_refusal_tells_whether_a_schema_that_one_does_not_reach_has_a_table(
+def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
     guarded: HiveNode,
 ) -> None:
     there, nowhere = "orders", "nowhere"
@@ -334,7 +336,7 @@ def test_no_refusal_tells_whether_a_schema_that_one_does_not_reach_has_a_table(
             assert missing == refused
 
 
-def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) -> None:
+def test_a_lock_of_another_user_can_be_neither_seen_nor_changed(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         held = alice.lock(lock_request(LockType.EXCLUSIVE)).lockid
         for call in (
@@ -352,7 +354,7 @@ def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) 
     assert guarded.node.transactions.locks.list() == []
 
 
-def test_who_may_not_insert_is_answered_a_view_that_spark_does_not_write_to(
+def test_a_user_who_may_not_insert_gets_a_view_that_spark_does_not_write_to(
     guarded: HiveNode,
 ) -> None:
     reading = (USAGE, on_table(Privilege.SELECT))
@@ -367,7 +369,7 @@ def test_who_may_not_insert_is_answered_a_view_that_spark_does_not_write_to(
             files = bob.get_table("sales", hidden)
             assert files.sd.location == owned.sd.location
             assert bob.get_partition_names("sales", hidden, -1) == ["day=1"]
-            # The name means nothing to anybody who may write, and reaches nothing without SELECT.
+            # The name does not exist for users who may write, and it is refused without SELECT.
             assert refusal(lambda: alice.get_table("sales", hidden))[0] == "NoSuchObjectException"
         with granted(guarded, USAGE):
             assert "lacks SELECT" in refusal(lambda: bob.get_table("sales", hidden))[1]
@@ -378,7 +380,7 @@ def test_who_may_not_insert_is_answered_a_view_that_spark_does_not_write_to(
 # -- transactions
 
 
-def test_a_transaction_of_another_user_is_neither_ended_nor_beaten_for_nor_shown(
+def test_another_users_transaction_cannot_be_ended_or_kept_alive_and_shows_only_its_id(
     guarded: HiveNode,
 ) -> None:
     opening = OpenTxnRequest(num_txns=2, user="alice", hostname="h")
@@ -414,14 +416,14 @@ def test_a_transaction_of_another_user_is_neither_ended_nor_beaten_for_nor_shown
     ],
     ids=["commit_txn", "abort_txn", "abort_txns", "heartbeat", "heartbeat_txn_range", "lock"],
 )
-def test_an_id_that_was_free_when_a_client_sent_it_is_another_user_s_when_it_is_used(
+def test_an_id_of_a_transaction_that_another_user_begins_meanwhile_is_refused(
     guarded: HiveNode,
     monkeypatch: pytest.MonkeyPatch,
     within: type,
     step: str,
     call: Callable[[Any, int], Any],
 ) -> None:
-    """A call waits for the write lock, and the transaction begins meanwhile."""
+    """The transaction begins while a call with its id waits for the write lock."""
     opening = OpenTxnRequest(num_txns=1, user="alice", hostname="h")
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         following = alice.open_txns(opening).txn_ids[0] + 1
@@ -440,7 +442,7 @@ def test_an_id_that_was_free_when_a_client_sent_it_is_another_user_s_when_it_is_
         alice.abort_txns(AbortTxnsRequest(txn_ids=[following - 1, following]))
 
 
-def test_write_ids_and_lists_need_a_privilege_on_the_table(guarded: HiveNode) -> None:
+def test_allocating_and_listing_write_ids_needs_a_privilege_on_the_table(guarded: HiveNode) -> None:
     with as_user(guarded, "bob") as bob:
         (own,) = bob.open_txns(OpenTxnRequest(num_txns=1, user="bob", hostname="h")).txn_ids
         asked = AllocateTableWriteIdsRequest(dbName="sales", tableName="orders", txnIds=[own])

@@ -1,4 +1,4 @@
-"""Texts of definitions with blanks: they are those that each definition would have had alone."""
+"""Texts of definitions from forms: they equal the texts written for each definition alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAIN = TableDescriptor(
     7, 1, "t", "ann", TableKind.MANAGED, False, "parquet", (SchemaVersion(1, COLUMNS),), 3, 1
 )
 TRANSACTIONAL = replace(PLAIN, transactional=True, provider="strandline")
-# Spark's tables repeat the place in a parameter of the serde.
+# Tables of Spark repeat the location in a parameter of the serde.
 SPARK = replace(
     PLAIN, storage=StorageFormat(serde_properties=((PATH, DERIVED),)), comment="\\ud800name"
 )
@@ -49,7 +49,9 @@ def place_of(table_id: int) -> str:
 
 
 @pytest.mark.parametrize("kind", [PLAIN, TRANSACTIONAL, SPARK, EXTERNAL, VIEW])
-def test_the_text_is_that_of_the_definition_alone(kind: TableDescriptor | ViewDescriptor) -> None:
+def test_a_text_equals_the_one_written_for_the_definition_alone(
+    kind: TableDescriptor | ViewDescriptor,
+) -> None:
     texts = DefinitionTexts(place_of, str)
     for number, name in enumerate(NAMES):
         one = replace(kind, id=100 + number, name=name)
@@ -61,7 +63,7 @@ def test_the_text_is_that_of_the_definition_alone(kind: TableDescriptor | ViewDe
         assert found.table_type == struct["tableType"]
 
 
-def test_a_definition_is_written_once_for_tables_that_differ_in_name_and_place(
+def test_a_definition_is_written_once_for_tables_that_differ_in_name_and_location(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[str] = []
@@ -82,7 +84,7 @@ def test_a_definition_is_written_once_for_tables_that_differ_in_name_and_place(
     assert written == ["s", "other", "s"]
 
 
-def test_few_definitions_are_remembered() -> None:
+def test_the_number_of_kept_forms_is_bounded() -> None:
     texts = DefinitionTexts(place_of, str)
     for number in range(3 * event_texts.FORMS):
         texts.text("s", definition("table", encode(replace(PLAIN, created=number))))
@@ -94,7 +96,7 @@ def test_a_record_of_another_kind_is_refused() -> None:
         definition("table", encode(VIEW))
 
 
-def test_a_parameter_that_looks_like_a_mark_stays_as_it_is() -> None:
+def test_a_parameter_that_looks_like_a_mark_is_written_unchanged() -> None:
     texts = DefinitionTexts(place_of, str)
     table = replace(PLAIN, properties=((PROVIDER, "name"), ("x", "file:/place")))
     found = texts.text("s", definition("table", encode(table)))
@@ -102,7 +104,7 @@ def test_a_parameter_that_looks_like_a_mark_stays_as_it_is() -> None:
     assert json.loads(found.text) == HIVE_CODEC.to_json_text("Table", struct)
 
 
-def test_a_message_with_quoted_texts_is_that_of_the_texts() -> None:
+def test_a_message_made_of_quoted_texts_equals_the_message_of_the_plain_texts() -> None:
     texts = {"a": 'x"\\\né', "b": "plain", "c": '"'}
     plain = {"n": 1, **texts, "last": ["ü", None]}
     quoted = {name: Quoted(json.dumps(text, ensure_ascii=False)) for name, text in texts.items()}

@@ -71,7 +71,7 @@ def name_in(text: str) -> str:
     return found
 
 
-def test_ddl_on_schemas(stub: Any, since: int) -> None:
+def test_ddl_on_schemas_is_reported_as_database_events(stub: Any, since: int) -> None:
     database = stub.get_database("d1")
     database.parameters = {"k": "v"}
     stub.alter_database("d1", database)
@@ -83,7 +83,7 @@ def test_ddl_on_schemas(stub: Any, since: int) -> None:
     assert after["4"] == {"map": ["str", "str", 1, {"k": "v"}]}
 
 
-def test_ddl_on_tables(stub: Any, since: int) -> None:
+def test_ddl_on_tables_is_reported_as_table_events(stub: Any, since: int) -> None:
     stub.create_table(table("t1"))
     new = stub.get_table("d1", "t1")
     new.sd.cols.append(FieldSchema("c", "int", None))
@@ -103,7 +103,9 @@ def test_ddl_on_tables(stub: Any, since: int) -> None:
     assert name_in(dropped["tableObjJson"]) == "t1"
 
 
-def test_a_rename_is_filed_under_the_new_name_and_tells_the_old_one(stub: Any, since: int) -> None:
+def test_a_rename_event_is_listed_under_the_new_name_and_contains_the_old_one(
+    stub: Any, since: int
+) -> None:
     stub.create_table(table("t1"))
     new = stub.get_table("d1", "t1")
     new.tableName = "t2"
@@ -116,7 +118,9 @@ def test_a_rename_is_filed_under_the_new_name_and_tells_the_old_one(stub: Any, s
     assert name_in(told["tableObjAfterJson"]) == "t2"
 
 
-def test_a_view_is_a_table_of_its_type(stub: Any, since: int) -> None:
+def test_ddl_on_views_is_reported_as_table_events_of_type_virtual_view(
+    stub: Any, since: int
+) -> None:
     view = table("v", tableType="VIRTUAL_VIEW", viewOriginalText="q", viewExpandedText="q")
     stub.create_table(view)
     stub.drop_table("d1", "v", True)
@@ -125,7 +129,7 @@ def test_a_view_is_a_table_of_its_type(stub: Any, since: int) -> None:
     assert {message(event)["tableType"] for event in found} == {"VIRTUAL_VIEW"}
 
 
-def test_changes_of_partitions(stub: Any, since: int) -> None:
+def test_changes_of_partitions_are_reported_as_partition_events(stub: Any, since: int) -> None:
     def partition(value: str, **fields: Any) -> Any:
         return Partition([value], "d1", "t1", sd=storage(), **fields)
 
@@ -155,7 +159,7 @@ def test_changes_of_partitions(stub: Any, since: int) -> None:
     assert name_in(dropped["tableObjJson"]) == "t1"
 
 
-def test_transactions_tell_of_their_writes_and_of_their_end(
+def test_the_writes_and_the_end_of_a_transaction_are_reported_as_events(
     hive: HiveNode, stub: Any, since: int
 ) -> None:
     flights = hive.create_transactional("d1", "flights", id="bigint")
@@ -174,7 +178,7 @@ def test_transactions_tell_of_their_writes_and_of_their_end(
     assert (commit["txnid"], abort["txnid"]) == (committed, aborted)
 
 
-def test_statistics_of_a_table_are_an_alter_of_it(stub: Any, since: int) -> None:
+def test_a_change_of_table_statistics_is_reported_as_an_alter(stub: Any, since: int) -> None:
     stub.create_table(table("t1"))
     new = stub.get_table("d1", "t1")
     new.parameters["numRows"] = "5"
@@ -182,7 +186,7 @@ def test_statistics_of_a_table_are_an_alter_of_it(stub: Any, since: int) -> None
     assert kinds(events(stub, since)) == ["CREATE_TABLE", "ALTER_TABLE", "COMMIT_TXN"]
 
 
-def test_numbers_have_no_gap_and_are_given_in_pieces(stub: Any, since: int) -> None:
+def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(stub: Any, since: int) -> None:
     for number in range(4):
         stub.create_table(table(f"t{number}"))
     assert [event.eventId for event in events(stub, since)] == list(range(since + 1, since + 5))
@@ -194,7 +198,7 @@ def test_numbers_have_no_gap_and_are_given_in_pieces(stub: Any, since: int) -> N
     assert events(stub, since, eventTypeSkipList=["CREATE_TABLE"]) == []
 
 
-def test_everything_since_the_store_was_made_can_be_told(hive: HiveNode, stub: Any) -> None:
+def test_all_events_since_the_creation_of_the_store_can_be_read(hive: HiveNode, stub: Any) -> None:
     hive.node.session(user="ann").execute(
         CreateTable(
             schema="d1",
@@ -206,7 +210,7 @@ def test_everything_since_the_store_was_made_can_be_told(hive: HiveNode, stub: A
     assert all(json.loads(event.message) for event in found)
 
 
-def test_what_hive_has_no_message_for_does_not_stop_who_reads_on(
+def test_changes_that_hive_has_no_message_for_do_not_stop_readers_of_events(
     hive: HiveNode, stub: Any, since: int
 ) -> None:
     session = hive.node.session(user="ann")

@@ -33,7 +33,7 @@ def function(name: str = "F1", schema: str = "fn", **fields: Any) -> Function:
     return Function(functionName=name, dbName=schema, **{**told, **fields})
 
 
-def test_a_function_is_made_found_altered_renamed_and_dropped(served: HiveNode) -> None:
+def test_a_function_is_created_found_altered_renamed_and_dropped(served: HiveNode) -> None:
     with served.stub() as client:
         client.create_database(Database(name="fn"))
         client.set_ugi("ann", [])
@@ -69,7 +69,7 @@ def test_a_function_is_made_found_altered_renamed_and_dropped(served: HiveNode) 
         )
 
 
-def test_what_cannot_be_done_with_functions_is_said_as_hive_does(served: HiveNode) -> None:
+def test_errors_of_function_calls_are_those_of_hive(served: HiveNode) -> None:
     with served.stub() as client:
         client.create_database(Database(name="fx"))
         client.create_function(function(schema="fx"))
@@ -107,7 +107,7 @@ def test_what_cannot_be_done_with_functions_is_said_as_hive_does(served: HiveNod
         )
 
 
-def test_a_function_can_be_read_as_of_a_version_and_not_changed(served: HiveNode) -> None:
+def test_a_function_can_be_read_as_of_a_version_but_not_changed(served: HiveNode) -> None:
     with served.stub() as client:
         client.create_database(Database(name="fv"))
         client.create_function(function(schema="fv"))
@@ -121,7 +121,7 @@ def test_a_function_can_be_read_as_of_a_version_and_not_changed(served: HiveNode
         assert "as it was then" in text, kind
 
 
-def test_functions_are_told_in_hives_form(served: HiveNode) -> None:
+def test_events_of_functions_have_the_form_of_hive(served: HiveNode) -> None:
     with served.stub() as client:
         client.create_database(Database(name="fe"))
         before = client.get_current_notificationEventId().eventId
@@ -140,7 +140,7 @@ def test_functions_are_told_in_hives_form(served: HiveNode) -> None:
         assert (dropped["db"], dropped["functionName"]) == ("fe", "f2")
 
 
-def test_the_catalogs_own_schema_is_not_shown(served: HiveNode) -> None:
+def test_the_system_schema_of_the_catalog_is_not_shown(served: HiveNode) -> None:
     assert "system" in served.node.catalogs.present().schema_names()
     with served.stub() as client:
         assert "system" not in client.get_all_databases()

@@ -19,7 +19,7 @@ NESTED = ("array<{}>", "map<string,{}>", "struct<a:{}>")
 
 
 def declared(stub: Any, text: str) -> str:
-    """The type that a column has which was declared with ``text``."""
+    """The type that is shown for a column that was declared with ``text``."""
     stub.create_table(table("t", sd=storage(columns=[FieldSchema("k", text, None)])))
     (column,) = stub.get_fields("d1", "t")
     shown: str = column.type
@@ -45,13 +45,15 @@ def test_a_union_is_shown_as_declared_and_read_as_a_struct(hive: HiveNode, stub:
 
 
 @pytest.mark.parametrize("text", ["uniontype", "uniontype<>", "uniontype<int", "uniontype<int,>"])
-def test_a_union_that_is_none_is_refused(stub: Any, text: str) -> None:
+def test_an_invalid_union_type_is_refused(stub: Any, text: str) -> None:
     kind, message = refusal(lambda: declared(stub, text))
     assert kind == "InvalidObjectException"
     assert message.startswith("Invalid column type: ")
 
 
-def test_types_stand_inside_others(hive: HiveNode, stub: Any) -> None:
+def test_every_primitive_type_can_be_nested_in_arrays_maps_and_structs(
+    hive: HiveNode, stub: Any
+) -> None:
     texts = [around.format(text) for around in NESTED for text in PRIMITIVES]
     columns = [FieldSchema(f"c{number}", text, None) for number, text in enumerate(texts)]
     stub.create_table(table("t", sd=storage(columns=columns)))
@@ -63,7 +65,7 @@ def test_types_stand_inside_others(hive: HiveNode, stub: Any) -> None:
 @pytest.mark.parametrize(
     "text", ["", "INT", "timestamp with time zone", "interval_year", "nothing"]
 )
-def test_what_is_no_type_is_refused_in_hives_words(stub: Any, text: str) -> None:
+def test_an_invalid_type_is_refused_with_hives_message(stub: Any, text: str) -> None:
     kind, message = refusal(lambda: declared(stub, text))
     assert kind == "InvalidObjectException"
     assert message.startswith("Invalid column type: ")

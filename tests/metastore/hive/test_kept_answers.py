@@ -3,7 +3,7 @@ from __future__ import annotations
 from strandline.metastore.hive.service import KeptAnswers
 
 
-def test_an_answer_is_found_at_its_mark_and_at_no_other() -> None:
+def test_an_answer_is_found_only_for_its_own_request_and_mark() -> None:
     kept = KeptAnswers(max_bytes=100_000)
     kept.keep(b"get", 7, b"answer")
     assert kept.find(b"get", 7) == b"answer"
@@ -12,7 +12,7 @@ def test_an_answer_is_found_at_its_mark_and_at_no_other() -> None:
     assert (kept.statistics().hits, kept.statistics().misses) == (1, 2)
 
 
-def test_the_answer_that_was_not_asked_for_longest_goes_first() -> None:
+def test_the_least_recently_used_answer_is_evicted_first() -> None:
     kept = KeptAnswers(max_bytes=4000)
     requests = [bytes([letter]) for letter in b"abcdefghi"]
     for request in requests:

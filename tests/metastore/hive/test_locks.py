@@ -45,7 +45,7 @@ def check(stub: Any, lock_id: int) -> int:
     return state
 
 
-def test_a_lock_is_taken_waited_for_and_given_up(stub: Any) -> None:
+def test_a_lock_is_acquired_waited_for_and_released(stub: Any) -> None:
     first = stub.lock(request(component("T")))
     second = stub.lock(request(component("t")))
     assert (first.state, second.state) == (LockState.ACQUIRED, LockState.WAITING)
@@ -55,7 +55,9 @@ def test_a_lock_is_taken_waited_for_and_given_up(stub: Any) -> None:
     stub.unlock(UnlockRequest(lockid=second.lockid))
 
 
-def test_a_client_with_a_long_name_gets_no_lock(stub: Any) -> None:
+def test_a_lock_request_with_a_user_host_or_agent_name_that_is_too_long_is_refused(
+    stub: Any,
+) -> None:
     for long in ({"user": "u" * 1_001}, {"hostname": "h" * 1_001}, {"agentInfo": "a" * 1_001}):
         asked = {"component": [component()], "user": "ann", "hostname": "h1"} | long
         answer = stub.lock(LockRequest(**asked))
@@ -74,7 +76,9 @@ def test_an_unknown_lock_is_answered_as_hive_does(stub: Any, lock_id: int) -> No
     assert outcome(lambda: stub.unlock(UnlockRequest(lockid=lock_id))) is None
 
 
-def test_locks_of_transactions(hive: HiveNode, stub: Any) -> None:
+def test_a_lock_of_a_transaction_needs_an_open_transaction_and_ends_with_it(
+    hive: HiveNode, stub: Any
+) -> None:
     transactions = hive.node.transactions
     txn_id = transactions.begin(user="ann").txn_id
     held = stub.lock(request(component(), txnid=txn_id))
@@ -95,7 +99,7 @@ def test_locks_of_transactions(hive: HiveNode, stub: Any) -> None:
     assert refusal(lambda: check(stub, held.lockid))[0] == "NoSuchLockException"
 
 
-def test_locks_are_shown_with_what_they_wait_for(hive: HiveNode, stub: Any) -> None:
+def test_locks_are_shown_with_the_lock_that_they_wait_for(hive: HiveNode, stub: Any) -> None:
     one = stub.lock(
         request(component(kind=LockType.SHARED_READ), component(None, kind=LockType.SHARED_READ))
     )
@@ -117,7 +121,9 @@ def test_locks_are_shown_with_what_they_wait_for(hive: HiveNode, stub: Any) -> N
     assert plain(stub.show_locks(ShowLocksRequest())) == {"locks": []}
 
 
-def test_who_asked_not_to_wait_is_told_and_leaves_nothing(hive: HiveNode, stub: Any) -> None:
+def test_a_request_that_must_not_wait_is_not_acquired_and_leaves_no_lock(
+    hive: HiveNode, stub: Any
+) -> None:
     held = stub.lock(request(component()))
     read = component(kind=LockType.SHARED_READ)
     for asked in (
@@ -140,14 +146,16 @@ def test_who_asked_not_to_wait_is_told_and_leaves_nothing(hive: HiveNode, stub: 
         [{"type": 3, "level": 1, "dbname": ""}],
     ],
 )
-def test_a_request_that_cannot_be_is_refused(hive: HiveNode, sent: list[dict[str, Any]]) -> None:
+def test_an_invalid_lock_request_is_refused(hive: HiveNode, sent: list[dict[str, Any]]) -> None:
     with hive.client() as client:
         asked = {"component": sent, "user": "ann", "hostname": "h"}
         assert isinstance(outcome(lambda: client.call("lock", rqst=asked)), tuple)
     assert hive.node.transactions.locks.list() == []
 
 
-def test_a_limit_of_locks_is_told_in_its_own_words(hive: HiveNode, stub: Any) -> None:
+def test_the_answer_to_a_request_of_too_many_components_names_the_limit(
+    hive: HiveNode, stub: Any
+) -> None:
     response = stub.lock(request(*[component()] * 1_001))
     assert response.state == LockState.NOT_ACQUIRED
     assert hive.node.transactions.locks.list() == []

@@ -30,21 +30,23 @@ TIME = parse_timestamp("2026-11-20T10:00:00Z")
         ("@HIVE#NYC@12", "nyc", AsOf(version=12)),
     ],
 )
-def test_a_schema_s_name_is_split_from_its_version(name: str, schema: str, at: AsOf) -> None:
+def test_a_schema_name_is_split_into_the_schema_and_its_version(
+    name: str, schema: str, at: AsOf
+) -> None:
     assert split_schema(name) == (schema, at)
 
 
 @pytest.mark.parametrize("name", ["nyc@", "nyc@head", "`nyc@12`", "@12", "@spark#nyc"])
-def test_a_name_that_names_no_version_is_that_of_no_schema(name: str) -> None:
+def test_a_schema_name_with_an_invalid_version_or_catalog_does_not_exist(name: str) -> None:
     with pytest.raises(ObjectNotFound):
         split_schema(name)
 
 
-def test_answers_carry_the_name_that_was_asked_for() -> None:
+def test_the_shown_schema_name_keeps_the_version_but_not_the_catalog() -> None:
     assert shown_schema("@hive#NYC@12") == "nyc@12"
 
 
-def test_a_name_with_a_version_cannot_be_changed() -> None:
+def test_a_schema_name_with_a_version_is_read_only() -> None:
     assert present_schema("NYC") == "nyc"
     with pytest.raises(UnsupportedOperation, match="can be read and not changed"):
         present_schema("nyc@12")
@@ -53,11 +55,11 @@ def test_a_name_with_a_version_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"), [("@hive#a*", "a*"), ("@hive#", None), ("@hive#!", ""), ("a*", "a*")]
 )
-def test_the_catalog_before_a_name_is_taken_off(name: str, expected: str | None) -> None:
+def test_the_catalog_prefix_of_a_name_is_removed(name: str, expected: str | None) -> None:
     assert without_catalog(name) == expected
 
 
-def test_hive_takes_letters_digits_and_underscores() -> None:
+def test_hive_names_consist_of_letters_digits_and_underscores() -> None:
     assert is_hive_name("a_1")
     assert not any(map(is_hive_name, ["", "a-b", "a b", "ä", "a\n"]))
 
@@ -82,12 +84,12 @@ def test_a_location_is_written_as_hadoop_prints_it(text: str, expected: str) -> 
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "file:a", "s3a:bucket"])
-def test_what_is_no_absolute_place_is_refused(text: str) -> None:
+def test_a_location_that_is_not_absolute_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         hadoop_location(text)
 
 
-def test_two_texts_of_one_place_are_the_same_and_a_text_of_none_is_never() -> None:
+def test_two_spellings_of_a_location_are_the_same_but_invalid_locations_never_are() -> None:
     assert same_location("file:///a/", "/a")
     assert not same_location("/a", "/b")
     assert not same_location("a", "a")

@@ -34,14 +34,18 @@ def alter(stub: Any, name: str = "t", **options: str) -> None:
     stub.alter_table_with_environment_context("d1", name, found, context)
 
 
-def test_a_table_is_counted_when_it_is_created_over_files(hive: HiveNode, stub: Any) -> None:
+def test_the_files_of_a_table_are_counted_when_it_is_created_over_them(
+    hive: HiveNode, stub: Any
+) -> None:
     default = f"{hive.warehouse}/d1.db/t"
     fill(default, 3, 4)
     stub.create_table(table("t", sd=storage(location=default)))
     assert of_table(stub) == ("2", "7")
 
 
-def test_an_external_table_is_counted_where_it_lies(stub: Any, tmp_path: Path) -> None:
+def test_the_files_of_an_external_table_are_counted_at_its_location(
+    stub: Any, tmp_path: Path
+) -> None:
     fill(f"file:{tmp_path}/here", 5)
     for name, place, expected in (
         ("t", "here", ("1", "5")),
@@ -58,7 +62,7 @@ def test_an_empty_table_has_no_counts(stub: Any) -> None:
     assert of_table(stub) == (None, None)
 
 
-def test_a_table_is_counted_anew_at_each_alter_and_without_a_version(
+def test_each_alter_counts_the_files_of_a_table_again_without_a_new_version(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t"))
@@ -74,7 +78,7 @@ def test_a_table_is_counted_anew_at_each_alter_and_without_a_version(
 
 
 @pytest.mark.parametrize("way", ["context", "parameter"])
-def test_a_client_may_say_that_nothing_is_to_be_counted(stub: Any, way: str) -> None:
+def test_a_client_can_turn_off_counting_for_an_alter(stub: Any, way: str) -> None:
     stub.create_table(table("t"))
     found = stub.get_table("d1", "t")
     fill(found.sd.location, 3)
@@ -87,7 +91,7 @@ def test_a_client_may_say_that_nothing_is_to_be_counted(stub: Any, way: str) -> 
     assert "DO_NOT_UPDATE_STATS" not in stub.get_table("d1", "t").parameters
 
 
-def test_what_is_known_of_the_rows_holds_only_if_their_writer_counted(stub: Any) -> None:
+def test_statistics_are_marked_accurate_only_if_a_statistics_task_made_them(stub: Any) -> None:
     stub.create_table(table("t"))
     fill(stub.get_table("d1", "t").sd.location, 3)
     alter(stub, STATS_GENERATED="TASK")
@@ -97,7 +101,7 @@ def test_what_is_known_of_the_rows_holds_only_if_their_writer_counted(stub: Any)
     assert name not in stub.get_table("d1", "t").parameters
 
 
-def test_neither_partitioned_tables_nor_those_of_iceberg_are_counted(stub: Any) -> None:
+def test_the_files_of_partitioned_tables_and_iceberg_tables_are_not_counted(stub: Any) -> None:
     stub.create_table(table("t", partitionKeys=KEYS))
     stub.create_table(table("ice", parameters={"metadata_location": "m0"}))
     for name in ("t", "ice"):
@@ -114,7 +118,7 @@ def of_partition(stub: Any, day: str) -> tuple[str | None, str | None]:
     return counts(stub.get_partition("d1", "t", [day]).parameters)
 
 
-def test_partitions_are_counted_when_they_are_added_and_altered(stub: Any) -> None:
+def test_the_files_of_partitions_are_counted_when_they_are_added_and_altered(stub: Any) -> None:
     stub.create_table(table("t", partitionKeys=KEYS))
     location = stub.get_table("d1", "t").sd.location
     fill(f"{location}/day=1", 3, 4)

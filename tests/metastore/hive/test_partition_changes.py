@@ -1,4 +1,4 @@
-"""Changes of many partitions: what they cost does not grow with each of them."""
+"""Changes of many partitions: their cost does not grow with each partition."""
 
 from __future__ import annotations
 
@@ -84,22 +84,23 @@ def shown(call: Caller, table: str) -> dict[str, Any]:
 
 
 def about_rows(statements: list[tuple[str, Any]]) -> int:
-    """How many of the statements are about rows and events, and not those of who follows a log."""
+    """The number of statements about rows and events, without those that only follow a log."""
     return sum("store_row" in s or "store_removal" in s or "INTO notif" in s for s, _ in statements)
 
 
-def test_statements_of_alter_partitions_do_not_grow_with_the_partitions(call: Caller) -> None:
+def test_the_statements_of_alter_partitions_do_not_grow_with_each_partition(call: Caller) -> None:
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
         with recorded() as statements:
             alter(call, name, *(partition(name, n, written="2") for n in range(count)))
         counts.append(about_rows(statements))
-    # Twenty times the partitions: a few chunks of names and ids, and one batch of events more.
+    # Twenty times the partitions need only a few more chunks of names and ids, and one more batch
+    # of events.
     assert counts[1] < 2 * counts[0], counts
     assert all(one["parameters"]["written"] == "2" for one in shown(call, "many").values())
 
 
-def test_each_altered_partition_is_an_event_of_its_own(call: Caller) -> None:
+def test_each_altered_partition_has_its_own_event(call: Caller) -> None:
     head = call("get_current_notificationEventId")["eventId"]
     alter(call, "few", *(partition("few", n, written="2") for n in range(5)))
     answer = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 100})
@@ -109,7 +110,7 @@ def test_each_altered_partition_is_an_event_of_its_own(call: Caller) -> None:
     assert [f'"keyValues":{{"p":"{n}"}}' in text for n, text in enumerate(texts)] == [True] * 5
 
 
-def test_statements_of_reading_events_do_not_grow_with_the_events(call: Caller) -> None:
+def test_the_statements_of_reading_events_do_not_grow_with_each_event(call: Caller) -> None:
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
         head = call("get_current_notificationEventId")["eventId"]
@@ -118,7 +119,7 @@ def test_statements_of_reading_events_do_not_grow_with_the_events(call: Caller) 
             found = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 1_000})
         assert len(found["events"]) == count + 1
         counts.append(about_rows(statements))
-    # Rows are asked for in chunks of 500 ids; each event has two.
+    # Rows are read in chunks of 500 ids; each event has two ids.
     assert counts[1] <= counts[0] + 4, counts
 
 
@@ -134,13 +135,13 @@ def test_a_partition_named_twice_is_altered_twice(call: Caller) -> None:
     assert altered["sd"]["location"] == "s3a://elsewhere/moved"
 
 
-def test_one_missing_partition_leaves_all_as_they_were(call: Caller) -> None:
+def test_one_missing_partition_leaves_all_partitions_unchanged(call: Caller) -> None:
     with pytest.raises(Exception, match="alter is not possible"):
         alter(call, "few", partition("few", 1, written="2"), partition("few", FEW + 1))
     assert "written" not in shown(call, "few")["1"]["parameters"]
 
 
-def test_the_folders_of_many_partitions_are_synced_once(
+def test_adding_many_partitions_syncs_the_folder_of_the_table_once(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -152,7 +153,7 @@ def test_the_folders_of_many_partitions_are_synced_once(
     assert synced == [place.name]
 
 
-def test_no_partition_is_added_whose_folder_is_not_on_disk(
+def test_a_partition_whose_folder_cannot_be_synced_to_disk_is_not_added(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Path) -> None:
@@ -165,8 +166,8 @@ def test_no_partition_is_added_whose_folder_is_not_on_disk(
     assert set(shown(call, "few")) == before
 
 
-def test_names_and_a_filter_of_many_partitions_are_answered_from_memory(call: Caller) -> None:
-    """In a thread of a served node, which may not go over so many rows of the database."""
+def test_names_and_filters_of_many_partitions_are_answered_from_memory(call: Caller) -> None:
+    """They run in a thread of a serving node, which may not read so many rows from the database."""
     table = call.node.session(user="ann").table("default.few").descriptor
     with call.node.store.change(table.id, author="ann") as change:
         change.stage(

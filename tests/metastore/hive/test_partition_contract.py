@@ -1,6 +1,6 @@
 """The contract of the methods on partitions, call by call, as Hive 2.3.10 keeps it.
 
-Each scenario is a list of calls with what each gives; see ``test_contract.py``.
+Each scenario is a list of calls with their expected results; see ``test_contract.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def served(running: HiveNode) -> HiveNode:
     return running
 
 
-def test_adding_and_finding_partitions(served: HiveNode) -> None:
+def test_the_methods_that_add_and_find_partitions_keep_the_contract(served: HiveNode) -> None:
     outer, wh = served.folder, f"{served.warehouse}/pa.db/parted"
     other = "Partition does not belong to target table pa.parted"
     absent = "Unable to add partition because table or database do not exist"
@@ -200,7 +200,7 @@ def test_adding_and_finding_partitions(served: HiveNode) -> None:
         )
 
 
-def test_changing_and_dropping_partitions(served: HiveNode) -> None:
+def test_the_methods_that_change_and_drop_partitions_keep_the_contract(served: HiveNode) -> None:
     outer = served.folder
     folder = outer / "warehouse" / "pb.db" / "parted"
     missing = Throws("InvalidOperationException", "alter is not possible")
@@ -298,7 +298,9 @@ def test_changing_and_dropping_partitions(served: HiveNode) -> None:
         )
 
 
-def test_like_takes_what_spark_makes_of_like_startswith_and_contains(served: HiveNode) -> None:
+def test_like_matches_the_patterns_that_spark_sends_for_like_startswith_and_contains(
+    served: HiveNode,
+) -> None:
     texts = ["price $5", "a^b", "+49 30", "f(x)", "line\nfeed", "plain", "pla.n"]
     filters = {
         'q like "price $.*"': ["price $5"],
@@ -317,7 +319,7 @@ def test_like_takes_what_spark_makes_of_like_startswith_and_contains(served: Hiv
             assert sorted(one.values[1] for one in found) == sorted(expected), text
 
 
-def test_a_filter_or_pattern_that_costs_too_much_is_refused_at_once(served: HiveNode) -> None:
+def test_a_filter_or_pattern_that_is_too_expensive_is_refused(served: HiveNode) -> None:
     long = " or ".join(f"(p = {number} and q = 'a')" for number in range(2_000))
     dear = "((a{99}){99}){99}"
     limit = Throws("MetaException", "a filter may have", begins=True)

@@ -1,4 +1,4 @@
-"""Filters on partitions, read and evaluated."""
+"""Filters on partitions: parsing and evaluation."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ R3 = Comparison("r", "=", number("3"))
         ("1p = 1", Comparison("1p", "=", number("1"))),
     ],
 )
-def test_a_filter_becomes_a_tree(filter_text: str, tree: Expression) -> None:
+def test_a_filter_is_parsed_into_an_expression_tree(filter_text: str, tree: Expression) -> None:
     assert parse_filter(filter_text) == tree
 
 
@@ -113,7 +113,7 @@ def test_a_filter_becomes_a_tree(filter_text: str, tree: Expression) -> None:
         ("(" * 10_000, 101, "at most 100 parentheses"),
     ],
 )
-def test_a_wrong_filter_is_refused_with_position_and_expectation(
+def test_the_error_for_an_invalid_filter_names_the_position_and_what_was_expected(
     filter_text: str, position: int, expected: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -128,7 +128,7 @@ def test_a_filter_that_is_too_long_is_refused() -> None:
         parse_filter(" " * (MAX_FILTER_LENGTH + 1))
 
 
-def test_ten_thousand_conditions_in_a_row_are_read() -> None:
+def test_ten_thousand_conditions_in_a_row_are_parsed() -> None:
     tree = parse_filter(" or ".join(f"p = {i}" for i in range(10_000)))
     assert isinstance(tree, Or)
     assert len(tree.parts) == 10_000
@@ -180,12 +180,12 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_a_printed_tree_reads_back_the_same(tree: Expression) -> None:
+def test_a_printed_expression_tree_is_parsed_back_to_the_same_tree(tree: Expression) -> None:
     assert parse_filter(printed(tree)) == tree
 
 
 @given(st.text("p q=<>!()'\"123.-andorlikeinbetween\\,", max_size=40))
-def test_any_text_is_a_filter_or_a_typed_error(filter_text: str) -> None:
+def test_any_text_is_either_parsed_or_raises_invalid_input(filter_text: str) -> None:
     with contextlib.suppress(InvalidInput):
         parse_filter(filter_text)
 
@@ -273,7 +273,7 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize(("key_type", "values", "text", "chosen"), SCENARIOS)
-def test_a_filter_chooses_by_the_type_of_the_key(
+def test_a_filter_compares_values_by_the_type_of_the_key(
     key_type: str, values: list[str], text: str, chosen: list[str]
 ) -> None:
     chooses = partition_chooser(text, [("p", parse_type(key_type))])
@@ -298,7 +298,7 @@ ROWS = [("1", "x"), ("1", "y"), ("2", "xa"), ("3", "z"), ("abc", "x"), (D, "x"),
         ("p = 1 and p = 2", []),
     ],
 )
-def test_conditions_on_several_keys(text: str, chosen: list[int]) -> None:
+def test_conditions_on_several_keys_are_combined(text: str, chosen: list[int]) -> None:
     chooses = partition_chooser(text, KEYS)
     assert [index for index, row in enumerate(ROWS) if chooses(row)] == chosen
 
@@ -307,18 +307,18 @@ def test_conditions_on_several_keys(text: str, chosen: list[int]) -> None:
     "text",
     ["a = 1", "p = 1 or A = 'x'", "(a) in (1)", "a like 'x'", "(p = 1) and a between 1 and 2"],
 )
-def test_an_unknown_key_is_refused_in_hives_words(text: str) -> None:
+def test_an_unknown_key_is_refused_with_hives_message(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"Specified key <[aA]> is not a partitioning key"):
         partition_chooser(text, KEYS)
 
 
-def test_alternatives_of_one_key_are_one_condition() -> None:
+def test_alternatives_for_one_key_count_as_one_condition() -> None:
     text = " or ".join(f"p = {number}" for number in range(5_000))
     chooses = partition_chooser(text, KEYS)
     assert [index for index, row in enumerate(ROWS) if chooses(row)] == [0, 1, 2, 3, 6]
 
 
-def test_folded_alternatives_choose_what_each_of_them_would() -> None:
+def test_merged_alternatives_choose_the_same_partitions_as_separate_ones() -> None:
     parts = ["p = 1", f"p = '{D}'", "(p) in ('2', 'abc')", "q = 'z'", "(q) in ('y')", "q != 'x'"]
     one_by_one = [partition_chooser(part, KEYS) for part in parts]
     together = partition_chooser(" or ".join(parts), KEYS)
@@ -339,7 +339,7 @@ def test_a_filter_of_too_many_conditions_is_refused(text: str) -> None:
         partition_chooser(text, KEYS)
 
 
-def test_a_thousand_values_cost_a_partition_what_ten_cost_it() -> None:
+def test_checking_a_partition_against_a_thousand_values_costs_as_much_as_against_ten() -> None:
     def cost(values: int) -> float:
         chooses = partition_chooser(f"(p) in ({', '.join(map(str, range(values)))})", KEYS)
         start = time.process_time()
@@ -347,4 +347,4 @@ def test_a_thousand_values_cost_a_partition_what_ten_cost_it() -> None:
         return time.process_time() - start
 
     few, many = (min(cost(values) for _ in range(3)) for values in (10, 1_000))
-    assert many < 4 * few  # to look through a list of a thousand takes nine times as long
+    assert many < 4 * few  # a search through a list of a thousand takes nine times as long

@@ -20,7 +20,7 @@ values = texts.filter(lambda value: value not in ("", DEFAULT_PARTITION))
 keys = st.lists(texts.filter(bool).map(str.lower), min_size=1, max_size=4, unique=True)
 
 
-def test_exactly_hives_characters_are_escaped() -> None:
+def test_exactly_the_characters_that_hive_escapes_are_escaped() -> None:
     escaped = {chr(code) for code in range(0x300) if escape(chr(code)) != chr(code)}
     controls = {chr(code) for code in range(0x20)}
     assert escaped == controls | set("\x7f\"#%'*/:=?\\{[]^")
@@ -48,12 +48,12 @@ def test_exactly_hives_characters_are_escaped() -> None:
         ("%0g", "%0g"),
     ],
 )
-def test_what_spark_unescapes_is_unescaped(component: str, text: str) -> None:
+def test_a_text_is_unescaped_as_spark_does(component: str, text: str) -> None:
     assert unescape(component) == text
 
 
 @given(texts)
-def test_an_escaped_text_comes_back_and_is_one_component(text: str) -> None:
+def test_an_escaped_text_is_one_path_component_and_can_be_unescaped(text: str) -> None:
     assert unescape(escape(text)) == text
     assert not set(escape(text)) & set("/=\0\n")
 
@@ -70,12 +70,16 @@ def test_an_escaped_text_comes_back_and_is_one_component(text: str) -> None:
         (["a:b"], ["x"], "a%3Ab=x"),
     ],
 )
-def test_a_name_is_hives(given_keys: list[str], given_values: list[str | None], name: str) -> None:
+def test_a_partition_name_is_written_as_hive_does(
+    given_keys: list[str], given_values: list[str | None], name: str
+) -> None:
     assert partition_name(given_keys, given_values) == name
 
 
 @given(keys, st.data())
-def test_a_name_gives_back_its_keys_and_values(names: list[str], data: st.DataObject) -> None:
+def test_a_partition_name_is_parsed_back_into_its_keys_and_values(
+    names: list[str], data: st.DataObject
+) -> None:
     chosen = data.draw(st.lists(values, min_size=len(names), max_size=len(names)))
     names = [name.lower() for name in names]
     name = partition_name(names, chosen)
@@ -93,32 +97,32 @@ def test_a_partition_has_one_value_for_each_key(
 
 
 @pytest.mark.parametrize("name", ["", "a", "a=", "=1", "a=1/", "/a=1", "a=1//b=2", "a=1/b"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_an_invalid_partition_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="is not the name of a partition"):
         parse_partition_name(name)
 
 
-def test_the_default_partition_stays_its_text_in_a_parsed_name() -> None:
+def test_parsing_a_name_keeps_the_text_of_the_default_partition() -> None:
     assert parse_partition_name(f"p={DEFAULT_PARTITION}") == (("p", DEFAULT_PARTITION),)
 
 
-def test_values_are_found_in_any_order_and_case() -> None:
+def test_the_keys_of_a_name_may_be_in_any_order_and_case() -> None:
     assert partition_values("Q=x/p=1", ["p", "q"]) == ("1", "x")
 
 
 @pytest.mark.parametrize("name", ["p=1/q=2/r=3", "p=1/q=2/q=2"])
-def test_a_name_with_more_keys_is_refused(name: str) -> None:
+def test_a_name_with_extra_or_repeated_keys_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="with the keys p, q"):
         partition_values(name, ["p", "q"])
 
 
 @pytest.mark.parametrize("name", ["p=1", "p=1/p=2", "p=1/x=2", "p=1/q=2=3"])
-def test_a_name_without_one_of_the_keys_is_refused_in_hives_words(name: str) -> None:
+def test_a_name_that_lacks_a_key_is_refused_with_hives_message(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"^incomplete partition name - missing q$"):
         partition_values(name, ["p", "q"])
 
 
-def test_null_the_empty_text_and_the_default_are_null() -> None:
+def test_none_the_empty_text_and_the_default_partition_mean_null() -> None:
     assert [value for value in (None, "", DEFAULT_PARTITION, "0", " ") if is_default(value)] == [
         None,
         "",

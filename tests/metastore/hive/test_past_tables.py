@@ -18,13 +18,13 @@ SPARK_SCHEMA = (
 
 
 def past(hive: HiveNode, stub: Any, **fields: Any) -> tuple[str, Any]:
-    """The answer for a table as of now, and the name of its schema."""
+    """The name of the schema at the present version, and the answer for a table in it."""
     stub.create_table(table("t1", **fields))
     schema = f"d1@{hive.node.metastore.catalogs.present().version}"
     return schema, stub.get_table(schema, "t1")
 
 
-def test_the_view_names_the_columns_in_their_own_case(hive: HiveNode, stub: Any) -> None:
+def test_the_view_names_the_columns_in_their_original_case(hive: HiveNode, stub: Any) -> None:
     parameters = {"spark.sql.sources.schema": SPARK_SCHEMA, "spark.sql.sources.provider": "parquet"}
     schema, view = past(hive, stub, parameters=parameters, sd=storage(columns=[]))
     assert view.viewExpandedText.startswith(f"SELECT `Id`, `a``b` FROM `{schema}`.`t1@files_")
@@ -33,7 +33,7 @@ def test_the_view_names_the_columns_in_their_own_case(hive: HiveNode, stub: Any)
     assert view.parameters["view.query.out.numCols"] == "2"
 
 
-def test_the_view_is_in_the_schema_that_was_asked_for(hive: HiveNode, stub: Any) -> None:
+def test_the_view_is_in_the_schema_that_was_requested(hive: HiveNode, stub: Any) -> None:
     schema, view = past(hive, stub)
     names = [view.parameters[f"view.catalogAndNamespace.part.{n}"] for n in range(2)]
     assert names == ["spark_catalog", schema]
@@ -41,7 +41,7 @@ def test_the_view_is_in_the_schema_that_was_asked_for(hive: HiveNode, stub: Any)
     assert (view.dbName, view.tableName) == (schema, "t1")
 
 
-def test_the_view_s_types_allow_null_everywhere(hive: HiveNode, stub: Any) -> None:
+def test_the_types_of_the_view_allow_null_everywhere(hive: HiveNode, stub: Any) -> None:
     parameters = {"spark.sql.sources.schema": SPARK_SCHEMA, "spark.sql.sources.provider": "parquet"}
     _, view = past(hive, stub, parameters=parameters, sd=storage(columns=[]))
     schema, _ = take_schema(view.parameters)
@@ -53,7 +53,9 @@ def test_the_view_s_types_allow_null_everywhere(hive: HiveNode, stub: Any) -> No
     assert schema.columns[1].metadata == '{"k":1}'
 
 
-def test_a_table_without_spark_s_schema_has_a_view_without(hive: HiveNode, stub: Any) -> None:
+def test_a_table_without_a_schema_of_spark_has_a_view_without_one(
+    hive: HiveNode, stub: Any
+) -> None:
     columns = [FieldSchema("A", "struct<B:decimal>", None)]
     _, view = past(hive, stub, sd=storage(columns=columns))
     assert "spark.sql.sources.schema" not in view.parameters
@@ -69,7 +71,7 @@ def test_a_table_without_spark_s_schema_has_a_view_without(hive: HiveNode, stub:
         ("spark.sql.statistics.numRows", False),
     ],
 )
-def test_of_the_parameters_the_view_has_those_that_are_no_table_s(
+def test_the_view_keeps_user_parameters_and_omits_those_that_spark_interprets(
     hive: HiveNode, stub: Any, name: str, *, kept: bool
 ) -> None:
     _, view = past(hive, stub, parameters={name: "v"})
@@ -77,8 +79,10 @@ def test_of_the_parameters_the_view_has_those_that_are_no_table_s(
     assert "spark.sql.sources.provider" not in view.parameters
 
 
-def test_a_real_name_goes_before_a_hidden_one(hive: HiveNode, stub: Any) -> None:
-    """A session may give a table any name, also one with the mark of a hidden name."""
+def test_a_real_table_takes_precedence_over_a_hidden_table_of_the_same_name(
+    hive: HiveNode, stub: Any
+) -> None:
+    """A session may give a table any name, even one that looks like a hidden name."""
     stub.create_table(table("t1"))
     version = hive.node.metastore.catalogs.present().version
     real = f"t1@files_{version + 1}_00000000"

@@ -1,4 +1,4 @@
-"""Patterns of names, and of ``like`` in a filter."""
+"""Patterns for names, and patterns of ``like`` in a filter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ NAMES = ["airlines", "airports", "flights", "flights_2013", "planes", "Weather"]
         (r"\w+s", ["airlines", "airports", "flights", "planes"]),
     ],
 )
-def test_names_are_chosen_as_in_hive(pattern: str | None, chosen: list[str]) -> None:
+def test_a_pattern_chooses_the_same_names_as_in_hive(
+    pattern: str | None, chosen: list[str]
+) -> None:
     assert NamePattern(pattern).choose(NAMES) == chosen
 
 
@@ -53,14 +55,14 @@ def test_names_are_chosen_as_in_hive(pattern: str | None, chosen: list[str]) -> 
     "pattern",
     ["[", "a|(b", "air(lines|ports)", "+", "a)|(?:b", "a++", r"(a)\1", "(?=a)"],
 )
-def test_a_wrong_pattern_is_refused(pattern: str) -> None:
-    # Every bar separates, also one in parentheses.
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
+    # Every bar separates alternatives, even inside parentheses.
     with pytest.raises(InvalidInput, match="regular expression"):
         NamePattern(pattern).choose(NAMES)
 
 
 @pytest.mark.parametrize("pattern", [r"\pL", r"[\P{Greek}]", r"\Qa.b\E", "[a-z&&[^b]]"])
-def test_what_is_dear_or_means_something_else_in_java_is_refused(pattern: str) -> None:
+def test_syntax_that_is_expensive_or_has_another_meaning_in_java_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidInput, match="not supported: found"):
         NamePattern(pattern)
 
@@ -75,12 +77,12 @@ def test_what_is_dear_or_means_something_else_in_java_is_refused(pattern: str) -
         "a?{500}a{500}",
     ],
 )
-def test_an_expensive_pattern_is_refused_before_it_is_compiled(pattern: str) -> None:
+def test_an_expensive_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(LimitExceeded):
         NamePattern(pattern)
 
 
-def test_weight_times_names_is_bounded() -> None:
+def test_the_weight_of_a_pattern_times_the_length_of_the_names_is_bounded() -> None:
     pattern = NamePattern("(.*a){20}b")
     names = ["a" * 255] * (MAX_WORK // (255 * pattern.weight) + 1)
     assert pattern.choose(names[:100]) == []
@@ -91,8 +93,8 @@ def test_weight_times_names_is_bounded() -> None:
 @pytest.mark.parametrize(
     "pattern", ["(a*)*b", "(a.a.)+b", ".*a" * 20 + "b", "(x+x+)+y", "(.*a){20}b", "(a?){9}a{9}b"]
 )
-def test_patterns_that_make_others_backtrack_are_answered(pattern: str) -> None:
-    # A backtracking matcher would need longer than there is time.
+def test_patterns_that_overwhelm_backtracking_matchers_are_answered(pattern: str) -> None:
+    # A backtracking matcher would not finish in a reasonable time.
     assert NamePattern(pattern).choose(["a" * 255] * 100) == []
 
 
@@ -132,13 +134,13 @@ def test_patterns_that_make_others_backtrack_are_answered(pattern: str) -> None:
         (".*a.c.*d", "zabd", False),
     ],
 )
-def test_a_dot_is_one_character_dot_star_any_number_and_all_else_itself(
+def test_dot_and_dot_star_are_the_only_wildcards_of_like(
     pattern: str, value: str, fits: bool
 ) -> None:
     assert like(pattern)(value) is fits
 
 
-def test_a_pattern_that_is_too_long_is_refused() -> None:
+def test_a_pattern_of_like_that_is_too_long_is_refused() -> None:
     assert like("a" * MAX_LIKE_LENGTH)("a") is False
     with pytest.raises(LimitExceeded, match="4096 characters"):
         like("a" * (MAX_LIKE_LENGTH + 1))
@@ -148,13 +150,17 @@ def test_a_pattern_that_is_too_long_is_refused() -> None:
     ("pattern", "value"),
     [(".*a" * 1_000 + "b", "a" * 4_000), (".*." * 1_000 + "b", "a" * 4_000), ("a.*" * 900, "b")],
 )
-def test_a_pattern_that_makes_others_backtrack_takes_no_time(pattern: str, value: str) -> None:
-    # A backtracking matcher would not end.
+def test_patterns_of_like_that_overwhelm_backtracking_matchers_are_answered(
+    pattern: str, value: str
+) -> None:
+    # A backtracking matcher would not finish.
     assert like(pattern)(value) is False
 
 
 @given(st.text("ab.*\n", max_size=8), st.lists(st.text("ab.*\n", max_size=8), max_size=5))
-def test_a_regular_expression_made_of_it_agrees(pattern: str, values: list[str]) -> None:
+def test_like_agrees_with_the_equivalent_regular_expression(
+    pattern: str, values: list[str]
+) -> None:
     translated = re.sub(
         r"\.\*|\.|[^.]",
         lambda found: {".*": ".*", ".": "."}.get(found[0], re.escape(found[0])),

@@ -1,4 +1,4 @@
-"""Places that a client of the Hive protocol names: what lies there is never touched."""
+"""Locations that a Hive client names: files there are never touched."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("kind", ["MANAGED_TABLE", "EXTERNAL_TABLE", None])
-def test_a_table_at_a_named_place_is_external(
+def test_a_table_at_a_location_that_a_client_named_is_external(
     stub: Any, hive: HiveNode, lake: Path, kind: str | None
 ) -> None:
     before = tree(lake)
@@ -71,7 +71,9 @@ def test_a_table_at_a_named_place_is_external(
     assert tree(lake) == before
 
 
-def test_a_managed_table_that_is_moved_by_name_is_external(stub: Any, lake: Path) -> None:
+def test_a_managed_table_that_is_altered_to_a_named_location_becomes_external(
+    stub: Any, lake: Path
+) -> None:
     stub.create_table(table("mine"))
     before = tree(lake)
     for number, named in enumerate(NAMED):
@@ -84,7 +86,9 @@ def test_a_managed_table_that_is_moved_by_name_is_external(stub: Any, lake: Path
     assert tree(lake) == before
 
 
-def test_a_renamed_table_may_name_the_folder_that_it_gets(stub: Any, lake: Path) -> None:
+def test_a_rename_that_names_the_new_default_folder_keeps_the_table_managed(
+    stub: Any, lake: Path
+) -> None:
     made = stub.get_table("d1", "orders")
     made.tableName, made.sd.location = "sold", f"{lake}/warehouse/d1.db/sold"
     stub.alter_table("d1", "orders", made)
@@ -92,7 +96,9 @@ def test_a_renamed_table_may_name_the_folder_that_it_gets(stub: Any, lake: Path)
     assert (lake / "warehouse/d1.db/sold/f").exists()
 
 
-def test_a_partition_at_a_named_place_is_never_moved(stub: Any, lake: Path) -> None:
+def test_the_files_of_a_partition_at_a_named_location_are_never_moved(
+    stub: Any, lake: Path
+) -> None:
     before = tree(lake)
     for number, named in enumerate(NAMED, 100):
         stub.add_partition(partition(str(number), location=named.format(lake=lake)))
@@ -103,7 +109,7 @@ def test_a_partition_at_a_named_place_is_never_moved(stub: Any, lake: Path) -> N
     assert tree(lake) == before
 
 
-def test_the_partitions_of_an_external_table_stay(stub: Any, lake: Path) -> None:
+def test_the_folders_of_the_partitions_of_an_external_table_are_kept(stub: Any, lake: Path) -> None:
     place = f"{lake}/warehouse/d1.db/parted"
     external: Any = {"tableType": "EXTERNAL_TABLE", "partitionKeys": KEYS}
     stub.create_table(table("outer", sd=storage(location=place), **external))
@@ -113,7 +119,9 @@ def test_the_partitions_of_an_external_table_stay(stub: Any, lake: Path) -> None
     assert tree(lake) == before
 
 
-def test_a_partition_is_not_moved_through_a_link(stub: Any, lake: Path, tmp_path: Path) -> None:
+def test_a_partition_is_not_moved_through_a_symbolic_link(
+    stub: Any, lake: Path, tmp_path: Path
+) -> None:
     (tmp_path / "f").touch()
     (lake / "warehouse/d1.db/parted/p=5").symlink_to(tmp_path)
     assert "link" in str(outcome(lambda: stub.add_partition(partition("5"))))
@@ -126,7 +134,7 @@ def test_a_partition_is_not_moved_through_a_link(stub: Any, lake: Path, tmp_path
     assert tree(tmp_path) == {"f"}
 
 
-def test_a_schema_at_a_named_place_makes_and_removes_no_folder(stub: Any, lake: Path) -> None:
+def test_a_schema_at_a_named_location_creates_and_removes_no_folder(stub: Any, lake: Path) -> None:
     (lake / "empty").mkdir()
     before = tree(lake)
     for place in ("empty", "new", "warehouse/d1.db/orders", "warehouse/x/y.db"):
@@ -138,7 +146,7 @@ def test_a_schema_at_a_named_place_makes_and_removes_no_folder(stub: Any, lake: 
     (lake / "empty").rmdir()
 
 
-def test_a_dropped_table_gives_its_place_to_a_client_that_wrote_there(
+def test_a_client_can_create_a_table_over_the_kept_files_of_a_dropped_table(
     stub: Any, hive: HiveNode, lake: Path
 ) -> None:
     place = lake / "warehouse/d1.db/orders"
@@ -148,7 +156,7 @@ def test_a_dropped_table_gives_its_place_to_a_client_that_wrote_there(
     assert (place / "f").exists()
 
 
-def test_places_inside_a_copied_folder_are_those_of_the_copy(tmp_path: Path) -> None:
+def test_locations_inside_a_copied_folder_point_into_the_copy(tmp_path: Path) -> None:
     lake, copy = tmp_path / "lake", tmp_path / "copy"
     with hive_node(lake) as hive, hive.stub() as client:
         client.create_database(Database("d1"))

@@ -1,4 +1,4 @@
-"""What Trino, Presto and Python clients ask before a query, call by call."""
+"""The calls that Trino, Presto and Python clients make before a query."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def flights(stub: Any) -> Any:
     return stub
 
 
-# -- what only clients of Hive 4 ask
+# -- calls that only clients of Hive 4 make
 
 
-def test_columns_and_catalogs_are_told_in_the_requests_of_hive_4(flights: Any) -> None:
+def test_requests_of_hive_4_for_columns_and_catalogs_are_answered(flights: Any) -> None:
     named = {"catName": "hive", "dbName": "D1", "tblName": "FLIGHTS"}
     fields = flights.get_fields_req(GetFieldsRequest(**named)).fields
     assert [field.name for field in fields] == ["a", "b"]
@@ -75,11 +75,11 @@ def test_tables_are_found_by_owner_last_access_and_parameters(
 
 
 @pytest.mark.parametrize("text", ["owner = 'ann'", "hive_filter_field_params__ = 'x'", "a ="])
-def test_a_filter_that_is_none_is_refused(stub: Any, text: str) -> None:
+def test_an_invalid_filter_on_tables_is_refused(stub: Any, text: str) -> None:
     assert isinstance(refusal(lambda: stub.get_table_names_by_filter("d1", text, -1)), tuple)
 
 
-def test_a_filter_on_the_tables_of_no_schema_finds_none(stub: Any) -> None:
+def test_a_filter_on_the_tables_of_a_missing_schema_finds_none(stub: Any) -> None:
     assert stub.get_table_names_by_filter("none", "", -1) == []
 
 
@@ -97,7 +97,7 @@ def test_a_filter_on_the_tables_of_no_schema_finds_none(stub: Any) -> None:
         ({"maxParts": 1}, [["2013", "a"]]),
     ],
 )
-def test_the_values_of_keys_are_given(
+def test_the_values_of_partition_keys_are_returned(
     flights: Any, asked: dict[str, Any], expected: list[list[str]]
 ) -> None:
     names = asked.pop("keys", ["year", "day"])
@@ -107,6 +107,8 @@ def test_the_values_of_keys_are_given(
     assert [own["row"] for own in found["partitionValues"]] == expected
 
 
-def test_values_of_what_is_no_key_are_refused(flights: Any) -> None:
+def test_a_request_for_values_of_a_column_that_is_not_a_partition_key_is_refused(
+    flights: Any,
+) -> None:
     request = PartitionValuesRequest("d1", "flights", [FieldSchema("a", "int", None)])
     assert refusal(lambda: flights.get_partition_values(request))[0] == "MetaException"

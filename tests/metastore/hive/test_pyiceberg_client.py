@@ -1,6 +1,6 @@
 """PyIceberg's Hive catalog on this metastore: namespaces, tables, and commits under its locks.
 
-PyIceberg's own integration suite is run by hand before a release; what it found is stated here.
+PyIceberg's own integration suite is run by hand before a release; its findings are tested here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def rows(first: int, count: int = ROWS) -> pa.Table:
     return pa.table({"id": list(ids), "name": [str(one) for one in ids]}, schema=schema)
 
 
-def test_namespaces_are_made_found_changed_and_dropped(catalog: Any) -> None:
+def test_a_namespace_is_created_found_changed_and_dropped(catalog: Any) -> None:
     catalog.create_namespace("lake", {"comment": "all of it", "k": "v"})
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("lake")
@@ -82,7 +82,7 @@ def test_namespaces_are_made_found_changed_and_dropped(catalog: Any) -> None:
         catalog.drop_namespace("lake")
 
 
-def test_a_table_is_made_found_renamed_and_dropped(hive: HiveNode, catalog: Any) -> None:
+def test_a_table_is_created_found_renamed_and_dropped(hive: HiveNode, catalog: Any) -> None:
     made = catalog.create_table("d1.orders", SCHEMA, properties={"owner": "ann"})
     with pytest.raises(TableAlreadyExistsError):
         catalog.create_table("d1.orders", SCHEMA)
@@ -102,7 +102,7 @@ def test_a_table_is_made_found_renamed_and_dropped(hive: HiveNode, catalog: Any)
     assert catalog.list_tables("d1") == []
 
 
-def test_a_table_as_of_a_version_has_the_rows_of_then_whatever_became_of_it(
+def test_a_table_as_of_a_version_keeps_its_rows_after_appends_a_rename_and_a_drop(
     hive: HiveNode, catalog: Any
 ) -> None:
     def ids(name: str) -> list[int]:
@@ -129,7 +129,7 @@ def test_a_table_as_of_a_version_has_the_rows_of_then_whatever_became_of_it(
     catalog.drop_namespace("lake")
 
 
-def test_a_table_is_found_registered_purged_and_moved(catalog: Any) -> None:
+def test_a_table_is_moved_to_another_namespace_dropped_and_registered_again(catalog: Any) -> None:
     made = catalog.create_table("d1.orders", SCHEMA)
     made.append(rows(1))
     location = catalog.load_table("d1.orders").metadata_location
@@ -173,7 +173,7 @@ def test_the_comment_of_a_namespace_can_be_changed(catalog: Any) -> None:
 # -- commits -------------------------------------------------------------------------------------
 
 
-def test_rows_are_appended_and_read(hive: HiveNode, catalog: Any) -> None:
+def test_rows_are_appended_deleted_and_read(hive: HiveNode, catalog: Any) -> None:
     table = catalog.create_table("d1.orders", SCHEMA)
     table.append(rows(1))
     before = hive.node.metastore.catalogs.present().version
@@ -188,7 +188,7 @@ def test_rows_are_appended_and_read(hive: HiveNode, catalog: Any) -> None:
     assert hive.node.transactions.locks.list() == []
 
 
-def test_schema_and_partitioning_of_a_table_are_changed(catalog: Any) -> None:
+def test_the_schema_and_the_partitioning_of_a_table_can_be_changed(catalog: Any) -> None:
     table = catalog.create_table("d1.orders", SCHEMA)
     with table.update_schema() as schema:
         schema.add_column("note", StringType())
@@ -208,7 +208,7 @@ def test_a_transaction_creates_a_table_with_rows_and_properties(catalog: Any) ->
     assert (found.properties["k"], len(found.scan().to_arrow())) == ("v", ROWS)
 
 
-def test_a_change_of_a_schema_that_has_changed_since_fails(catalog: Any) -> None:
+def test_a_change_that_is_based_on_an_outdated_schema_fails(catalog: Any) -> None:
     first = catalog.create_table("d1.orders", SCHEMA)
     second = catalog.load_table("d1.orders")
     with first.update_schema() as schema:
@@ -230,7 +230,7 @@ def append_one(hive: HiveNode, start: Barrier, first: int) -> None:
 
 
 def append_concurrently(hive: HiveNode, catalog: Any, *, writers: int) -> list[int]:
-    """The ids that are there after so many appends at once."""
+    """The ids in the table after ``writers`` concurrent appends."""
     catalog.create_table("d1.orders", SCHEMA, properties=RETRIES)
     start = Barrier(writers)
     with ThreadPoolExecutor(writers) as pool:
@@ -245,7 +245,7 @@ def test_concurrent_appends_lose_no_row(hive: HiveNode, catalog: Any, writers: i
     assert append_concurrently(hive, catalog, writers=writers) == list(range(writers * ROWS))
 
 
-def test_a_commit_whose_lock_has_timed_out_does_not_undo_another(
+def test_a_commit_whose_lock_has_timed_out_does_not_undo_another_commit(
     hive: HiveNode, catalog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = catalog.create_table("d1.orders", SCHEMA)

@@ -1,4 +1,4 @@
-"""How the service answers: fresh, from memory where it can, and as who asks."""
+"""The service answers with fresh data, from memory where it can, and as the calling user."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def statistics(hive: HiveNode) -> Any:
 
 
 def answer(service: HiveMetastoreService, method: str, args: dict[str, Any]) -> None:
-    """Has a service answer a request that waits, without a connection."""
+    """Let a service answer a request that waits, without a connection."""
 
     async def on_loop() -> None:
         await service.handle(ConnectionInfo(1, "test"), method, args)
@@ -59,17 +59,17 @@ def answer(service: HiveMetastoreService, method: str, args: dict[str, Any]) -> 
     asyncio.run(on_loop())
 
 
-def test_every_method_is_one_of_the_protocol() -> None:
+def test_every_method_of_the_service_is_in_the_protocol() -> None:
     assert set(METHODS) <= set(HIVE_METASTORE.methods)
 
 
-def test_an_answer_is_kept_until_somebody_commits(hive: HiveNode, stub: Any) -> None:
+def test_an_answer_is_kept_until_the_next_commit(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("t1"))
     stub.get_table("d1", "t1")
     before = statistics(hive)
     for _ in range(10):
         stub.get_table("d1", "t1")
-    # The node itself commits now and then, so most of them, not all.
+    # The node itself commits now and then, so most answers are from memory, but not all.
     assert statistics(hive).kept.hits >= before.kept.hits + 5
     new = stub.get_table("d1", "t1")
     new.parameters["k"] = "v"
@@ -94,7 +94,7 @@ def test_a_kept_answer_does_not_outlive_a_commit_of_another_node(hive: HiveNode,
             assert len(stub.get_all_tables("d1")) == number + 2
 
 
-def test_rows_of_another_node_are_seen_at_once_however_lazy_memory_may_be(
+def test_rows_of_another_node_are_seen_at_once_even_if_metadata_may_be_stale_for_long(
     tmp_path: Path,
 ) -> None:
     settings = Settings(metadata_staleness_ms=60_000)
@@ -113,7 +113,7 @@ def test_rows_of_another_node_are_seen_at_once_however_lazy_memory_may_be(
 
 
 @pytest.mark.parametrize("patient", [False, True])
-def test_an_answer_that_a_commit_overtook_is_not_kept(
+def test_an_answer_during_which_another_commit_happened_is_not_kept(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, patient: bool
 ) -> None:
     method = METHODS["get_tables"]
@@ -132,7 +132,7 @@ def test_an_answer_that_a_commit_overtook_is_not_kept(
     assert stub.get_tables("d1", "*") == ["new"]
 
 
-def test_a_default_that_hive_s_clients_never_see_outlives_their_alter(
+def test_an_alter_by_a_hive_client_keeps_defaults_that_hive_clients_never_see(
     hive: HiveNode, stub: Any
 ) -> None:
     column = ColumnDefinition("a", INT, default="7")
@@ -146,7 +146,9 @@ def test_a_default_that_hive_s_clients_never_see_outlives_their_alter(
     assert (found.columns[0].default, dict(found.properties)["k"]) == ("7", "v")
 
 
-def test_what_needs_the_catalog_alone_is_answered_at_once(hive: HiveNode, stub: Any) -> None:
+def test_a_request_that_needs_only_the_catalog_is_answered_at_once(
+    hive: HiveNode, stub: Any
+) -> None:
     stub.create_table(table("t1"))
     before = statistics(hive)
     stub.get_database("d1")
@@ -156,19 +158,19 @@ def test_what_needs_the_catalog_alone_is_answered_at_once(hive: HiveNode, stub: 
     assert (after.at_once - before.at_once, after.waited - before.waited) == (2, 0)
 
 
-def test_a_table_that_memory_holds_is_answered_at_once(hive: HiveNode, stub: Any) -> None:
+def test_a_request_for_a_table_in_memory_is_answered_at_once(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("abcd"))
     stub.get_table("d1", "abcd")
     before = statistics(hive)
-    # The same question in other spellings, so that no answer to it is kept. The node itself
-    # commits now and then, and what follows is not at once: so some of them, not all.
+    # The same request in other spellings, so that no kept answer exists. The node itself commits
+    # now and then, and the next request is not answered at once: so some of them are, not all.
     for spelling in product("aA", "bB", "cC", "dD"):
         stub.get_table("D1", "".join(spelling))
     assert statistics(hive).at_once > before.at_once
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_what_takes_long_is_answered_in_a_thread_though_memory_holds_it(
+def test_a_request_that_takes_long_is_answered_in_a_thread_even_from_memory(
     hive: HiveNode, stub: Any, wide: bool
 ) -> None:
     names = [f"t{number}" for number in range(1 if wide else 20)]
@@ -181,7 +183,7 @@ def test_what_takes_long_is_answered_in_a_thread_though_memory_holds_it(
     assert statistics(hive).waited == before.waited + 1
 
 
-def test_changes_are_made_as_the_user_who_asks(hive: HiveNode, stub: Any) -> None:
+def test_the_author_of_a_change_is_the_calling_user(hive: HiveNode, stub: Any) -> None:
     session = hive.node.session(user="ann")
     stub.create_table(table("t1"))
     stub.set_ugi("bob", [])
@@ -189,7 +191,7 @@ def test_changes_are_made_as_the_user_who_asks(hive: HiveNode, stub: Any) -> Non
     assert [version.author for version in session.history()[-2:]] == ["anonymous", "bob"]
 
 
-def test_statistics_make_no_version(hive: HiveNode, stub: Any) -> None:
+def test_changing_statistics_creates_no_version(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("t1"))
     version = hive.node.metastore.catalogs.present().version
     new = stub.get_table("d1", "t1")
@@ -209,7 +211,7 @@ def test_counted_parameters_of_a_new_table_are_kept(hive: HiveNode, stub: Any) -
     assert stub.get_table("d1", "t1").parameters["numRows"] == "3"
 
 
-def test_of_several_that_expect_one_value_exactly_one_sets_the_next(
+def test_exactly_one_of_several_concurrent_alters_that_expect_the_same_value_succeeds(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t1", parameters={"metadata_location": "m0"}))
@@ -237,9 +239,7 @@ def test_of_several_that_expect_one_value_exactly_one_sets_the_next(
     assert all(text.startswith("The table has been modified.") for _, text in refusals)
 
 
-def test_a_request_that_drops_a_schema_with_its_tables_is_one_version(
-    hive: HiveNode, stub: Any
-) -> None:
+def test_dropping_a_schema_with_its_tables_creates_one_version(hive: HiveNode, stub: Any) -> None:
     for name in ("t1", "t2"):
         stub.create_table(table(name))
     before = hive.node.catalogs.present().version
@@ -256,13 +256,13 @@ def test_dropping_a_schema_without_its_data_leaves_the_files(hive: HiveNode, stu
     assert (folder / "part-0").read_text() == "rows"
 
 
-def test_a_method_that_is_not_there_is_said_to_be_so(hive: HiveNode) -> None:
+def test_calling_a_method_that_does_not_exist_is_an_unknown_method_error(hive: HiveNode) -> None:
     with pytest.raises(ApplicationException) as raised:
         hive.service.handle(ConnectionInfo(1, "test"), "add_index", {})
     assert (raised.value.kind, raised.value.message) == (1, "Invalid method name: 'add_index'")
 
 
-def test_names_may_carry_the_catalog_as_clients_of_hive_3_send_it(
+def test_names_may_have_the_catalog_prefix_that_clients_of_hive_3_send(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t1", schema="@hive#d1"))
@@ -273,7 +273,7 @@ def test_names_may_carry_the_catalog_as_clients_of_hive_3_send_it(
 
 
 class Blocked:
-    """A handler of DDL that waits until it is let go."""
+    """A handler of DDL that waits until it is released."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -286,7 +286,7 @@ class Blocked:
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
-    """What ``drop_function`` does in a test."""
+    """A handler that replaces the one of ``drop_function`` in a test."""
     handler = Blocked()
     monkeypatch.setitem(
         METHODS, "drop_function", replace(METHODS["drop_function"], handler=handler)
@@ -295,7 +295,9 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
     handler.go_on.set()
 
 
-def test_ddl_that_waits_stalls_no_read_that_has_to_wait(hive: HiveNode, blocked: Blocked) -> None:
+def test_ddl_that_waits_does_not_block_reads_that_need_a_thread(
+    hive: HiveNode, blocked: Blocked
+) -> None:
     async def main() -> None:
         workers = Workers(threads=4)
         service = HiveMetastoreService(
@@ -316,7 +318,9 @@ def test_ddl_that_waits_stalls_no_read_that_has_to_wait(hive: HiveNode, blocked:
     asyncio.run(main())
 
 
-def test_a_full_node_refuses_a_call_with_the_reason(hive: HiveNode, blocked: Blocked) -> None:
+def test_a_full_node_refuses_a_call_and_says_that_nothing_was_done(
+    hive: HiveNode, blocked: Blocked
+) -> None:
     async def main() -> None:
         workers = Workers(threads=1, max_calls=2)
         service = HiveMetastoreService(
@@ -364,7 +368,7 @@ def test_large_requests_are_decoded_within_the_share_of_large_calls(
     asyncio.run(main())
 
 
-def test_a_call_whose_client_leaves_before_it_has_a_thread_never_begins(
+def test_a_call_is_never_started_if_its_client_disconnects_before_it_has_a_thread(
     hive: HiveNode, blocked: Blocked
 ) -> None:
     async def main() -> None:
@@ -387,7 +391,7 @@ def test_a_call_whose_client_leaves_before_it_has_a_thread_never_begins(
     asyncio.run(main())
 
 
-def test_the_answer_of_a_method_that_changes_something_is_not_one_that_only_reads(
+def test_the_dispatcher_knows_which_methods_only_read(
     hive: HiveNode,
 ) -> None:
     only_reads = hive.service.dispatcher.only_reads
@@ -395,7 +399,7 @@ def test_the_answer_of_a_method_that_changes_something_is_not_one_that_only_read
     assert not any(map(only_reads, ("add_partitions_req", "drop_partitions_req", "alter_table")))
 
 
-def test_many_partitions_are_shown_as_each_is_alone(hive: HiveNode, stub: Any) -> None:
+def test_many_partitions_are_shown_exactly_as_each_one_is_alone(hive: HiveNode, stub: Any) -> None:
     keys = [FieldSchema("p", "string", None)]
     stub.create_table(table("many", partitionKeys=keys))
     others = [

@@ -1,4 +1,4 @@
-"""Views over the rows of transactional tables, and the hidden tables below, without a Spark."""
+"""Views over the rows of transactional tables, and their hidden tables, without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HIDDEN = re.compile(r"`([^`]*@(?:data|deletes)_[^`]*)`")
 
 @pytest.fixture
 def session(hive: HiveNode) -> Session:
-    """A session that finds the empty table ``d1.orders``."""
+    """A session on a node with the empty table ``d1.orders``."""
     hive.create_transactional("d1", "orders", id="int", item="string")
     return hive.node.session(user="ann")
 
@@ -56,7 +56,7 @@ def place(session: Session, name: str = "d1.orders") -> str:
 
 
 def _as_expression(part: re.Match[str]) -> str:
-    """A part of a pattern of Hadoop's, as a regular expression."""
+    """A part of a glob pattern of Hadoop, as a regular expression."""
     words = {"{": "(?:", "}": ")", ",": "|", "?": "."}
     return re.escape(part[1]) if part[1] else words.get(part[2], re.escape(part[2]))
 
@@ -76,7 +76,7 @@ def listed(found: Any) -> list[str]:
 
 
 def checksums_in(view_text: str) -> list[dict[int, int]]:
-    """What a text says of files with deleted rows: the checksum by the file's id, for each join."""
+    """The checksums of files with deleted rows by file id, for each join in the text of a view."""
     arrays = re.findall(r"map_from_arrays\(CAST\(split\('(.*?)',.*?split\('(.*?)',", view_text)
     numbers = [[list(map(int, array.split(","))) for array in pair] for pair in arrays]
     return [dict(zip(*pair, strict=True)) for pair in numbers]
@@ -88,7 +88,7 @@ def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None
     assert [column.name for column in found.sd.cols] == ["id", "item"]
 
 
-def test_the_files_of_a_snapshot_and_no_others_are_read(session: Session, stub: Any) -> None:
+def test_only_the_files_of_the_snapshot_are_read(session: Session, stub: Any) -> None:
     ids = [dml.append(session, "d1.orders", {"id": n, "item": "x"}) for n in range(3)]
     open_id = session.begin().txn_id
     (found,) = hidden(stub)
@@ -133,7 +133,9 @@ def test_a_partitioned_table_shows_all_columns_and_all_files(
     assert len(names(found)) == 3
 
 
-def test_the_text_stays_the_same_until_somebody_commits(session: Session, stub: Any) -> None:
+def test_the_text_of_a_view_stays_the_same_until_the_next_commit(
+    session: Session, stub: Any
+) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     before = text(stub)
     session.abort(session.begin().txn_id)
@@ -145,7 +147,7 @@ def test_the_text_stays_the_same_until_somebody_commits(session: Session, stub: 
     assert len(names(stub.get_table("d1", hidden_before[0]))) == 1
 
 
-def test_an_answer_about_the_present_writes_nothing_and_is_kept(
+def test_a_view_of_the_present_writes_nothing_and_its_answer_is_kept(
     hive: HiveNode, session: Session, stub: Any
 ) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
@@ -158,7 +160,7 @@ def test_an_answer_about_the_present_writes_nothing_and_is_kept(
     assert hive.service.statistics().kept.hits == hits + 1
 
 
-def test_the_name_changes_with_the_place_and_an_old_name_finds_the_files(
+def test_a_hidden_name_changes_with_the_location_and_an_old_name_finds_the_files(
     session: Session, stub: Any
 ) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
@@ -170,7 +172,7 @@ def test_the_name_changes_with_the_place_and_an_old_name_finds_the_files(
     assert {stub.get_table("d1", name).sd.location for name in (old, new)} == {moved}
 
 
-def test_files_of_other_schemas_have_hidden_tables_of_their_own(
+def test_files_of_different_schema_versions_have_separate_hidden_tables(
     session: Session, stub: Any
 ) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
@@ -192,7 +194,7 @@ def test_files_of_other_schemas_have_hidden_tables_of_their_own(
     ]
 
 
-def test_deleted_rows_are_joined_away_from_the_files_that_have_some(
+def test_deleted_rows_are_removed_by_an_anti_join_of_only_the_files_that_have_some(
     session: Session, stub: Any
 ) -> None:
     many = [{"id": n, "item": "x"} for n in range(10)]
@@ -212,7 +214,7 @@ def test_deleted_rows_are_joined_away_from_the_files_that_have_some(
     ]
 
 
-def test_where_most_rows_are_in_files_with_deleted_ones_all_go_through_the_join(
+def test_all_files_are_joined_if_half_of_the_rows_are_in_files_with_deleted_rows(
     session: Session, stub: Any
 ) -> None:
     many = [{"id": n, "item": "x"} for n in range(10)]
@@ -223,7 +225,7 @@ def test_where_most_rows_are_in_files_with_deleted_ones_all_go_through_the_join(
     assert len(names(hidden(stub)[0])) == 2
 
 
-def test_the_deleted_rows_of_a_file_are_found_by_the_checksum_of_its_name(
+def test_deleted_rows_are_matched_to_their_file_by_the_checksum_of_its_name(
     session: Session, stub: Any
 ) -> None:
     many = [{"id": n, "item": "x"} for n in range(10)]
@@ -237,7 +239,9 @@ def test_the_deleted_rows_of_a_file_are_found_by_the_checksum_of_its_name(
     assert "crc32(CAST(_metadata.file_name AS BINARY)) AS _strandline_file" in text(stub)
 
 
-def test_files_whose_names_have_one_checksum_are_joined_apart(session: Session, stub: Any) -> None:
+def test_files_whose_names_have_the_same_checksum_are_joined_separately(
+    session: Session, stub: Any
+) -> None:
     many = [{"id": n, "item": "x"} for n in range(10)]
     for name in ("plumless", "between", "buckeroo", "other"):
         path = f"_files/{name}.parquet"
@@ -248,7 +252,7 @@ def test_files_whose_names_have_one_checksum_are_joined_apart(session: Session, 
     assert [sorted(listed(part)) for part in data] == [first, ["buckeroo.parquet"]]
 
 
-def test_a_file_whose_name_spark_may_escape_is_joined_by_itself(
+def test_a_file_whose_name_spark_may_escape_is_joined_separately(
     session: Session, stub: Any
 ) -> None:
     many = [{"id": n, "item": "x"} for n in range(10)]
@@ -261,7 +265,7 @@ def test_a_file_whose_name_spark_may_escape_is_joined_by_itself(
     assert re.search(r"CAST\(\d+ AS BIGINT\) AS _strandline_file", alone)
 
 
-def test_files_without_deleted_rows_that_are_read_apart_are_not_joined(
+def test_files_without_deleted_rows_in_another_hidden_table_are_not_joined(
     session: Session, stub: Any
 ) -> None:
     many = [{"id": n, "item": "x"} for n in range(10)]
@@ -273,7 +277,9 @@ def test_files_without_deleted_rows_that_are_read_apart_are_not_joined(
     assert ("JOIN" in joined, "JOIN" in plain) == (True, False)
 
 
-def test_files_of_older_releases_are_read_where_they_are(session: Session, stub: Any) -> None:
+def test_files_in_the_layout_of_older_releases_are_read_where_they_are(
+    session: Session, stub: Any
+) -> None:
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
     old = dml.append(session, "d1.orders", {"id": 1, "what": "x"}, old_layout=True)
     session.execute(RenameColumn(schema="d1", table="orders", column="what", new_name="why"))
@@ -286,7 +292,7 @@ def test_files_of_older_releases_are_read_where_they_are(session: Session, stub:
     assert [c.name for c in found.sd.cols] == ["id", "what", "_file"]
 
 
-def test_a_schema_of_the_past_shows_the_rows_of_then(session: Session, stub: Any) -> None:
+def test_a_past_schema_shows_the_rows_of_its_version(session: Session, stub: Any) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     version = session.history()[-1].version
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
@@ -309,9 +315,7 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
 
 
 @pytest.mark.parametrize("damage", ["missing", "longer"])
-def test_a_file_that_is_not_as_it_was_written_is_an_error(
-    session: Session, stub: Any, damage: str
-) -> None:
+def test_a_missing_or_changed_file_is_an_error(session: Session, stub: Any, damage: str) -> None:
     file_id = dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     (name,) = HIDDEN.findall(text(stub))
     (path,) = _files(session, f"{file_id}-*")
@@ -347,7 +351,7 @@ def test_a_forged_hidden_name_finds_nothing(
     assert kind == "NoSuchObjectException"
 
 
-def test_a_dropped_table_is_not_read_by_its_hidden_name(session: Session, stub: Any) -> None:
+def test_a_dropped_table_cannot_be_read_by_its_hidden_name(session: Session, stub: Any) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     (name,) = HIDDEN.findall(text(stub))
     session.execute(DropTable(schema="d1", table="orders"))
@@ -355,9 +359,7 @@ def test_a_dropped_table_is_not_read_by_its_hidden_name(session: Session, stub: 
     assert kind == "NoSuchObjectException"
 
 
-def test_nested_values_are_brought_together_by_the_ids_of_their_fields(
-    hive: HiveNode, stub: Any
-) -> None:
+def test_the_fields_of_nested_values_are_matched_by_their_ids(hive: HiveNode, stub: Any) -> None:
     hive.create_transactional("d1", "nested", s="struct<a:int,b:array<struct<c:int>>>")
     session = hive.node.session(user="ann")
     dml.append(session, "d1.nested", {"s": {"a": 1, "b": [{"c": 2}]}})
@@ -381,7 +383,9 @@ def test_delete_files_in_several_folders_are_all_read(session: Session, stub: An
     assert pattern.startswith(f"{place(session)}/own/{{")
 
 
-def test_files_in_a_folder_of_a_client_are_named_one_by_one(session: Session, stub: Any) -> None:
+def test_files_in_a_folder_that_a_client_chose_are_listed_one_by_one(
+    session: Session, stub: Any
+) -> None:
     for n, path in enumerate(("own/a.parquet", "own/{b}.parquet")):
         dml.append(session, "d1.orders", {"id": n, "item": "x"}, path=path)
     (found,) = hidden(stub)
@@ -390,7 +394,7 @@ def test_files_in_a_folder_of_a_client_are_named_one_by_one(session: Session, st
     assert "pathGlobFilter" not in parameters
 
 
-def test_a_view_of_too_many_parts_is_refused(
+def test_a_view_with_too_many_parts_is_refused(
     session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_views, "MAX_PARTS", 1)
@@ -414,7 +418,9 @@ DROPS: dict[str, tuple[list[str], bool]] = {
 
 
 @pytest.mark.parametrize("what", DROPS)
-def test_only_the_drop_of_a_replacement_is_refused(session: Session, stub: Any, what: str) -> None:
+def test_a_drop_is_refused_only_as_part_of_an_overwrite_or_of_drop_view(
+    session: Session, stub: Any, what: str
+) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     (part,) = HIDDEN.findall(text(stub))
     stub.get_all_databases()

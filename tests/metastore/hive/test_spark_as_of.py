@@ -1,4 +1,4 @@
-"""An unmodified Spark on schemas as of then: it reads what was, and changes nothing of what is."""
+"""An unmodified Spark on past schemas: it reads the past, and cannot change the present."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Past:
     folder: Path
 
     def state(self) -> object:
-        """All rows of the present tables, and all their files with what is in them."""
+        """All rows of the present tables, and all their files with their contents."""
         tables = self.spark.column("SHOW TABLES IN past", 1)
         rows = {t: sorted(map(str, self.spark.sql(f"SELECT * FROM past.{t}"))) for t in tables}
         files = {f: f.read_bytes() if f.is_file() else b"" for f in self.folder.rglob("*")}
@@ -85,7 +85,7 @@ REFUSED = {
 }
 
 
-def test_every_statement_that_would_change_something_is_refused_and_changes_nothing(
+def test_every_statement_that_would_change_a_past_schema_is_refused_without_effect(
     past: Past,
 ) -> None:
     before = past.state()
@@ -95,7 +95,7 @@ def test_every_statement_that_would_change_something_is_refused_and_changes_noth
     assert past.state() == before
 
 
-def test_saving_as_a_table_is_refused_and_changes_nothing(past: Past) -> None:
+def test_saving_into_a_past_table_is_refused_and_changes_nothing(past: Past) -> None:
     before = past.state()
     tables = ["plain", "parted", "hive_plain", "later"]
     for table, mode in itertools.product(tables, ["append", "overwrite"]):
@@ -104,7 +104,7 @@ def test_saving_as_a_table_is_refused_and_changes_nothing(past: Past) -> None:
     assert past.state() == before
 
 
-def test_columns_and_partitions_are_those_of_then(past: Past) -> None:
+def test_columns_and_partitions_are_those_of_the_past_version(past: Past) -> None:
     spark, then = past.spark, past.then
     assert [row[:2] for row in spark.sql(f"DESCRIBE TABLE {then}.parted")] == [
         ["A", "int"],
@@ -119,7 +119,7 @@ def test_columns_and_partitions_are_those_of_then(past: Past) -> None:
     assert tables == ["hive_parted", "hive_plain", "parted", "plain"]
 
 
-def test_filters_columns_and_partitions_are_pruned_as_in_the_table(past: Past) -> None:
+def test_filters_columns_and_partitions_are_pushed_down_as_in_the_present_table(past: Past) -> None:
     plan = past.spark.column(f"EXPLAIN FORMATTED SELECT A FROM {past.then}.parted WHERE P = 2")[0]
     assert "parted/P=2]" in plan
     assert "PartitionFilters: [isnotnull(P" in plan
@@ -128,7 +128,7 @@ def test_filters_columns_and_partitions_are_pruned_as_in_the_table(past: Past) -
     assert "ReadSchema: struct<Id:int>" in plan
 
 
-def test_it_is_joined_with_the_present_named_in_views_and_cached(past: Past) -> None:
+def test_a_past_table_can_be_joined_with_the_present_used_in_views_and_cached(past: Past) -> None:
     spark, then = past.spark, past.then
     joined = f"SELECT o.A, n.extra FROM {then}.parted o JOIN past.parted n USING (A) ORDER BY 1"
     assert spark.sql(joined) == [[1, None], [2, None]]
@@ -146,7 +146,7 @@ def test_it_is_joined_with_the_present_named_in_views_and_cached(past: Past) -> 
     spark.sql("DROP VIEW old_plain")
 
 
-def test_types_that_hive_cannot_spell_and_hold_no_null_are_read(
+def test_types_that_hive_cannot_express_and_that_are_not_null_can_be_read(
     spark: SparkProcess, served: HiveNode
 ) -> None:
     spark.sql(
@@ -163,7 +163,7 @@ def test_types_that_hive_cannot_spell_and_hold_no_null_are_read(
     assert spark.column("DESCRIBE odd", 1)[:5] == spark.column(f"DESCRIBE {then}", 1)[:5]
 
 
-def test_a_table_that_was_dropped_renamed_and_overwritten_since_is_read(
+def test_a_past_table_can_be_read_after_it_was_overwritten_renamed_and_dropped(
     spark: SparkProcess, served: HiveNode
 ) -> None:
     spark.sql("CREATE TABLE moved (a INT) USING parquet")
@@ -172,7 +172,7 @@ def test_a_table_that_was_dropped_renamed_and_overwritten_since_is_read(
     rows = f"SELECT a FROM {then}"
     assert spark.column(rows) == [1]
     spark.sql("INSERT OVERWRITE moved VALUES (2)")
-    # Spark keeps the list of files by name, and does not know that both names share them.
+    # Spark caches the list of files by table name, and does not know that both names share them.
     spark.sql(f"REFRESH TABLE {then}")
     assert spark.column(rows) == [2]
     spark.sql("ALTER TABLE moved RENAME TO elsewhere")

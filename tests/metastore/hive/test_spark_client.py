@@ -1,6 +1,6 @@
-"""An unmodified Spark 4.3 on this metastore: what Hive does not have, or answers otherwise.
+"""An unmodified Spark 4.3 on this metastore: features that Hive lacks or answers differently.
 
-What Hive has, too, is in `test_spark_statements`.
+Features that Hive also has are tested in `test_spark_statements`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.metastore.hive.spark_process import SparkError, SparkProcess
 pytestmark = pytest.mark.spark
 
 
-def test_statistics_are_no_version(spark: SparkProcess, served: HiveNode) -> None:
+def test_analyzing_a_table_creates_no_version(spark: SparkProcess, served: HiveNode) -> None:
     spark.sql("CREATE TABLE airlines USING parquet AS SELECT 'UA' AS Carrier")
     version = served.node.metastore.catalogs.present().version
     spark.sql("ANALYZE TABLE airlines COMPUTE STATISTICS FOR COLUMNS Carrier")
@@ -25,7 +25,7 @@ def test_statistics_are_no_version(spark: SparkProcess, served: HiveNode) -> Non
     spark.sql("DROP TABLE airlines")
 
 
-def test_defaults_are_one_and_the_same_to_spark_and_to_the_catalog(
+def test_spark_and_the_catalog_share_the_defaults_of_columns(
     spark: SparkProcess, served: HiveNode
 ) -> None:
     session = served.node.session(user="ann")
@@ -49,7 +49,7 @@ def test_defaults_are_one_and_the_same_to_spark_and_to_the_catalog(
     spark.sql("DROP TABLE stock")
 
 
-def test_what_spark_asks_with_like_finds_every_row(spark: SparkProcess) -> None:
+def test_filters_that_spark_sends_as_like_find_every_row(spark: SparkProcess) -> None:
     spark.sql("CREATE TABLE likes (a INT, q STRING) USING parquet PARTITIONED BY (q)")
     spark.sql("INSERT INTO likes VALUES (1, 'price $5'), (2, 'a^b'), (3, '+49 30'), (4, 'f(x)')")
     for condition, expected in [
@@ -64,7 +64,7 @@ def test_what_spark_asks_with_like_finds_every_row(spark: SparkProcess) -> None:
     spark.sql("DROP TABLE likes")
 
 
-def test_a_dropped_schema_comes_back_with_what_spark_dropped_from_it(
+def test_undropping_a_schema_restores_the_tables_and_views_that_spark_dropped(
     spark: SparkProcess, served: HiveNode
 ) -> None:
     spark.sql("CREATE DATABASE cargo")
@@ -80,14 +80,14 @@ def test_a_dropped_schema_comes_back_with_what_spark_dropped_from_it(
     assert spark.sql("SELECT * FROM cargo.jets") == [[1]]
     back = served.node.catalogs.present().version
     session = served.node.session(user="ann")
-    session.undo(back)  # which drops it again
+    session.undo(back)  # drops the schema again
     assert spark.column("SHOW DATABASES LIKE 'cargo'") == []
     session.undo(before + 1, through=back + 1)
     assert spark.sql("SELECT * FROM cargo.jets") == [[1]]
     spark.sql("DROP DATABASE cargo CASCADE")
 
 
-def test_a_view_that_spark_replaces_is_dropped_and_created_and_undone_as_one(
+def test_replacing_a_view_is_a_drop_and_a_create_that_can_be_undone_together(
     spark: SparkProcess, served: HiveNode
 ) -> None:
     spark.sql("CREATE VIEW answers AS SELECT 41 AS a")
@@ -102,7 +102,7 @@ def test_a_view_that_spark_replaces_is_dropped_and_created_and_undone_as_one(
     spark.sql("DROP VIEW answers")
 
 
-def test_a_schema_with_a_transactional_table_is_dropped_after_the_table(
+def test_drop_database_cascade_is_refused_while_the_schema_has_transactional_tables(
     spark: SparkProcess, served: HiveNode
 ) -> None:
     for name in ("flights", "trips"):

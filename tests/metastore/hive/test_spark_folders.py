@@ -1,4 +1,4 @@
-"""An unmodified Spark, and tables whose folder could not be made or moved."""
+"""An unmodified Spark, and tables whose folder could not be created or moved."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def folder(served: HiveNode, name: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["USING parquet", "STORED AS parquet"])
-def test_whoever_writes_a_plain_table_without_a_folder_makes_it_or_is_told(
+def test_writing_to_a_plain_table_without_a_folder_creates_it_or_names_the_path(
     spark: SparkProcess, served: HiveNode, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Spark makes those of its own tables; for Hive's it says which path is missing."""
+    """Spark creates the folders of its own tables; for Hive tables it reports the missing path."""
     name = f"unmade_{kind.split()[0].lower()}"
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", refuse)
-        patch.setattr(os, "access", lambda *_: True)  # as if it had been taken away just then
+        patch.setattr(os, "access", lambda *_: True)  # as if access had just been revoked
         spark.sql(f"CREATE TABLE {name} (a INT) {kind}")
     assert not folder(served, name).exists()
     if kind == "USING parquet":
@@ -48,7 +48,7 @@ def test_whoever_writes_a_plain_table_without_a_folder_makes_it_or_is_told(
     spark.sql(f"DROP TABLE {name}")
 
 
-def test_what_spark_creates_in_a_schema_elsewhere_is_external(
+def test_tables_that_spark_creates_in_a_schema_elsewhere_are_external(
     spark: SparkProcess, served: HiveNode, tmp_path: Path
 ) -> None:
     spark.sql(f"CREATE SCHEMA elsewhere LOCATION '{tmp_path}/far'")
@@ -64,7 +64,7 @@ def test_what_spark_creates_in_a_schema_elsewhere_is_external(
     assert sorted((tmp_path / "far").rglob("*.parquet")) == files
 
 
-def test_a_table_whose_folder_could_not_be_moved_is_never_seen_in_a_new_one(
+def test_a_new_table_never_shows_files_of_a_dropped_one_that_could_not_be_moved(
     spark: SparkProcess, served: HiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.sql("CREATE TABLE kept (a INT) USING parquet")
@@ -74,19 +74,19 @@ def test_a_table_whose_folder_could_not_be_moved_is_never_seen_in_a_new_one(
         patch.setattr(os, "rename", refuse)
         spark.sql("DROP TABLE kept")
     assert any(old.iterdir())
-    # Spark knows the place itself, and refuses one with files in it.
+    # Spark computes the location itself, and refuses one that contains files.
     with pytest.raises(SparkError, match="LOCATION_ALREADY_EXISTS"):
         spark.sql("CREATE TABLE kept (a INT) USING parquet")
     with pytest.raises(SparkError, match="LOCATION_ALREADY_EXISTS"):
         spark.sql("CREATE TABLE kept USING parquet AS SELECT 7 AS a")
-    # For others the node chooses another one.
+    # For other clients the node chooses another location.
     definition = TableDefinition(
         name="kept", columns=(ColumnDefinition("a", INT),), provider="parquet"
     )
     served.node.session(user="ann").execute(CreateTable(schema="nyc", definition=definition))
     assert list(folder(served, "kept").iterdir()) == []
     spark.sql("DROP TABLE kept")
-    # Once somebody cleared the place, Spark has it again, with what it wrote before it asked.
+    # Once the location is cleared, Spark gets it again, with the rows it wrote before its call.
     for file in old.iterdir():
         file.unlink()
     old.rmdir()

@@ -26,7 +26,7 @@ def test_a_short_schema_is_one_parameter() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 60, 300])
-def test_what_was_written_is_read_again(count: int) -> None:
+def test_a_written_schema_can_be_read_again(count: int) -> None:
     parameters = schema_parameters(columns(count), [f"column_{count - 1:03d}"])
     schema, rest = take_schema(parameters | {"k": "v"})
     assert schema is not None
@@ -35,7 +35,7 @@ def test_what_was_written_is_read_again(count: int) -> None:
     assert rest == {"k": "v"}
 
 
-def test_a_long_schema_is_cut_into_parts_of_at_most_4000_characters() -> None:
+def test_a_long_schema_is_split_into_parts_of_at_most_4000_characters() -> None:
     parameters = schema_parameters(columns(300), [])
     number = int(parameters[f"{SCHEMA}.numParts"])
     parts = [parameters[f"{SCHEMA}.part.{n}"] for n in range(number)]
@@ -44,14 +44,14 @@ def test_a_long_schema_is_cut_into_parts_of_at_most_4000_characters() -> None:
     assert len(json.loads("".join(parts))["fields"]) == 300
 
 
-def test_partition_columns_are_moved_behind_the_others() -> None:
+def test_partition_columns_are_moved_to_the_end() -> None:
     written = schema_parameters(columns(3), ["column_000"])
     schema, _ = take_schema(written)
     assert schema is not None
     assert [c.name for c in schema.columns] == ["column_001", "column_002", "column_000"]
 
 
-def test_without_spark_s_parameters_there_is_no_schema() -> None:
+def test_without_parameters_of_spark_there_is_no_schema() -> None:
     assert take_schema({"a": "b"}) == (None, {"a": "b"})
 
 
@@ -75,7 +75,7 @@ def test_a_schema_that_cannot_be_read_is_refused(parameters: dict[str, str]) -> 
         take_schema(parameters)
 
 
-def test_a_default_is_metadata_to_spark_and_a_field_of_the_column_here() -> None:
+def test_a_default_is_column_metadata_in_spark_and_a_field_of_the_column_here() -> None:
     column = ColumnDescriptor(1, "a", INT, default="7", metadata='{"unit":"m"}')
     written = schema_parameters([column], [])
     (field,) = json.loads(written[SCHEMA])["fields"]

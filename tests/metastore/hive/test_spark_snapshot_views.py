@@ -1,4 +1,4 @@
-"""An unmodified Spark reads transactional tables: every version of random histories, and now."""
+"""An unmodified Spark reads transactional tables: past versions of random histories, and now."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ pytestmark = pytest.mark.spark
 SCHEMA = "nyc"
 PARTITIONED = ((), ("truncate(10, p)", "bucket(4, q)"), ("month(t)", "p"))
 NOW = -1
-"""In the place of a version: the present."""
+"""Used instead of a version: the present."""
 
 
 @dataclass
 class History:
-    """A table that changes at random, and what each version of it must show.
+    """A table that changes at random, and the rows that each version must show.
 
-    A value is kept by the id of its column, and in a struct by the id of its field, as files are
-    read. ``expected`` has the rows of each version, as JSON.
+    A value is stored under the id of its column, and in a struct under the id of its field, because
+    files are read by these ids. ``expected`` has the rows of each version, as JSON.
     """
 
     session: Session
@@ -54,14 +54,14 @@ class History:
         return self.session.table(f"{SCHEMA}.{self.name}").descriptor
 
     def step(self) -> None:
-        """Change something, and note what is to be seen."""
+        """Change something at random, and record the expected rows."""
         often = (self.append, self.append_old, self.delete)
         seldom = (self.rename, self.widen, self.add, self.drop, self.add_field, self.move)
         self.chance.choice([*often, *often, *seldom])()
         self.note()
 
     def note(self) -> None:
-        """Note what is to be seen at the present version."""
+        """Record the expected rows of the present version."""
         version = self.session.history()[-1].version
         shown = [_shown(row, self.table.columns) for rows in self.rows.values() for row in rows]
         self.expected[version] = sorted(json.dumps(row, sort_keys=True) for row in shown)
@@ -71,7 +71,7 @@ class History:
             {column.id: self.value(column.type) for column in self.table.columns}
             for _ in range(self.chance.randint(1, 4))
         ]
-        for source in self.sources():  # the rows of a file are of one partition
+        for source in self.sources():  # all rows of a file belong to one partition
             for row in rows:
                 row[source] = rows[0][source]
         written = [_by_name(row, self.table.columns) for row in rows]
@@ -79,7 +79,7 @@ class History:
         self.rows[dml.append(self.session, name, *written, old_layout=old_layout)] = rows
 
     def sources(self) -> set[int]:
-        """The columns that partition the table: they are not dropped, nor is their type changed."""
+        """The columns that partition the table. They are not dropped, and their types stay."""
         return {field.source_id for field in self.table.partitioning}
 
     def append_old(self) -> None:
@@ -99,7 +99,7 @@ class History:
 
     def rename(self) -> None:
         column = self.chance.choice(self.table.columns)
-        # A name that another column had before means this one from now on.
+        # The new name may have been the name of another column; from now on it means this one.
         new = self.chance.choice(self.free_names())
         self.execute(RenameColumn(schema=SCHEMA, table=self.name, column=column.name, new_name=new))
 
@@ -119,7 +119,7 @@ class History:
         self.next_value += 1
         free = self.free_names()
         kind = self.chance.choice(["int", "string", "struct<a:int,b:string>", "array<int>"])
-        if len(free) > 1:  # the last one is for a rename
+        if len(free) > 1:  # the last free name is for a rename
             column = ColumnDefinition(free[0], parse_type(kind))
             self.execute(AddColumns(schema=SCHEMA, table=self.name, columns=(column,)))
 
@@ -148,7 +148,7 @@ class History:
         self.session.execute(command)
 
     def value(self, data_type: DataType) -> Any:
-        """A new value of the type; a struct goes by the ids of its fields."""
+        """A new value of the type; a struct has the ids of its fields as keys."""
         self.next_value += 1
         if not self.chance.randrange(6):
             return None
@@ -180,7 +180,7 @@ def _named(value: Any, data_type: DataType) -> Any:
 
 
 def _shown(row: dict[int, Any], columns: tuple[ColumnDescriptor, ...]) -> dict[str, Any]:
-    """The row as Spark's `to_json` writes it: without what is NULL."""
+    """The row as Spark's `to_json` writes it: without NULL values."""
     shown: dict[str, Any] = _without_nulls(_by_name(row, columns))
     return shown
 
@@ -270,14 +270,14 @@ READS: dict[str, list[list[Any]]] = {
 }
 
 
-def test_what_reads_a_table_works(spark: SparkProcess, orders: str) -> None:
+def test_statements_that_read_a_table_work(spark: SparkProcess, orders: str) -> None:
     for statement, rows in READS.items():
         assert spark.sql(statement.format(orders)) == rows, statement
     described = spark.sql(f"DESCRIBE {orders}")
     assert [row[:2] for row in described] == [
         ["Id", "bigint"],
         ["item", "string"],
-        ["code", "string"],  # which it is in the files: Spark would look for it with blanks
+        ["code", "string"],  # as in the files; Spark would look for a char(3) with blanks
     ]
 
 
@@ -299,7 +299,7 @@ WRITES = {
 ROW = "SELECT 9L AS Id, 'x' AS item, 'y' AS code"
 
 
-def test_what_writes_to_a_table_is_refused_and_changes_nothing(
+def test_statements_that_write_to_a_table_are_refused_and_change_nothing(
     spark: SparkProcess, orders: str
 ) -> None:
     whole = f"SELECT * FROM {orders} ORDER BY Id"
@@ -319,7 +319,7 @@ def test_what_writes_to_a_table_is_refused_and_changes_nothing(
     assert spark.sql(whole) == before
 
 
-def test_a_table_that_was_just_read_is_dropped(served: HiveNode, spark: SparkProcess) -> None:
+def test_a_table_that_was_just_read_can_be_dropped(served: HiveNode, spark: SparkProcess) -> None:
     served.create_transactional(SCHEMA, "trips", id="bigint")
     dml.append(served.node.session(user="ann"), f"{SCHEMA}.trips", {"id": 1})
     assert spark.sql(f"SELECT * FROM {SCHEMA}.trips") == [[1]]
@@ -327,7 +327,7 @@ def test_a_table_that_was_just_read_is_dropped(served: HiveNode, spark: SparkPro
     assert spark.sql(f"SHOW TABLES IN {SCHEMA} LIKE 'trips'") == []
 
 
-def test_a_table_without_rows_is_read_and_not_overwritten(
+def test_a_table_without_rows_can_be_read_but_not_overwritten(
     served: HiveNode, spark: SparkProcess
 ) -> None:
     served.create_transactional(SCHEMA, "nothing", Id="bigint")

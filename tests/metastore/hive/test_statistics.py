@@ -1,6 +1,6 @@
-"""Statistics of columns: kept for what they describe, through time, and checked.
+"""Statistics of columns: they follow what they describe through time, and they are validated.
 
-What Hive answers to the same calls is compared in `differential.statistics`.
+`differential.statistics` compares the answers to such calls with those of Hive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def of_table(client: ThriftClient, *columns: str, schema: str = "d1", **more: st
 
 
 def of_parts(client: ThriftClient, *parts: str, schema: str = "d1") -> dict[str, list[str]]:
-    """The columns of which something is known, by partition."""
+    """The columns that have statistics, by partition."""
     request = {"dbName": schema, "tblName": "parted", "colNames": ["a", "b"]}
     request["partNames"] = list(parts)
     answer = client.call("get_partitions_statistics_req", request=request)
@@ -88,7 +88,7 @@ def test_a_changed_column_has_no_statistics_until_the_change_is_undone(
     assert of_table(client, "a", "b") == [texts()]
 
 
-def test_statistics_are_read_as_of_a_time_and_come_back_with_a_dropped_partition(
+def test_statistics_can_be_read_as_of_a_time_and_are_restored_with_their_partition(
     hive: HiveNode, client: ThriftClient
 ) -> None:
     store(client, numbers(), part="p=1")
@@ -104,7 +104,7 @@ def test_statistics_are_read_as_of_a_time_and_come_back_with_a_dropped_partition
     assert of_parts(client, "p=1", "p=2") == {"p=1": ["a", "b"]}
 
 
-def test_another_node_sees_statistics_and_no_memory_is_filled_with_them(
+def test_another_node_sees_statistics_and_they_are_not_loaded_into_memory(
     hive: HiveNode, client: ThriftClient
 ) -> None:
     client.call("get_partitions", db_name="d1", tbl_name="parted", max_parts=-1)  # into memory
@@ -123,7 +123,7 @@ def test_another_node_sees_statistics_and_no_memory_is_filled_with_them(
 # -- engines, and Hive 4
 
 
-def test_engines_keep_their_statistics_apart_and_bit_vectors_are_kept(
+def test_each_engine_has_its_own_statistics_and_bit_vectors_are_kept(
     client: ThriftClient,
 ) -> None:
     sent = of("a", "int", "longStats", numNulls=1, numDVs=2, bitVectors=b"HL\x00\xff")
@@ -139,7 +139,9 @@ def test_engines_keep_their_statistics_apart_and_bit_vectors_are_kept(
     assert of_table(client, "a", engine="impala") == [sent]
 
 
-def test_a_table_is_given_with_its_statistics_if_hive_4_asks_for_them(client: ThriftClient) -> None:
+def test_a_table_is_returned_with_its_statistics_if_hive_4_asks_for_them(
+    client: ThriftClient,
+) -> None:
     asked = {"dbName": "d1", "tblName": "t", "getColumnStats": True}
     assert "colStats" not in client.call("get_table_req", req=asked)["table"]
     store(client, numbers(), texts())
@@ -149,7 +151,7 @@ def test_a_table_is_given_with_its_statistics_if_hive_4_asks_for_them(client: Th
     assert "colStats" not in client.call("get_table_req", req={**asked, "engine": "x"})["table"]
 
 
-def test_a_request_of_hive_4_has_the_statistics_of_one_partition_and_does_not_merge(
+def test_an_update_request_of_hive_4_takes_one_partition_and_does_not_merge(
     client: ThriftClient,
 ) -> None:
     one = statistics("d1", "parted", numbers(), part="p=1")
@@ -162,7 +164,9 @@ def test_a_request_of_hive_4_has_the_statistics_of_one_partition_and_does_not_me
     assert of_parts(client, "p=1", "p=2") == {"p=1": ["a"]}
 
 
-def test_a_sum_of_counts_ends_where_the_protocol_does(client: ThriftClient) -> None:
+def test_a_sum_of_counts_is_capped_at_the_largest_number_of_the_protocol(
+    client: ThriftClient,
+) -> None:
     most = (1 << 63) - 1
     for value in "12":
         store(client, numbers(numNulls=most), part=f"p={value}")
@@ -172,7 +176,7 @@ def test_a_sum_of_counts_ends_where_the_protocol_does(client: ThriftClient) -> N
     assert of_both["statsData"]["longStats"]["numNulls"] == most
 
 
-def test_dates_and_times_are_merged_too(client: ThriftClient) -> None:
+def test_statistics_of_dates_and_timestamps_are_merged(client: ThriftClient) -> None:
     columns = "a int, g date, h timestamp"
     client.call("create_table", tbl=table("d1", "dated", columns))
     for low in (1, 3):
@@ -211,7 +215,7 @@ def test_dates_and_times_are_merged_too(client: ThriftClient) -> None:
     ],
     ids=["form", "none", "negative", "nan", "10 MB"],
 )
-def test_wrong_statistics_are_refused_and_nothing_is_stored(
+def test_invalid_statistics_are_refused_and_nothing_is_stored(
     client: ThriftClient, sent: Any, said: str
 ) -> None:
     kind, message = refusal(lambda: store(client, texts(), sent))
@@ -221,7 +225,7 @@ def test_wrong_statistics_are_refused_and_nothing_is_stored(
     assert accurate(client) is None
 
 
-def test_the_statistics_of_all_columns_together_are_bounded(
+def test_the_total_size_of_the_statistics_of_all_columns_is_bounded(
     client: ThriftClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statistics_changes, "MAX_ROW_BYTES", 100)
@@ -231,7 +235,9 @@ def test_the_statistics_of_all_columns_together_are_bounded(
     assert of_table(client, "a", "b") == [numbers()]
 
 
-def test_one_partition_that_does_not_exist_refuses_all(client: ThriftClient) -> None:
+def test_statistics_of_several_partitions_are_refused_if_one_does_not_exist(
+    client: ThriftClient,
+) -> None:
     parts = [statistics("d1", "parted", numbers(), part=part) for part in ("p=1", "p=9")]
     kind, _ = refusal(lambda: client.call("set_aggr_stats_for", request={"colStats": parts}))
     assert kind == "NoSuchObjectException"
@@ -241,7 +247,7 @@ def test_one_partition_that_does_not_exist_refuses_all(client: ThriftClient) -> 
     assert of_parts(client, "p=1", "p=9") == {}
 
 
-def test_transactional_tables_and_the_past_have_no_statistics_to_change(
+def test_the_statistics_of_transactional_and_past_tables_cannot_be_changed(
     hive: HiveNode, client: ThriftClient
 ) -> None:
     hive.create_transactional("d1", "own", a="int")
@@ -253,10 +259,10 @@ def test_transactional_tables_and_the_past_have_no_statistics_to_change(
     assert client.call("get_table_statistics_req", request=request) == {"tableStats": []}
 
 
-def test_many_partitions_are_asked_for_in_a_process_of_their_own(
+def test_a_request_for_many_partitions_exceeds_the_budget_of_a_thread(
     hive: HiveNode, client: ThriftClient
 ) -> None:
-    """A thread of the node gives the request up before it goes over the names."""
+    """A thread of the node gives up the request before it goes through the names."""
     metastore = hive.node.metastore
     request = {"dbName": "d1", "tblName": "parted", "colNames": ["a"]}
     request["partNames"] = [f"p={n}" for n in range(100_000)]
@@ -280,7 +286,7 @@ class Name(str):
         return super().__hash__()
 
 
-def test_columns_that_are_asked_for_are_not_gone_over_for_each_partition(
+def test_the_requested_columns_are_not_looked_up_again_for_each_partition(
     hive: HiveNode, client: ThriftClient
 ) -> None:
     numbers_of_parts = range(3, 103)
@@ -301,7 +307,7 @@ def test_columns_that_are_asked_for_are_not_gone_over_for_each_partition(
     assert [known["colName"] for known in answer["colStats"]] == ["b", "a"]
 
 
-# -- what is accurate
+# -- which statistics are accurate
 
 
 @pytest.mark.parametrize(
@@ -318,7 +324,9 @@ def test_columns_that_are_asked_for_are_not_gone_over_for_each_partition(
         ),
     ],
 )
-def test_stored_statistics_are_noted_in_the_parameters(text: str, expected: str) -> None:
+def test_stored_statistics_are_recorded_as_accurate_in_the_parameters(
+    text: str, expected: str
+) -> None:
     noted = statistics_values.with_accurate((("COLUMN_STATS_ACCURATE", text),), ["a"])
     assert dict(noted)["COLUMN_STATS_ACCURATE"] == expected
     taken = dict(statistics_values.without_accurate(noted, {"a"}))["COLUMN_STATS_ACCURATE"]

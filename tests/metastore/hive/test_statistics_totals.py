@@ -1,4 +1,4 @@
-"""Statistics of several partitions as one; `test_differential` compares them with Hive's."""
+"""Statistics of several partitions in one; `test_differential` compares them with Hive's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.metastore.hive.statistics_values import LARGEST, UNKNOWN
 
 
 def over(places: int, parts: dict[int, dict[str, Any]], *, form: str = "longStats") -> Any:
-    """The values of as many partitions, of which those at these places have statistics."""
+    """The values over ``places`` partitions; those at the places of ``parts`` have statistics."""
     total = StatisticsTotal()
     for place, values in parts.items():
         total.add({"colName": "a", "colType": "any", "statsData": {form: values}}, place=place)
@@ -27,17 +27,17 @@ def decimal(unscaled: bytes, scale: int = 0) -> dict[str, Any]:
     return {"unscaled": unscaled, "scale": scale}
 
 
-def test_bounds_grow_to_the_last_place_and_counts_with_the_number_of_partitions() -> None:
+def test_bounds_and_counts_are_extrapolated_to_the_partitions_without_statistics() -> None:
     found = over(5, {0: long(10, 20, nulls=3), 2: long(14, 30, nulls=4)})
     assert found == long(10, 40, nulls=15)
 
 
-def test_one_partition_or_all_of_them_tell_nothing_about_others() -> None:
+def test_nothing_is_extrapolated_from_one_partition_or_from_all_of_them() -> None:
     assert over(9, {3: long(1, 9)}) == long(1, 9)
     assert over(2, {0: long(1, 9), 1: long(2, 10)}) == long(1, 10, nulls=2)
 
 
-def test_a_count_that_is_not_known_stays_so() -> None:
+def test_an_unknown_count_stays_unknown() -> None:
     parts = {n: long(1, 90, nulls=UNKNOWN, distinct=UNKNOWN) for n in range(2)}
     assert over(3, parts) == long(1, 90, nulls=UNKNOWN, distinct=UNKNOWN)
 
@@ -47,7 +47,7 @@ def test_there_are_no_more_distinct_values_than_fit_between_the_bounds() -> None
     assert over(9, parts)["numDVs"] == 10
 
 
-def test_numbers_end_where_the_protocol_ends() -> None:
+def test_extrapolated_numbers_are_capped_at_the_limits_of_the_protocol() -> None:
     parts = {0: long(-LARGEST, 0, nulls=LARGEST), 1: long(0, LARGEST, nulls=LARGEST)}
     found = over(1000, parts)
     assert (found["lowValue"], found["highValue"]) == (-LARGEST, LARGEST)
@@ -55,13 +55,13 @@ def test_numbers_end_where_the_protocol_ends() -> None:
 
 
 @pytest.mark.parametrize("widest", [math.inf, 1.7e308])
-def test_a_bound_without_a_number_beyond_it_stays(widest: float) -> None:
+def test_a_bound_that_cannot_grow_further_stays_the_same(widest: float) -> None:
     parts = {0: long(0.5, widest), 1: long(-widest, 2.0), 2: long(0.0, 1.0)}
     found = over(9, parts, form="doubleStats")
     assert (found["lowValue"], found["highValue"]) == (-widest, widest)
 
 
-def test_a_decimal_that_no_double_can_be_stays() -> None:
+def test_a_decimal_that_is_too_large_for_a_double_stays_the_same() -> None:
     huge = decimal(b"\x7f" * 500)
     parts = {0: long(decimal(b"\x01"), decimal(b"\x02")), 1: long(decimal(b"\x00"), huge)}
     found = over(4, parts, form="decimalStats")
@@ -70,7 +70,7 @@ def test_a_decimal_that_no_double_can_be_stays() -> None:
 
 
 @pytest.mark.parametrize("high", [b"\x7f\xff", b"\x00\x80", b"\x7f" * 16])
-def test_a_decimal_grows_by_its_value(high: bytes) -> None:
+def test_a_decimal_bound_is_extrapolated_by_its_value(high: bytes) -> None:
     parts = {0: long(decimal(b"\x00"), decimal(b"\x00")), 1: long(decimal(b"\x00"), decimal(high))}
     grown = over(3, parts, form="decimalStats")["highValue"]
     number = int.from_bytes(grown["unscaled"], "big", signed=True) / 10 ** grown["scale"]

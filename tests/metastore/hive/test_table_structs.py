@@ -1,7 +1,8 @@
-"""What Hive's own metastore answers about tables that Spark made is what this service answers.
+"""This service answers about tables that Spark created as Hive's own metastore does.
 
-The tables in ``spark_tables.json`` were recorded between Spark 4.3 and Hive 2.3.10: what Spark sent
-to create each, and what it was answered later. What Hive's server sets by itself is left out.
+The tables in ``spark_tables.json`` were recorded between Spark 4.3 and Hive 2.3.10: the request
+with which Spark created each table, and a later answer. Values that Hive's server sets by itself
+are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> Ta
 
 
 def answered(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> dict[str, Any]:
-    """The table as it comes out again, without the counted parameters."""
+    """The table as it is returned again, without the counted parameters."""
     struct = table_struct(
         described(table, location=location), schema="d1", location=location, counted=()
     )
@@ -52,7 +53,7 @@ def hive_table(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda pair: str(pair["sent"]["tableName"]))
-def test_a_table_of_spark_comes_back_as_from_hive(hive: HiveNode, recorded: dict[str, Any]) -> None:
+def test_a_table_of_spark_is_returned_as_by_hive(hive: HiveNode, recorded: dict[str, Any]) -> None:
     moved = json.loads(json.dumps(recorded).replace("file:/warehouse", hive.warehouse))
     sent, expected = moved["sent"], moved["answered"]
     database = {"name": "nyc", "locationUri": f"{hive.warehouse}/nyc.db"}
@@ -65,7 +66,7 @@ def test_a_table_of_spark_comes_back_as_from_hive(hive: HiveNode, recorded: dict
     assert {k: v for k, v in found.items() if k not in SET_BY_SERVER} == expected
 
 
-def test_a_table_of_hive_comes_back_in_lower_case_with_what_hive_fills_in() -> None:
+def test_a_table_of_hive_is_returned_in_lower_case_and_with_hives_defaults() -> None:
     sent = hive_table(
         tableName="T1",
         partitionKeys=[{"name": "P", "type": "int"}],
@@ -85,7 +86,7 @@ def test_a_table_of_hive_comes_back_in_lower_case_with_what_hive_fills_in() -> N
 
 
 @pytest.mark.parametrize("buckets", [-1, 0, 4])
-def test_the_number_of_buckets_comes_back_as_it_was_sent(buckets: int) -> None:
+def test_the_number_of_buckets_is_returned_as_it_was_sent(buckets: int) -> None:
     sent = hive_table()
     sent["sd"]["numBuckets"] = buckets
     found = answered(sent)["sd"]
@@ -105,7 +106,7 @@ def test_the_number_of_buckets_comes_back_as_it_was_sent(buckets: int) -> None:
         ("VIRTUAL_VIEW", None, "VIRTUAL_VIEW"),
     ],
 )
-def test_the_parameter_external_decides_the_type(
+def test_the_parameter_external_decides_the_type_of_the_table(
     named: str | None, external: str | None, expected: str
 ) -> None:
     parameters = {} if external is None else {"EXTERNAL": external}
@@ -117,7 +118,7 @@ def test_a_table_of_an_unknown_type_is_refused() -> None:
         table_type_of({"tableType": "MATERIALIZED_VIEW"})
 
 
-def test_counted_parameters_are_split_off_and_defining_ones_stay() -> None:
+def test_counted_parameters_are_separated_from_those_of_the_definition() -> None:
     counted = {
         "numRows": "1",
         "totalSize": "2",
@@ -131,7 +132,7 @@ def test_counted_parameters_are_split_off_and_defining_ones_stay() -> None:
     assert split.definition.comment == "flights"
 
 
-def test_spark_s_schema_decides_the_columns_and_is_not_kept_as_text() -> None:
+def test_the_schema_of_spark_defines_the_columns_and_is_not_kept_as_text() -> None:
     schema = (
         '{"type":"struct","fields":[{"name":"Id","type":"long","nullable":false,'
         '"metadata":{"k":1}},{"name":"D","type":"date","nullable":true,"metadata":{}}]}'
@@ -156,12 +157,12 @@ def test_spark_s_schema_decides_the_columns_and_is_not_kept_as_text() -> None:
     assert answered(sent)["parameters"] == sent["parameters"]
 
 
-def test_a_placeholder_for_columns_that_hive_cannot_spell_is_not_kept() -> None:
+def test_a_placeholder_for_columns_that_hive_cannot_express_is_not_kept() -> None:
     recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "char_t")
     assert described(recorded).storage.hive_columns is None
 
 
-def test_columns_that_a_hive_client_changed_are_followed_where_spark_s_schema_was_not() -> None:
+def test_columns_changed_by_a_hive_client_win_over_an_unchanged_schema_of_spark() -> None:
     recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "airlines")
     shown = answered(recorded)
     changed = json.loads(json.dumps(shown))
@@ -174,7 +175,7 @@ def test_columns_that_a_hive_client_changed_are_followed_where_spark_s_schema_wa
     ]
 
 
-def test_the_path_of_a_managed_table_moves_with_it() -> None:
+def test_the_path_parameter_of_a_managed_table_follows_its_location() -> None:
     sent = hive_table()
     sent["sd"]["serdeInfo"]["parameters"] = {"path": "file:///w/d1.db/t"}
     table = described(sent)
@@ -182,7 +183,7 @@ def test_the_path_of_a_managed_table_moves_with_it() -> None:
     assert struct["sd"]["serdeInfo"]["parameters"] == {"path": "file:/w/d1.db/renamed"}
 
 
-def test_an_external_table_keeps_its_place_in_the_definition() -> None:
+def test_the_definition_of_an_external_table_contains_its_location() -> None:
     sent = hive_table(tableType="EXTERNAL_TABLE", parameters={"EXTERNAL": "TRUE"})
     sent["sd"]["location"] = "/data//x/"
     table = described(sent)
@@ -190,7 +191,7 @@ def test_an_external_table_keeps_its_place_in_the_definition() -> None:
 
 
 @pytest.mark.parametrize("text", ["INT", "foo", "Array<int>", "struct<a>", ""])
-def test_a_type_that_hive_does_not_know_is_refused_in_its_words(text: str) -> None:
+def test_a_type_that_hive_does_not_know_is_refused_with_hives_message(text: str) -> None:
     sent = hive_table()
     sent["sd"]["cols"] = [{"name": "a", "type": text}]
     with pytest.raises(InvalidInput, match=f"^Invalid column type: {text}"):
@@ -204,7 +205,7 @@ def test_skewed_tables_are_refused() -> None:
         read_table(sent, default_location="file:/w/t")
 
 
-def test_partition_keys_that_contradict_spark_s_schema_are_refused() -> None:
+def test_partition_keys_that_contradict_the_schema_of_spark_are_refused() -> None:
     recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "weather")
     wrong = {**recorded, "partitionKeys": [{"name": "day", "type": "int"}]}
     with pytest.raises(InvalidInput):

@@ -1,4 +1,4 @@
-"""Schemas named ``sales@42``: as they were, read-only, for clients that know nothing of it."""
+"""Schemas named ``sales@42``: past versions, read-only, for clients unaware of time travel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def partition(*values: str) -> Any:
 
 
 def files(stub: Any, schema: str, name: str) -> Any:
-    """The hidden table that the view in the place of a plain table reads."""
+    """The hidden table that is read by the view that stands for a plain table."""
     view = stub.get_table(schema, name)
     assert view.tableType == "VIRTUAL_VIEW"
     found = re.fullmatch(r"SELECT .* FROM `(.*)`\.`(.*)`", view.viewExpandedText)
@@ -37,7 +37,7 @@ def parted(stub: Any, *values: str) -> None:
     stub.add_partitions([partition(value) for value in values])
 
 
-def test_a_table_is_shown_as_of_a_version_under_the_name_that_was_asked_for(
+def test_a_table_as_of_a_version_is_shown_under_the_requested_schema_name(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t1"))
@@ -59,12 +59,12 @@ def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: A
     assert stub.get_tables(f"d1@{then}", "*") == ["t1"]
     assert stub.get_all_tables("d1") == ["t2"]
     found = stub.get_database(f"d1@{then}")
-    # A new table has no place there: Spark would write its rows before it asks for it.
+    # The location is unusable: Spark writes the rows of a new table before it creates the table.
     assert (found.name, found.locationUri) == (f"d1@{then}", "can-be-read-and-not-changed:/d1")
     assert "/.dropped/" in files(stub, f"d1@{then}", "t1").sd.location
 
 
-def test_partitions_are_those_of_then(hive: HiveNode, stub: Any) -> None:
+def test_partitions_are_read_as_of_a_time_and_as_of_a_version(hive: HiveNode, stub: Any) -> None:
     parted(stub, "a", "b")
     catalogs = hive.node.metastore.catalogs
     before = exact_text(catalogs.complete_now())
@@ -85,7 +85,7 @@ def test_partitions_are_those_of_then(hive: HiveNode, stub: Any) -> None:
     assert [found.values for found in chosen] == [["b"]]
 
 
-def test_a_rename_moves_the_folder_and_old_versions_answer_with_where_it_is(
+def test_old_versions_show_the_new_location_of_a_folder_that_a_rename_moved(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t1"))
@@ -96,7 +96,7 @@ def test_a_rename_moves_the_folder_and_old_versions_answer_with_where_it_is(
     assert files(stub, f"d1@{before}", "t1").sd.location == f"{hive.warehouse}/d1.db/t2"
 
 
-def test_a_plain_table_is_a_view_over_a_hidden_table_that_has_all_of_it(
+def test_a_past_plain_table_is_a_view_over_a_hidden_table_that_equals_it(
     hive: HiveNode, stub: Any
 ) -> None:
     parted(stub, "a", "b")
@@ -115,7 +115,9 @@ def test_a_plain_table_is_a_view_over_a_hidden_table_that_has_all_of_it(
     assert [found.tableType for found in both] == ["VIRTUAL_VIEW", "MANAGED_TABLE"]
 
 
-def test_a_hidden_name_is_in_no_list_and_means_nothing_elsewhere(hive: HiveNode, stub: Any) -> None:
+def test_a_hidden_name_is_never_listed_and_does_not_exist_in_other_schemas(
+    hive: HiveNode, stub: Any
+) -> None:
     stub.create_table(table("t1"))
     name = f"d1@{version(hive)}"
     hidden = files(stub, name, "t1").tableName
@@ -128,7 +130,7 @@ def test_a_hidden_name_is_in_no_list_and_means_nothing_elsewhere(hive: HiveNode,
     assert refusal(lambda: stub.create_table(table(hidden)))[0] == "InvalidObjectException"
 
 
-def test_a_hidden_name_changes_with_the_version_and_with_the_place_of_the_files(
+def test_a_hidden_name_changes_with_the_version_and_with_the_location_of_the_files(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t1"))
@@ -141,7 +143,9 @@ def test_a_hidden_name_changes_with_the_version_and_with_the_place_of_the_files(
     assert len(names) == 4
 
 
-def test_an_iceberg_table_is_shown_as_it_is(hive: HiveNode, stub: Any) -> None:
+def test_a_past_iceberg_table_is_shown_as_a_table_and_not_as_a_view(
+    hive: HiveNode, stub: Any
+) -> None:
     parameters = {"table_type": "ICEBERG", "metadata_location": "file:/m.json"}
     stub.create_table(table("t1", parameters=parameters))
     found = stub.get_table(f"d1@{version(hive)}", "t1")
@@ -151,7 +155,7 @@ def test_an_iceberg_table_is_shown_as_it_is(hive: HiveNode, stub: Any) -> None:
     )
 
 
-def test_a_view_reads_what_it_names_without_a_schema_as_of_then_too(
+def test_a_past_view_resolves_names_without_a_schema_in_the_past_schema(
     hive: HiveNode, stub: Any
 ) -> None:
     parameters = {"view.catalogAndNamespace.part.1": "d1", "view.query.out.numCols": "1"}
@@ -163,14 +167,14 @@ def test_a_view_reads_what_it_names_without_a_schema_as_of_then_too(
     assert stub.get_table("d1", "v1").parameters["view.catalogAndNamespace.part.1"] == "d1"
 
 
-def test_a_version_that_is_not_there_is_said_to_be_so(hive: HiveNode, stub: Any) -> None:
+def test_the_error_for_a_missing_version_names_it(hive: HiveNode, stub: Any) -> None:
     kind, text = refusal(lambda: stub.get_table("d1@999", "t1"))
     assert kind == "NoSuchObjectException"
     assert "version 999 does not exist" in text
     assert refusal(lambda: stub.get_database("d1@0"))[0] == "NoSuchObjectException"
 
 
-def test_a_trimmed_version_is_refused_with_the_earliest_one(hive: HiveNode, stub: Any) -> None:
+def test_the_error_for_a_trimmed_version_names_the_earliest_one(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("t1"))
     stub.create_table(table("t2"))
     hive.node.metastore.catalogs.compact(version(hive))
@@ -197,7 +201,7 @@ WRITES = {
 }
 
 
-def test_every_write_to_a_schema_of_then_is_refused_and_changes_nothing(
+def test_every_write_to_a_past_schema_is_refused_and_changes_nothing(
     hive: HiveNode, stub: Any
 ) -> None:
     parted(stub, "a")
@@ -218,7 +222,7 @@ def test_every_write_to_a_schema_of_then_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["d1@2x", "`d1@2`"])
-def test_a_name_with_something_else_behind_the_at_is_no_schema(
+def test_a_schema_name_with_an_invalid_version_does_not_exist(
     hive: HiveNode, stub: Any, name: str
 ) -> None:
     assert refusal(lambda: stub.get_database(name))[0] == "NoSuchObjectException"

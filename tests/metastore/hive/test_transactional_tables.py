@@ -1,4 +1,4 @@
-"""Transactional tables towards clients that know nothing of transactions."""
+"""Transactional tables, as clients that know nothing of transactions see them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def flights(hive: HiveNode) -> str:
     return "flights"
 
 
-def test_it_is_shown_as_a_view_of_its_rows(hive: HiveNode, stub: Any, flights: str) -> None:
+def test_a_transactional_table_is_shown_as_a_view_of_its_rows(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
     found = stub.get_table("d1", flights)
     assert found.tableType == "VIRTUAL_VIEW"
     assert found.viewExpandedText.startswith(MARK)
@@ -55,7 +57,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 }
 
 
-def test_changes_of_its_content_are_refused_and_change_nothing(
+def test_changes_of_columns_partitions_and_text_are_refused_and_change_nothing(
     hive: HiveNode, stub: Any, flights: str
 ) -> None:
     before = plain(stub.get_table("d1", flights))
@@ -68,7 +70,9 @@ def test_changes_of_its_content_are_refused_and_change_nothing(
     assert plain(stub.get_table("d1", flights)) == before
 
 
-def test_parameters_comment_and_name_are_ddl(hive: HiveNode, stub: Any, flights: str) -> None:
+def test_the_parameters_the_comment_and_the_name_can_be_altered(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
     def change(found: Any) -> None:
         found.parameters.update(k="v", comment="by air")
         found.tableName = "trips"
@@ -81,7 +85,7 @@ def test_parameters_comment_and_name_are_ddl(hive: HiveNode, stub: Any, flights:
     assert session.table("d1.trips").location.endswith("/warehouse/d1.db/trips")
 
 
-def test_dropping_it_is_ddl(hive: HiveNode, stub: Any, flights: str) -> None:
+def test_a_transactional_table_can_be_dropped(hive: HiveNode, stub: Any, flights: str) -> None:
     stub.drop_table("d1", flights, True)
     assert stub.get_all_tables("d1") == []
 
@@ -94,7 +98,7 @@ def test_dropping_it_is_ddl(hive: HiveNode, stub: Any, flights: str) -> None:
         {"spark.sql.sources.provider": "strandline"},
     ],
 )
-def test_a_hive_client_cannot_make_one(
+def test_a_hive_client_cannot_create_a_transactional_table(
     hive: HiveNode, stub: Any, parameters: dict[str, str]
 ) -> None:
     kind, text = refusal(lambda: stub.create_table(table("t1", parameters=parameters)))
@@ -109,14 +113,14 @@ def test_a_hive_client_cannot_make_one(
     assert stub.get_all_tables("d1") == ["t2"]
 
 
-def test_a_table_that_says_it_is_not_transactional_is_an_ordinary_one(
+def test_a_table_with_the_parameter_transactional_false_is_an_ordinary_table(
     hive: HiveNode, stub: Any
 ) -> None:
     stub.create_table(table("t1", parameters={"transactional": "false"}))
     assert stub.get_table("d1", "t1").parameters["transactional"] == "false"
 
 
-def test_a_schema_with_one_is_not_dropped_with_cascade(
+def test_a_schema_with_a_transactional_table_cannot_be_dropped_with_cascade(
     hive: HiveNode, stub: Any, flights: str
 ) -> None:
     stub.create_table(table("airports"))
@@ -124,12 +128,12 @@ def test_a_schema_with_one_is_not_dropped_with_cascade(
     assert kind == "InvalidOperationException"
     assert "transactional tables with it: d1.flights." in text
     assert "DROP TABLE d1.flights" in text
-    # Hive's client drops the tables itself, one after the other.
+    # Hive's client drops the tables itself, one by one.
     first, second = stub.get_all_tables("d1")
     stub.get_table("d1", first)
     kind, text = refusal(lambda: stub.drop_table("d1", first, True))
     assert "DROP TABLE d1.flights" in text
-    # The same call without a listing before it names the table that it means.
+    # Without a listing before it, the same call is a drop of the named table alone.
     stub.get_table("d1", second)
     stub.drop_table("d1", second, True)
     assert stub.get_all_tables("d1") == ["airports"]

@@ -38,7 +38,7 @@ from tests.times import exact_text
 
 STORES = ("folder", "postgresql")
 NOBODY = 10**12
-"""The id of no transaction."""
+"""An id that no transaction has."""
 
 
 def opened(stub: Any, count: int = 1, *, kind: int = TxnType.DEFAULT, **more: Any) -> list[int]:
@@ -69,7 +69,7 @@ def open_now(stub: Any) -> dict[str, Any]:
 
 
 def seen(stub: Any, *, table: str = "d1.t", **asked: Any) -> dict[str, Any]:
-    """What is valid of a table, without its name."""
+    """The valid write ids of a table, without its name."""
     request = GetValidWriteIdsRequest(fullTableNames=[table], **asked)
     (answer,) = plain(stub.get_valid_write_ids(request))["tblValidWriteIds"]
     assert answer.pop("fullTableName") == table
@@ -86,7 +86,7 @@ def table(hive: HiveNode) -> str:
 # -- open, commit, abort
 
 
-def test_transactions_are_opened_in_ascending_order_and_seen_until_they_end(stub: Any) -> None:
+def test_transactions_have_ascending_ids_and_are_listed_until_they_end(stub: Any) -> None:
     first, *others = opened(stub, 3)
     assert others == [first + 1, first + 2]
     now = open_now(stub)
@@ -104,7 +104,7 @@ def test_transactions_are_opened_in_ascending_order_and_seen_until_they_end(stub
     assert again["txn_high_water_mark"] == now["txn_high_water_mark"]
 
 
-def test_an_end_may_be_repeated_and_not_turned_round(stub: Any) -> None:
+def test_a_commit_or_an_abort_may_be_repeated_but_not_reversed(stub: Any) -> None:
     committed, aborted = opened(stub, 2)
     for _ in range(2):
         assert outcome(lambda: commit(stub, committed)) is None
@@ -116,7 +116,7 @@ def test_an_end_may_be_repeated_and_not_turned_round(stub: Any) -> None:
 
 
 @pytest.mark.parametrize("txn_id", [0, -1, NOBODY, (1 << 63) - 1])
-def test_a_transaction_that_never_was_is_answered_as_hive_does(
+def test_calls_for_an_unknown_transaction_are_answered_as_hive_does(
     stub: Any, table: str, txn_id: int
 ) -> None:
     for call in (
@@ -130,7 +130,7 @@ def test_a_transaction_that_never_was_is_answered_as_hive_does(
     assert plain(answer) == {"aborted": [], "nosuch": [txn_id]}
 
 
-def test_many_are_aborted_at_once_and_those_that_cannot_be_are_left_alone(
+def test_aborting_many_transactions_skips_those_that_cannot_be_aborted(
     hive: HiveNode, stub: Any
 ) -> None:
     committed, aborted, *others = opened(stub, 4)
@@ -144,7 +144,7 @@ def test_many_are_aborted_at_once_and_those_that_cannot_be_are_left_alone(
     }
 
 
-def test_a_request_for_no_transaction_or_of_a_kind_that_is_not_kept_is_refused(
+def test_a_request_for_no_transactions_or_for_an_unsupported_type_is_refused(
     hive: HiveNode, stub: Any
 ) -> None:
     before = open_now(stub)["txn_high_water_mark"]
@@ -157,14 +157,16 @@ def test_a_request_for_no_transaction_or_of_a_kind_that_is_not_kept_is_refused(
     assert open_now(stub)["txn_high_water_mark"] == before
 
 
-def test_at_most_a_thousand_are_opened_by_one_request(stub: Any) -> None:
+def test_one_request_opens_at_most_a_thousand_transactions(stub: Any) -> None:
     txn_ids = opened(stub, (1 << 31) - 1)
     assert txn_ids == list(range(txn_ids[0], txn_ids[0] + 1_000))
     stub.abort_txns(AbortTxnsRequest(txn_ids=txn_ids))
     assert "min_open_txn" not in open_now(stub)
 
 
-def test_a_client_with_a_long_name_opens_nothing(hive: HiveNode, stub: Any) -> None:
+def test_a_request_with_a_host_or_agent_name_that_is_too_long_opens_nothing(
+    hive: HiveNode, stub: Any
+) -> None:
     before = open_now(stub)["txn_high_water_mark"]
     for long in ({"hostname": "h" * 1_001}, {"agentInfo": "a" * 1_001}):
         asked = OpenTxnRequest(**{"num_txns": 1_000, "user": "ann", "hostname": "h"} | long)
@@ -207,7 +209,9 @@ def test_open_transactions_are_shown_with_their_clients(hive: HiveNode, stub: An
     abort(stub, txn_id)
 
 
-def test_a_read_only_transaction_counts_as_open_and_hides_nothing(stub: Any, table: str) -> None:
+def test_a_read_only_transaction_is_the_oldest_open_one_but_is_not_listed(
+    stub: Any, table: str
+) -> None:
     reader, writer = opened(stub, kind=TxnType.READ_ONLY) + opened(stub)
     now = open_now(stub)
     assert reader not in now["open_txns"]
@@ -220,7 +224,9 @@ def test_a_read_only_transaction_counts_as_open_and_hides_nothing(stub: Any, tab
 # -- heartbeats
 
 
-def test_a_heartbeat_for_a_range_tells_which_are_no_longer_open(stub: Any) -> None:
+def test_a_heartbeat_for_a_range_returns_the_transactions_that_are_no_longer_open(
+    stub: Any,
+) -> None:
     first, committed, aborted, last = opened(stub, 4)
     commit(stub, committed)
     abort(stub, aborted)
@@ -240,7 +246,7 @@ def test_a_heartbeat_for_a_range_tells_which_are_no_longer_open(stub: Any) -> No
 # -- write ids
 
 
-def test_write_ids_are_given_in_order_and_once(stub: Any, table: str) -> None:
+def test_each_transaction_is_allocated_one_write_id_in_order(stub: Any, table: str) -> None:
     first, second, third = opened(stub, 3)
     assert allocated(stub, [third, first]) == {first: 1, third: 2}
     assert allocated(stub, [first]) == {first: 1}
@@ -250,12 +256,14 @@ def test_write_ids_are_given_in_order_and_once(stub: Any, table: str) -> None:
     stub.abort_txns(AbortTxnsRequest(txn_ids=[first, third]))
 
 
-def test_a_table_that_cannot_be_written_gets_no_write_ids(hive: HiveNode, stub: Any) -> None:
+def test_no_write_ids_are_allocated_for_a_table_that_cannot_be_written(
+    hive: HiveNode, stub: Any
+) -> None:
     txn_ids = opened(stub, 2)
     hive.create_transactional("d1", "t", k="bigint")
     for name, said in (("nowhere", "not found"), ("t@1", "not found")):
         assert said in refusal(lambda name=name: allocated(stub, txn_ids, name))[1]
-    # The table came after the begin of both.
+    # The table was created after both transactions had begun.
     kind, text = refusal(lambda: allocated(stub, txn_ids))
     assert (kind, "begin another transaction" in text) == ("MetaException", True)
     assert refusal(lambda: allocated(stub, []))[0] == "MetaException"
@@ -263,28 +271,28 @@ def test_a_table_that_cannot_be_written_gets_no_write_ids(hive: HiveNode, stub: 
     stub.abort_txns(AbortTxnsRequest(txn_ids=txn_ids))
 
 
-def test_a_list_shows_what_was_committed_when_the_open_transactions_were_read(
+def test_valid_write_ids_are_those_committed_when_the_open_transactions_were_read(
     stub: Any, table: str
 ) -> None:
     done, still_open, later = opened(stub, 3)
     allocated(stub, [done, still_open, later])
     commit(stub, done)
     now = open_now(stub)
-    # Aborted ones of other tests are among them until they are cleaned up.
+    # Aborted transactions of other tests are listed until they are cleaned up.
     assert [txn_id for txn_id in now["open_txns"] if txn_id >= done] == [still_open, later]
     txns = ValidTxnList.derive(now["txn_high_water_mark"], unfinished=now["open_txns"])
     then = {"writeIdHighWaterMark": 3, "invalidWriteIds": [2, 3], "minOpenWriteId": 2}
     assert seen(stub, validTxnList=str(txns)) == then | {"abortedBits": b""}
     assert seen(stub) == {"writeIdHighWaterMark": 1, "invalidWriteIds": [], "abortedBits": b""}
     commit(stub, later)
-    # The list says what it said, and who looks now sees more.
+    # The answer for the earlier list does not change; a request without a list sees more.
     assert seen(stub, validTxnList=str(txns)) == then | {"abortedBits": b""}
     present = seen(stub)
     assert (present["writeIdHighWaterMark"], present["invalidWriteIds"]) == (3, [2])
     abort(stub, still_open)
 
 
-def test_aborted_ids_are_bits_as_java_writes_them() -> None:
+def test_aborted_ids_are_encoded_as_the_bits_that_java_writes() -> None:
     assert aborted_bits((5, 6, 7), frozenset()) == b""
     assert aborted_bits((5, 6, 7), frozenset({5})) == b"\x01"
     assert aborted_bits(tuple(range(1, 12)), frozenset({2, 8, 10})) == b"\x82\x02"
@@ -302,7 +310,9 @@ def test_the_owner_of_a_write_id_sees_its_own_write(stub: Any, table: str) -> No
     stub.abort_txns(AbortTxnsRequest(txn_ids=[first, second]))
 
 
-def test_a_table_that_was_never_written_has_a_list_without_ids(hive: HiveNode, stub: Any) -> None:
+def test_a_table_that_was_never_written_or_does_not_exist_has_no_write_ids(
+    hive: HiveNode, stub: Any
+) -> None:
     hive.create_transactional("d1", "t", k="bigint")
     empty = {"writeIdHighWaterMark": 0, "invalidWriteIds": [], "abortedBits": b""}
     for name in ("d1.t", "D1.T", "hive.d1.t", "d1.nowhere", "nowhere.t", "t"):
@@ -320,7 +330,7 @@ def test_a_schema_may_have_the_name_of_the_catalog(hive: HiveNode, stub: Any) ->
         assert seen(stub, table=name)["writeIdHighWaterMark"] == 1
 
 
-def test_lists_that_would_go_over_too_many_ids_are_refused(
+def test_a_request_for_lists_of_too_many_write_ids_is_refused(
     hive: HiveNode, stub: Any, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "MAX_IDS", 10)
@@ -341,12 +351,12 @@ def test_lists_that_would_go_over_too_many_ids_are_refused(
 
 
 @pytest.mark.parametrize("text", ["", "5", "5:x::", "t:5:4::", "5:4:9:", "5:4:4,4:"])
-def test_a_text_that_is_no_list_is_refused(stub: Any, table: str, text: str) -> None:
+def test_an_invalid_list_of_transactions_is_refused(stub: Any, table: str, text: str) -> None:
     kind, _ = refusal(lambda: seen(stub, validTxnList=text))
     assert kind == "MetaException"
 
 
-def test_files_are_staged_by_a_session_in_a_transaction_that_is_opened_and_committed_here(
+def test_a_session_can_stage_files_in_a_transaction_that_a_hive_client_opens_and_commits(
     hive: HiveNode, stub: Any, table: str
 ) -> None:
     stub.set_ugi("ann", [])
@@ -368,7 +378,7 @@ def test_files_are_staged_by_a_session_in_a_transaction_that_is_opened_and_commi
     assert seen(stub, table=then)["writeIdHighWaterMark"] == 0
 
 
-def test_the_second_to_change_a_file_is_aborted_in_its_commit(
+def test_the_second_transaction_that_changes_a_file_is_aborted_at_its_commit(
     hive: HiveNode, stub: Any, table: str
 ) -> None:
     session = hive.node.session(user="ann")
@@ -391,7 +401,7 @@ def test_the_second_to_change_a_file_is_aborted_in_its_commit(
 
 
 @pytest.mark.parametrize("end", [commit, abort])
-def test_the_locks_of_a_transaction_end_with_it(stub: Any, end: Any) -> None:
+def test_the_locks_of_a_transaction_are_released_when_it_ends(stub: Any, end: Any) -> None:
     (txn_id,) = opened(stub)
     component = LockComponent(
         type=LockType.EXCLUSIVE, level=LockLevel.TABLE, dbname="d1", tablename="t"

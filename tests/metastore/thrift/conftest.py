@@ -1,4 +1,4 @@
-"""A Thrift server on a free loopback port, on an event loop in a thread of its own."""
+"""A Thrift server on a free loopback port, whose event loop runs in its own thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Running:
         return ThriftClient(self.host, self.port, timeout=timeout)
 
     def on_loop(self, function: Callable[[], Any]) -> Any:
-        """Runs a function in the thread of the loop, after all that the loop has to do now."""
+        """Run a function in the thread of the loop, after everything that is already scheduled."""
 
         async def run() -> Any:
             return function()
@@ -57,7 +57,7 @@ def serving(dispatcher: Dispatcher, settings: ServerSettings) -> Iterator[Runnin
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Running]]:
-    """Starts a server for a handler; it is stopped when the test ends."""
+    """Start a server for a handler; it is stopped when the test ends."""
     with ExitStack() as stack:
 
         def start(

@@ -1,4 +1,4 @@
-"""Our codec and Apache Thrift's own library, with the stubs that PyIceberg brings, agree."""
+"""Our codec agrees with Apache Thrift's own library, used with the stubs that PyIceberg ships."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from thrift.transport.TTransport import TMemoryBuffer
 from strandline.metastore.thrift import HIVE_CODEC, HIVE_METASTORE
 from tests.metastore.thrift.values import structs
 
-# Structs that only Hive 2.3 has, so that the stubs of Hive 4 do not know them.
 NO_SHRINKING = (Phase.explicit, Phase.generate)
+# Structs that only Hive 2.3 has; the stubs of Hive 4 do not define them.
 ONLY_OLDER = {"Index", "IndexAlreadyExistsException"}
 SHARED = [
     name
@@ -27,7 +27,7 @@ SHARED = [
 
 
 def _stub(kind: Any, value: dict[str, Any], *, defaults: bool = False) -> Any:
-    """The library's object for our fields; with ``defaults``, what is absent has its default."""
+    """The library's object for our fields; with ``defaults``, absent fields have their defaults."""
     return kind(
         **{
             name: _stub_value(wire, argument, value.get(name), defaults)
@@ -78,7 +78,7 @@ def _written(stub: Any, protocol: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_both_write_and_read_the_same_bytes_and_json(name: str) -> None:
+def test_our_codec_and_the_library_write_and_read_the_same_bytes(name: str) -> None:
     kind = getattr(ttypes, name)
 
     @settings(max_examples=4, phases=NO_SHRINKING, suppress_health_check=list(HealthCheck))
@@ -88,7 +88,7 @@ def test_both_write_and_read_the_same_bytes_and_json(name: str) -> None:
         assert HIVE_CODEC.encode_struct(name, value) == theirs
         assert HIVE_CODEC.decode_struct(name, theirs) == value
         read = kind()
-        # Exceptions are immutable there, and are read by a class method.
+        # Exceptions are immutable in the library, and are read by a class method.
         read = read.read(TBinaryProtocol(TMemoryBuffer(theirs))) or read
         assert _fields(read) == _fields(_stub(kind, value, defaults=True))
 
@@ -96,7 +96,7 @@ def test_both_write_and_read_the_same_bytes_and_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Table", "Partition", "Database", "Function", "LockRequest"])
-def test_both_write_the_same_json_and_theirs_reads_ours(name: str) -> None:
+def test_our_codec_and_the_library_write_equal_json(name: str) -> None:
     kind = getattr(ttypes, name)
 
     @settings(max_examples=10, phases=NO_SHRINKING, suppress_health_check=list(HealthCheck))
@@ -105,14 +105,15 @@ def test_both_write_the_same_json_and_theirs_reads_ours(name: str) -> None:
         text = HIVE_CODEC.to_json_text(name, value)
         theirs = _written(_stub(kind, value), TJSONProtocol).decode()
         ours = json.loads(text)
-        # The library leaves some control characters as they are, which `strict` refuses. It also
-        # pads its base64, as Hive does not: the generated binaries have three bytes.
+        # The library does not escape some control characters, which `strict` refuses. It also pads
+        # its base64, which Hive does not: the generated binaries have three bytes, so that there
+        # is no padding.
         assert ours == json.loads(theirs, strict=False)
 
     agree()
 
 
-def test_the_json_text_of_a_table_is_theirs_to_the_letter() -> None:
+def test_the_json_text_of_a_table_is_identical_to_the_librarys() -> None:
     table = {
         "tableName": "t",
         "createTime": 3,
@@ -132,12 +133,12 @@ def test_the_json_text_of_a_table_is_theirs_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize("method", sorted(HIVE_METASTORE.methods))
-def test_arguments_and_results_have_the_numbers_and_types_of_the_stubs(method: str) -> None:
+def test_arguments_and_results_have_the_field_ids_and_types_of_the_stubs(method: str) -> None:
     spec = HIVE_METASTORE.methods[method]
     for part in (spec.args, spec.result):
         stub = getattr(ThriftHiveMetastore, part.name, None)
         if stub is None:
-            continue  # a method that Hive 4 has no more, or one of the base service
+            continue  # a method that Hive 4 no longer has, or one of the base service
         theirs = {entry[0]: entry[1] for entry in stub.thrift_spec if entry is not None}
         ours = {field.id: field.type.wire for field in part.fields}
         if part.kind == "result":  # Hive 2.3 declares more exceptions here and there

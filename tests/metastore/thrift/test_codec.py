@@ -1,4 +1,4 @@
-"""The codec against bytes written by hand, against itself, and against bytes that are wrong."""
+"""The codec: bytes written by hand, round trips, and malformed bytes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_type_has_the_layout_of_the_protocol(fields: dict[str, Any], text:
     assert EVERY_TYPE.decode_struct("All", data) == fields
 
 
-def test_the_request_get_database_is_the_bytes_that_hive_sends() -> None:
+def test_a_get_database_request_has_the_bytes_that_hive_sends() -> None:
     golden = bytes.fromhex(
         "80010001 0000000c 6765745f6461746162617365 00000000 0b0001 00000002 6431 00"
     )
@@ -84,7 +84,7 @@ def test_the_request_get_database_is_the_bytes_that_hive_sends() -> None:
     assert HIVE_CODEC.decode_args("get_database", golden, at=head.body) == {"name": "d1"}
 
 
-def test_a_result_stands_in_field_0_and_an_exception_in_the_field_that_declares_it() -> None:
+def test_a_result_is_field_0_and_an_exception_is_the_field_that_declares_it() -> None:
     result = bytes.fromhex("0c0000 0b0001 00000002 6431 00 00")
     assert HIVE_CODEC.encode_result("get_database", {"name": "d1"}) == result
     assert decode_result("get_database", result) == {"name": "d1"}
@@ -97,7 +97,7 @@ def test_a_result_stands_in_field_0_and_an_exception_in_the_field_that_declares_
     assert caught.value.value == {"message": "d1"}
 
 
-def test_an_exception_that_the_method_does_not_declare_has_no_encoding() -> None:
+def test_an_exception_that_the_method_does_not_declare_cannot_be_encoded() -> None:
     undeclared = ThriftException("AlreadyExistsException", {"message": "d1"})
     assert HIVE_CODEC.encode_exception("get_database", undeclared) is None
 
@@ -109,7 +109,7 @@ def test_a_void_method_answers_with_an_empty_struct() -> None:
         HIVE_CODEC.encode_result("drop_table", 1)
 
 
-def test_a_method_that_returns_something_cannot_return_nothing() -> None:
+def test_a_method_that_is_not_void_must_return_a_value() -> None:
     with pytest.raises(InvalidInput, match="get_database must return a Database, not None"):
         HIVE_CODEC.encode_result("get_database", None)
     with pytest.raises(ApplicationException, match="no result") as caught:
@@ -117,7 +117,7 @@ def test_a_method_that_returns_something_cannot_return_nothing() -> None:
     assert caught.value.kind == MISSING_RESULT
 
 
-def test_an_application_exception_is_its_message_and_its_kind() -> None:
+def test_an_application_exception_encodes_its_message_and_its_kind() -> None:
     error = ApplicationException.unknown_method("x")
     golden = bytes.fromhex("0b0001 00000018") + b"Invalid method name: 'x'"
     golden += bytes.fromhex("080002 00000001 00")
@@ -126,7 +126,7 @@ def test_an_application_exception_is_its_message_and_its_kind() -> None:
     assert (decoded.kind, decoded.message) == (1, "Invalid method name: 'x'")
 
 
-def test_requests_that_differ_only_in_their_sequence_id_have_one_key() -> None:
+def test_requests_that_differ_only_in_their_sequence_id_have_the_same_key() -> None:
     def request(name: str, sequence: int) -> bytes:
         body = HIVE_CODEC.encode_args("get_database", {"name": name})
         return encode_message(CALL, "get_database", sequence, body)
@@ -140,12 +140,12 @@ OTHERS = [
     for name, spec in HIVE_METASTORE.structs.items()
     if spec.kind != "result" and (name not in SHARED or name == "SkewedInfo")
 ]
-"""Of the rest, `test_apache_thrift` compares the bytes with those of the library, both ways,
-but for maps whose keys are lists."""
+"""For the other structs, `test_apache_thrift` compares the bytes with those of the library, in both
+directions, except for maps whose keys are lists."""
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_struct_comes_back_as_it_was(name: str) -> None:
+def test_every_struct_survives_a_round_trip(name: str) -> None:
     @settings(max_examples=5, suppress_health_check=list(HealthCheck))
     @given(structs(HIVE_METASTORE, name))
     def comes_back(value: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ def test_every_struct_comes_back_as_it_was(name: str) -> None:
 
 
 @given(st.data())
-def test_fields_in_any_order_and_unknown_fields_between_them_change_nothing(
+def test_field_order_and_unknown_fields_do_not_change_the_decoded_value(
     data: st.DataObject,
 ) -> None:
     value = data.draw(structs(EVERY_TYPE.table, "All"))
@@ -175,7 +175,7 @@ UNKNOWN = [
     "0d 0100 0b 0c 00000001 00000001 61 02 0001 01 00",
     "0e 0100 0f 00000001 0a 00000001 0000000000000001",
     "10 0100 00112233445566778899aabbccddeeff",
-    # Known numbers with other types: as if the fields were absent.
+    # Known field ids with other types are read as if the fields were absent.
     "0b 0001 00000000",
     "08 0007 00000001",
     "0f 000a 08 00000001 00000001",
@@ -184,7 +184,9 @@ UNKNOWN = [
 ]
 
 
-def test_what_is_prepared_is_generated_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_struct_generates_no_code_when_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     codec = Codec(HIVE_METASTORE)
     codec.prepare("Database")
     monkeypatch.setattr(Compiler, "_execute", lambda *_: pytest.fail("generated late"))
@@ -192,17 +194,17 @@ def test_what_is_prepared_is_generated_no_later(monkeypatch: pytest.MonkeyPatch)
     assert codec.decode_struct("Database", codec.encode_struct("Database", database)) == database
 
 
-def test_an_empty_container_may_announce_any_type_of_values() -> None:
+def test_an_empty_container_may_declare_any_element_type() -> None:
     data = bytes.fromhex("0f 000a 00 00000000 0d 000c 00 00 00000000 00")
     assert EVERY_TYPE.decode_struct("All", data) == {"points": [], "names": {}}
 
 
-def test_bytes_that_are_no_utf_8_become_replacement_characters() -> None:
+def test_invalid_utf_8_is_decoded_as_replacement_characters() -> None:
     data = bytes.fromhex("0b 0007 00000003 61ff62 00")
     assert EVERY_TYPE.decode_struct("All", data) == {"text": "a\ufffdb"}
 
 
-def test_none_is_absent_and_bytes_stand_for_an_encoded_struct() -> None:
+def test_none_means_absent_and_bytes_are_taken_as_an_encoded_struct() -> None:
     point = EVERY_TYPE.encode_struct("Point", {"x": 3, "y": None})
     assert point == EVERY_TYPE.encode_struct("Point", {"x": 3})
     kept = EVERY_TYPE.encode_struct("All", {"point": point, "points": [point, {"x": 4}]})
@@ -213,7 +215,7 @@ def test_none_is_absent_and_bytes_stand_for_an_encoded_struct() -> None:
     assert EVERY_TYPE.encode_struct("All", kept) == kept
 
 
-def test_a_table_of_hive_2_3_names_its_catalog_in_field_16_and_of_hive_4_in_17() -> None:
+def test_the_catalog_of_a_table_is_read_from_field_16_of_hive_2_3_and_17_of_hive_4() -> None:
     old = bytes.fromhex("0b 0010 00000004 68697665 00")
     new = bytes.fromhex("0b 0011 00000004 68697665 00")
     assert HIVE_CODEC.decode_struct("Table", old) == {"catName": "hive"}
@@ -221,7 +223,7 @@ def test_a_table_of_hive_2_3_names_its_catalog_in_field_16_and_of_hive_4_in_17()
     assert HIVE_CODEC.encode_struct("Table", {"catName": "hive"}) == new
 
 
-def test_the_layout_of_dynamic_partitions_is_told_by_the_type_of_field_2() -> None:
+def test_the_type_of_field_2_selects_the_layout_of_dynamic_partitions() -> None:
     strings = "{} 00000001 64 {} 00000001 74 {} 0b 00000001 00000001 70 00"
     old = bytes.fromhex("0a0001 0000000000000005 " + strings.format("0b0002", "0b0003", "0f0004"))
     new = bytes.fromhex(
@@ -233,7 +235,7 @@ def test_the_layout_of_dynamic_partitions_is_told_by_the_type_of_field_2() -> No
     assert HIVE_CODEC.decode_struct("AddDynamicPartitions", new) == {**common, "writeid": 9}
 
 
-def test_the_layout_of_an_insert_event_is_told_by_the_type_of_field_1() -> None:
+def test_the_type_of_field_1_selects_the_layout_of_an_insert_event() -> None:
     files = "0f{} 0b 00000001 00000001 66"
     old = bytes.fromhex(files.format("0001") + "0f0002 0b 00000001 00000001 63 00")
     new = bytes.fromhex("020001 01" + files.format("0002") + "00")
@@ -276,7 +278,7 @@ def test_open_transactions_are_read_as_a_set_or_a_list_and_sent_as_a_list() -> N
         (7, "expected the fields of a All, found int 7"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_its_place(fields: Any, reason: str) -> None:
+def test_an_invalid_value_is_refused_and_the_error_names_its_path(fields: Any, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         EVERY_TYPE.encode_struct("All", fields)
 
@@ -296,12 +298,12 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(fields: Any, reason
         ("0f 000e 0f 00000001 08 00000001 00000001 00", "inside a container is of another type"),
     ],
 )
-def test_wrong_bytes_are_a_protocol_error(text: str, reason: str) -> None:
+def test_malformed_bytes_raise_protocol_error(text: str, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         EVERY_TYPE.decode_struct("All", bytes.fromhex(text))
 
 
-def test_unknown_fields_may_be_nested_so_deep_and_no_deeper() -> None:
+def test_unknown_fields_nested_deeper_than_the_limit_are_refused() -> None:
     def nested(depth: int) -> bytes:
         return bytes.fromhex("0c0100") * depth + bytes(depth) + b"\0"
 
@@ -311,7 +313,7 @@ def test_unknown_fields_may_be_nested_so_deep_and_no_deeper() -> None:
 
 
 @given(st.data())
-def test_damaged_bytes_decode_or_are_refused(data: st.DataObject) -> None:
+def test_damaged_bytes_either_decode_or_raise_protocol_error(data: st.DataObject) -> None:
     value = data.draw(structs(EVERY_TYPE.table, "All"))
     whole = bytearray(EVERY_TYPE.encode_struct("All", value))
     cut = data.draw(st.integers(0, len(whole)))
@@ -339,7 +341,7 @@ def decoded(decode: Callable[[], dict[str, Any]]) -> dict[str, Any] | ProtocolEr
         bytes.fromhex("80010001 ffffffff 00000000 00000000"),
     ],
 )
-def test_a_head_that_is_not_strict_is_refused(message: bytes) -> None:
+def test_an_invalid_message_head_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_head(message)
 

@@ -1,4 +1,4 @@
-"""The field table: what it holds, and that a wrong one does not load."""
+"""The contents of the field table, and the errors of an invalid one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.metastore.thrift import HIVE_METASTORE, load_field_table
 from strandline.metastore.thrift.field_table import LIST, SET, STRING, STRUCT
 
 
-def test_every_method_of_hive_2_3_and_the_base_service_is_known() -> None:
+def test_methods_of_hive_and_of_the_base_service_are_known() -> None:
     methods = HIVE_METASTORE.methods
     for name in (
         "get_table",
@@ -25,7 +25,7 @@ def test_every_method_of_hive_2_3_and_the_base_service_is_known() -> None:
     assert [name for name, spec in methods.items() if spec.oneway] == ["reinitialize", "shutdown"]
 
 
-def test_one_field_id_of_a_table_has_two_readings() -> None:
+def test_a_field_id_may_be_read_as_two_types() -> None:
     fields = [field for field in HIVE_METASTORE.structs["Table"].fields if field.id in (16, 17)]
     assert [(f.id, f.name, f.type.wire, f.sent) for f in fields] == [
         (16, "creationMetadata", STRUCT, True),
@@ -43,7 +43,7 @@ def test_a_method_declares_the_exceptions_it_throws() -> None:
     assert not HIVE_METASTORE.methods["get_partition_names"].declares("MetaException")
 
 
-def test_a_line_may_use_a_name_defined_below_it_and_run_over_several_lines() -> None:
+def test_a_definition_may_span_lines_and_use_a_name_that_is_defined_later() -> None:
     table = load_field_table(
         "# comment\nstruct A = 1:b list<B>,\n    2:kind K\n\nstruct B =\nenum K = X 1, Y 2\n"
     )
@@ -76,11 +76,11 @@ def test_a_line_may_use_a_name_defined_below_it_and_run_over_several_lines() -> 
         ("service X", "it is no definition"),
     ],
 )
-def test_a_wrong_table_does_not_load_and_names_the_line(text: str, reason: str) -> None:
+def test_an_invalid_field_table_does_not_load(text: str, reason: str) -> None:
     with pytest.raises(CorruptData, match=reason):
         load_field_table(text)
 
 
-def test_a_written_gap_loads() -> None:
+def test_an_explicit_gap_in_the_field_ids_loads() -> None:
     table = load_field_table("struct A = 1:x i32, 2:-, 3:y i32")
     assert [field.id for field in table.structs["A"].fields] == [1, 3]

@@ -1,4 +1,4 @@
-"""Thrift's JSON protocol, in texts written by hand."""
+"""Thrift's JSON protocol, compared with texts written by hand."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ struct A = 1:flag bool, 2:tiny i8, 3:large i64, 4:real double, 5:text string, 6:
         ({"places": {("a",): "b"}}, '{"12":{"map":["lst","str",1,{["str",1,"a"]:"b"}]}}'),
     ],
 )
-def test_each_type_has_its_text(value: dict[str, Any], text: str) -> None:
+def test_every_type_is_written_as_thrifts_json_protocol_defines(
+    value: dict[str, Any], text: str
+) -> None:
     assert CODEC.to_json_text("A", value) == text
 
 
-def test_encoded_structs_have_the_text_of_their_fields() -> None:
+def test_an_encoded_struct_is_written_like_its_fields() -> None:
     column = HIVE_CODEC.encode_struct("FieldSchema", {"name": "a", "type": "int"})
     text = '{"1":{"str":"a"},"2":{"str":"int"}}'
     assert HIVE_CODEC.to_json_text("FieldSchema", column) == text
@@ -57,7 +59,7 @@ def test_encoded_structs_have_the_text_of_their_fields() -> None:
     assert HIVE_CODEC.to_json_text("Schema", schema) == f'{{"1":{{"lst":["rec",1,{text}]}}}}'
 
 
-def test_a_value_that_does_not_fit_is_refused() -> None:
+def test_the_error_for_an_invalid_value_names_its_field() -> None:
     with pytest.raises(InvalidInput, match=r"A\.flag: expected bool, found str"):
         CODEC.to_json_text("A", {"flag": "yes"})
 
@@ -80,11 +82,11 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
         {"unknown": 1},
     ],
 )
-def test_no_value_of_another_type_is_written(value: dict[str, Any]) -> None:
+def test_a_value_that_does_not_fit_its_field_is_refused(value: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="cannot write A as JSON"):
         CODEC.to_json_text("A", value)
 
 
-def test_a_struct_that_was_written_before_stands_as_it_is() -> None:
+def test_a_struct_that_is_already_json_text_is_inserted_unchanged() -> None:
     text = '{"8":{"lst":["rec",1,{"1":{"i32":1}}]}}'
     assert CODEC.to_json_text("A", {"points": [JsonText('{"1":{"i32":1}}')]}) == text

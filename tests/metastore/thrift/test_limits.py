@@ -1,4 +1,7 @@
-"""What clients cannot do to others: large, half and slow messages, and floods of connections."""
+"""Limits that protect clients from each other.
+
+They cover large, partial and slow messages, unread answers, and floods of connections.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def counting(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> A
 
 
 def empty_structs(count: int) -> bytes:
-    """A request whose first field is a list of so many empty structs, which nobody knows."""
+    """A request with one unknown field: a list of ``count`` empty structs."""
     return encode_message(CALL, "get_all_databases", 1, _list_of_structs(count) + b"\0")
 
 
@@ -50,7 +53,7 @@ def _list_of_structs(count: int) -> bytes:
 
 
 def reset(stream: socket.socket) -> None:
-    """Hangs up, without waiting for what is on its way."""
+    """Reset the connection, without waiting for data in flight."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.close()
 
@@ -65,7 +68,7 @@ def long_names(connection: ConnectionInfo, method: str, args: dict[str, Any]) ->
     return toy(connection, method, args)
 
 
-def test_answers_that_are_not_read_are_bounded_in_sum(serve: Serve) -> None:
+def test_the_total_memory_of_unread_answers_is_bounded(serve: Serve) -> None:
     running = serve(long_names, settings=ServerSettings(answer_memory_bytes=30_000_000))
     asked = request("get_all_tables", 7, db_name="d1")
     with connect(running) as first, connect(running) as second, running.client() as small:
@@ -84,7 +87,7 @@ def test_answers_that_are_not_read_are_bounded_in_sum(serve: Serve) -> None:
     assert running.on_loop(running.server.statistics).answer_memory == 0
 
 
-def test_the_answer_of_a_call_that_changed_something_is_never_withheld(serve: Serve) -> None:
+def test_the_answer_of_a_call_that_may_write_is_never_withheld(serve: Serve) -> None:
     running = serve(
         long_names,
         settings=ServerSettings(answer_memory_bytes=30_000_000),
@@ -102,7 +105,7 @@ def test_the_answer_of_a_call_that_changed_something_is_never_withheld(serve: Se
     assert (statistics.answer_memory, statistics.full) == (0, 0)
 
 
-def test_a_client_that_leaves_in_the_middle_of_an_answer_gives_its_memory_back(
+def test_the_memory_of_an_answer_is_released_when_its_client_disconnects(
     serve: Serve,
 ) -> None:
     running = serve(long_names)
@@ -115,7 +118,7 @@ def test_a_client_that_leaves_in_the_middle_of_an_answer_gives_its_memory_back(
         pass
 
 
-def test_a_large_request_is_walked_in_slices(serve: Serve) -> None:
+def test_a_large_request_is_scanned_in_slices(serve: Serve) -> None:
     running = serve(counting)
     with running.client() as client:
         names = [str(number) for number in range(200_000)]
@@ -125,7 +128,7 @@ def test_a_large_request_is_walked_in_slices(serve: Serve) -> None:
     assert running.on_loop(running.server.statistics).request_memory == 0
 
 
-def test_a_handler_learns_that_its_arguments_are_many(serve: Serve) -> None:
+def test_the_connection_info_marks_a_request_with_many_values_as_large(serve: Serve) -> None:
     seen = []
 
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
@@ -140,7 +143,9 @@ def test_a_handler_learns_that_its_arguments_are_many(serve: Serve) -> None:
     assert seen == [(10, False, True), (2_000, True, False), (0, False, True)]
 
 
-def test_a_large_request_that_finds_no_thread_is_refused_alone(serve: Serve) -> None:
+def test_a_large_request_that_gets_no_thread_is_refused_and_small_ones_are_served(
+    serve: Serve,
+) -> None:
     def in_thread(connection: ConnectionInfo, decode: Callable[[], Any]) -> Any:
         raise Overloaded(f"{connection.user} has enough in work; nothing was done, try again")
 
@@ -153,7 +158,7 @@ def test_a_large_request_that_finds_no_thread_is_refused_alone(serve: Serve) -> 
         assert client.call("get_partitions_by_names", **names) == [{"values": ["1"]}]
 
 
-def test_the_loop_turns_for_others_between_any_two_slices(serve: Serve) -> None:
+def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve: Serve) -> None:
     running = serve(toy)
     turns: list[int] = []
 
@@ -171,7 +176,7 @@ def test_the_loop_turns_for_others_between_any_two_slices(serve: Serve) -> None:
     assert max(after - before for before, after in pairwise(turns)) <= 1
 
 
-def test_a_message_of_too_many_values_is_refused_when_their_number_is_read(serve: Serve) -> None:
+def test_a_message_of_too_many_values_is_refused_once_their_number_is_read(serve: Serve) -> None:
     running = serve(toy)
     with connect(running) as stream:
         head = encode_message(CALL, "get_all_databases", 1, b"")
@@ -182,7 +187,9 @@ def test_a_message_of_too_many_values_is_refused_when_their_number_is_read(serve
     assert "holds more than 2000000 values" in failure.message
 
 
-def test_half_messages_are_bounded_in_sum_and_small_requests_are_served(serve: Serve) -> None:
+def test_the_total_memory_of_partial_messages_is_bounded_and_small_requests_are_served(
+    serve: Serve,
+) -> None:
     settings = ServerSettings(request_memory_bytes=4 * ALLOWANCE)
     running = serve(counting, settings=settings)
     large = request("get_database", 7, name="x" * (4 * ALLOWANCE))
@@ -208,7 +215,7 @@ def test_half_messages_are_bounded_in_sum_and_small_requests_are_served(serve: S
     assert running.on_loop(running.server.statistics).request_memory == 0
 
 
-def test_the_memory_of_a_request_in_work_is_held_though_its_client_has_gone(
+def test_a_running_request_keeps_its_memory_after_its_client_disconnects(
     serve: Serve,
 ) -> None:
     begun, release = threading.Event(), asyncio.Event()
@@ -235,7 +242,9 @@ def test_the_memory_of_a_request_in_work_is_held_though_its_client_has_gone(
         pass
 
 
-def test_a_client_that_goes_while_its_message_is_decoded_is_not_served(serve: Serve) -> None:
+def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned(
+    serve: Serve,
+) -> None:
     called = []
 
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
@@ -254,7 +263,7 @@ def test_a_client_that_goes_while_its_message_is_decoded_is_not_served(serve: Se
     assert called == []
 
 
-def test_a_message_that_does_not_come_to_its_end_is_closed(serve: Serve) -> None:
+def test_a_connection_whose_message_stays_incomplete_is_closed(serve: Serve) -> None:
     running = serve(toy, settings=ServerSettings(message_timeout=0.2))
     with connect(running) as slow, connect(running) as idle:
         slow.sendall(half(request("get_database", name="d1")))
@@ -264,7 +273,7 @@ def test_a_message_that_does_not_come_to_its_end_is_closed(serve: Serve) -> None
     assert running.server.statistics().late_closed == 1
 
 
-def test_a_client_that_stops_reading_is_closed(serve: Serve) -> None:
+def test_a_connection_whose_client_stops_reading_is_closed(serve: Serve) -> None:
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
         return ["x" * 50_000_000]
 
@@ -276,7 +285,7 @@ def test_a_client_that_stops_reading_is_closed(serve: Serve) -> None:
     assert running.server.statistics().late_closed == 1
 
 
-def test_a_new_connection_takes_the_place_of_the_longest_idle_one(serve: Serve) -> None:
+def test_a_new_connection_displaces_the_one_that_was_idle_longest(serve: Serve) -> None:
     settings = ServerSettings(max_connections=2, displace_after=0.0)
     running = serve(toy, settings=settings)
     with connect(running) as first, running.client() as second:
@@ -291,7 +300,7 @@ def test_a_new_connection_takes_the_place_of_the_longest_idle_one(serve: Serve) 
     assert (statistics.displaced, statistics.refused) == (1, 0)
 
 
-def test_a_connection_with_a_request_in_work_is_never_displaced(serve: Serve) -> None:
+def test_a_connection_with_a_running_request_is_never_displaced(serve: Serve) -> None:
     release = asyncio.Event()
 
     async def wait() -> list[str]:
@@ -313,7 +322,7 @@ def test_a_connection_with_a_request_in_work_is_never_displaced(serve: Serve) ->
     assert running.server.statistics().refused == 1
 
 
-def test_a_flood_of_bad_connections_is_counted(serve: Serve) -> None:
+def test_connections_with_a_foreign_protocol_are_counted(serve: Serve) -> None:
     running = serve(toy)
     for _ in range(50):
         with connect(running) as stream:

@@ -1,4 +1,4 @@
-"""The scanner finds the same boundaries however the bytes arrive, and does not look twice."""
+"""The scanner finds the same message boundaries however the bytes arrive, and scans them once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TABLE = {
 
 
 def _messages() -> list[bytes]:
-    # A map from numbers, a set of numbers, and a list of one-byte values, in fields nobody knows.
+    # Unknown fields: a map with i64 keys, a set of i64, and a map and a list of one-byte values.
     unknown = bytes.fromhex(
         "0d0100 0a 0b 00000002 0000000000000001 00000001 61 0000000000000002 00000000"
         "0e0101 0a 00000002 0000000000000001 0000000000000002"
@@ -88,7 +88,7 @@ def test_pieces_of_any_size_give_the_same_messages(size: int) -> None:
     assert found == messages
 
 
-def test_messages_may_be_taken_later_than_they_come() -> None:
+def test_messages_are_buffered_until_they_are_taken() -> None:
     messages = _messages() * 2
     scanner = Scanner()
     for message in messages:
@@ -97,7 +97,7 @@ def test_messages_may_be_taken_later_than_they_come() -> None:
     assert _read_all(scanner) == messages
 
 
-def test_a_message_in_many_pieces_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_in_many_pieces_is_scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["x" * 50] * 2000
     body = HIVE_CODEC.encode_args("get_partitions_by_names", {"names": names})
     message = encode_message(CALL, "get_partitions_by_names", 1, body)
@@ -116,12 +116,12 @@ def test_a_message_in_many_pieces_is_walked_once(monkeypatch: pytest.MonkeyPatch
         found = scanner.next_message()
     assert found == message
     pieces = len(message) // 100
-    # Each string's size once; the size of the name once, and of the list once.
+    # The size of each string is read once, and so are the sizes of the method name and the list.
     assert walked <= len(names) + 3
     assert pieces > 1000
 
 
-def test_a_message_of_50_mb_in_pieces_of_64_kb_comes_whole() -> None:
+def test_a_message_of_50_mb_in_pieces_of_64_kb_is_returned_whole() -> None:
     body = HIVE_CODEC.encode_args("get_partitions_by_names", {"names": ["x" * 500_000] * 100})
     message = encode_message(CALL, "get_partitions_by_names", 1, body)
     assert len(message) > 50_000_000
@@ -155,7 +155,7 @@ def _head(name: str = "m") -> bytes:
         ("0c0001" * 65, "deeper than 64"),
     ],
 )
-def test_what_cannot_end_well_is_refused_as_soon_as_it_is_seen(body: str, reason: str) -> None:
+def test_an_invalid_message_is_refused_before_it_is_complete(body: str, reason: str) -> None:
     scanner = Scanner(max_message_bytes=1000, max_values=100)
     scanner.feed(_head() + bytes.fromhex(body))
     with pytest.raises(ProtocolError, match=reason):
@@ -163,14 +163,14 @@ def test_what_cannot_end_well_is_refused_as_soon_as_it_is_seen(body: str, reason
     assert scanner.broken() == ("m", (9).to_bytes(4, "big"))
 
 
-def test_a_message_of_many_small_fields_is_bounded_too() -> None:
+def test_the_size_limit_applies_to_a_message_of_many_small_fields() -> None:
     scanner = Scanner(max_message_bytes=1000)
     scanner.feed(_head() + struct.pack(">bhi", 8, 1, 1) * 200)
     with pytest.raises(ProtocolError, match="1000 are allowed"):
         scanner.next_message()
 
 
-def test_a_long_name_is_refused_and_a_broken_head_cannot_be_answered() -> None:
+def test_a_method_name_that_is_too_long_is_refused_and_leaves_no_head_to_answer() -> None:
     scanner = Scanner()
     scanner.feed(bytes.fromhex("80010001 00000401"))
     with pytest.raises(ProtocolError, match="1024 are allowed"):
@@ -178,7 +178,7 @@ def test_a_long_name_is_refused_and_a_broken_head_cannot_be_answered() -> None:
     assert scanner.broken() is None
 
 
-def test_a_second_message_without_the_head_is_refused() -> None:
+def test_a_second_message_without_a_valid_head_is_refused() -> None:
     scanner = Scanner()
     scanner.feed(_head() + b"\0" + b"GET / HTTP/1.1")
     assert scanner.next_message() == _head() + b"\0"

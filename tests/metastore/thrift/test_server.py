@@ -1,4 +1,4 @@
-"""The server against real sockets: order, failures, other protocols, limits, an end."""
+"""The server over real sockets: order of answers, failures, foreign protocols, limits, stopping."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from strandline.metastore.thrift.messages import (
 from strandline.metastore.thrift.scanner import Scanner
 from tests.servers.thrift_client import ThriftClient, decode_application_exception
 
-# The `serve` fixture lives in conftest.py: a function from a handler to a running server.
+# The `serve` fixture is in conftest.py: a function that takes a handler and starts a server.
 Serve = Callable[..., Any]
 
 DATABASE = {"name": "d1", "description": "first", "parameters": {"a": "b"}}
 
 
 def toy(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
-    """A metastore of one database."""
+    """A metastore with one database."""
     if method == "get_all_databases":
         return ["d1"]
     if method == "get_database":
@@ -107,7 +107,7 @@ def test_our_client_gets_values_and_declared_exceptions(serve: Serve) -> None:
         assert client.call("get_all_databases") == ["d1"]
 
 
-def test_the_client_of_apache_thrift_gets_them_too(serve: Serve) -> None:
+def test_apache_thrifts_client_gets_values_and_declared_exceptions(serve: Serve) -> None:
     running = serve(toy)
     transport = TBufferedTransport(TSocket(running.host, running.port))
     transport.open()
@@ -129,7 +129,7 @@ def test_the_client_of_apache_thrift_gets_them_too(serve: Serve) -> None:
         assert other.call("get_all_databases") == ["d1"]
 
 
-def test_an_answer_is_the_bytes_of_the_protocol(serve: Serve) -> None:
+def test_an_answer_has_the_bytes_that_the_protocol_defines(serve: Serve) -> None:
     golden = bytes.fromhex(
         "80010002 00000011 6765745f616c6c5f646174616261736573 fffffffe "
         "0f0000 0b 00000001 00000002 6431 00"
@@ -154,7 +154,7 @@ def test_the_base_service_answers_as_hive_does(serve: Serve) -> None:
         assert client.call("getStatusDetails") == ""
 
 
-def test_set_ugi_names_the_user_of_this_connection_alone(serve: Serve) -> None:
+def test_set_ugi_sets_the_user_of_its_own_connection_only(serve: Serve) -> None:
     running = serve(toy)
     with running.client() as ann, running.client() as bob:
         assert ann.call("set_ugi", user_name="ann", group_names=["g", "h"]) == ["g", "h"]
@@ -162,7 +162,7 @@ def test_set_ugi_names_the_user_of_this_connection_alone(serve: Serve) -> None:
         assert bob.call("get_all_tables", db_name="d") == [""]
 
 
-def test_a_user_whose_name_is_too_long_is_refused(serve: Serve) -> None:
+def test_a_user_name_that_is_too_long_is_refused(serve: Serve) -> None:
     with serve(toy).client() as client:
         client.call("set_ugi", user_name="ann", group_names=[])
         with pytest.raises(ThriftException, match="256 characters; give at most 255"):
@@ -172,7 +172,7 @@ def test_a_user_whose_name_is_too_long_is_refused(serve: Serve) -> None:
         assert client.call("get_all_tables", db_name="d") == ["é" * 255]
 
 
-def test_an_unknown_method_is_told_and_the_connection_stays(serve: Serve) -> None:
+def test_an_unknown_method_is_an_error_and_the_connection_stays_open(serve: Serve) -> None:
     with connect(serve(toy)) as stream:
         stream.sendall(encode_message(CALL, "no_such", 5, b"\0") + request("get_all_databases", 6))
         unknown, known = read_messages(stream, 2)
@@ -198,7 +198,7 @@ def test_an_undeclared_exception_becomes_a_meta_exception(serve: Serve) -> None:
         client.call("get_all_tables", db_name="d")
 
 
-def test_what_cannot_even_be_a_meta_exception_is_an_internal_error_with_its_message(
+def test_an_error_is_an_internal_error_where_meta_exception_is_not_declared(
     serve: Serve,
 ) -> None:
     error = ThriftException("MetaException", {"message": "the store is away"})
@@ -208,7 +208,7 @@ def test_what_cannot_even_be_a_meta_exception_is_an_internal_error_with_its_mess
         assert caught.value.kind == ApplicationException.INTERNAL_ERROR
 
 
-def test_an_unexpected_error_is_logged_and_told_without_its_text(
+def test_an_unexpected_error_is_logged_and_its_text_is_not_sent_to_the_client(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = serve(_raising(ZeroDivisionError("secret")))
@@ -223,7 +223,7 @@ def test_an_unexpected_error_is_logged_and_told_without_its_text(
     assert running.server.statistics().failures == 2
 
 
-def test_an_answer_that_does_not_fit_is_an_internal_error(
+def test_an_answer_that_cannot_be_encoded_is_an_internal_error(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
@@ -235,7 +235,7 @@ def test_an_answer_that_does_not_fit_is_an_internal_error(
     assert "Database has no field 'nme'" in caplog.text
 
 
-def test_arguments_without_a_required_field_fail_that_request_alone(serve: Serve) -> None:
+def test_a_missing_required_field_fails_its_own_request_only(serve: Serve) -> None:
     with connect(serve(toy)) as stream:
         stream.sendall(encode_message(CALL, "lock", 1, bytes.fromhex("0c0001 00 00")))
         stream.sendall(request("get_all_databases", 2))
@@ -247,7 +247,7 @@ def test_arguments_without_a_required_field_fail_that_request_alone(serve: Serve
     assert decode_head(answered).sequence == 2
 
 
-def test_pipelined_requests_are_answered_in_order_also_around_one_that_waits(
+def test_pipelined_requests_are_answered_in_order_even_if_the_first_one_waits(
     serve: Serve,
 ) -> None:
     release = asyncio.Event()
@@ -309,7 +309,9 @@ def test_a_kept_answer_is_written_without_calling_the_handler(serve: Serve) -> N
     assert running.server.statistics().kept == {"get_database": 2}
 
 
-def test_a_broken_lookup_costs_only_time(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lookup_that_fails_is_logged_and_the_handler_answers(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     def lookup(request: bytes) -> bytes | None:
         raise RuntimeError("broken")
 
@@ -331,7 +333,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("protocol", FOREIGN)
-def test_another_protocol_is_named_counted_and_closed(
+def test_a_foreign_protocol_is_logged_and_counted_and_its_connection_is_closed(
     serve: Serve, caplog: pytest.LogCaptureFixture, protocol: str
 ) -> None:
     running = serve(toy)
@@ -348,7 +350,7 @@ def test_strict_binary_is_not_foreign() -> None:
     assert foreign_protocol(request("get_all_databases")[:6]) is None
 
 
-def test_a_size_beyond_the_limit_is_told_and_the_connection_closed(
+def test_a_size_above_the_limit_is_a_protocol_error_and_closes_the_connection(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = serve(toy, settings=ServerSettings(max_message_bytes=1000))
@@ -382,7 +384,7 @@ def test_damaged_requests_never_stop_the_server(
         assert client.call("get_all_databases") == ["d1"]
 
 
-def test_a_client_that_sends_its_last_byte_and_closes_its_side_is_still_answered(
+def test_a_client_that_has_closed_its_sending_side_is_still_answered(
     serve: Serve,
 ) -> None:
     with connect(serve(toy)) as stream:
@@ -392,7 +394,7 @@ def test_a_client_that_sends_its_last_byte_and_closes_its_side_is_still_answered
         assert stream.recv(1) == b""
 
 
-def test_a_client_that_does_not_read_is_not_read_from(serve: Serve) -> None:
+def test_the_server_stops_reading_from_a_client_that_does_not_read(serve: Serve) -> None:
     big = HIVE_CODEC.encode_result("get_database", {"name": "x" * 1_000_000})
     limit = 64 * 1024
 
@@ -411,7 +413,7 @@ def test_a_client_that_does_not_read_is_not_read_from(serve: Serve) -> None:
                 sent += 1000
         except TimeoutError:
             pass
-        # Far from all was served, and far from all was even taken from the socket.
+        # Only a few requests were served, and most were not even read from the socket.
         statistics = running.on_loop(running.server.statistics)
         assert sent < asked
         assert statistics.requests < 100
@@ -421,7 +423,7 @@ def test_a_client_that_does_not_read_is_not_read_from(serve: Serve) -> None:
         assert head.name == "get_database"
 
 
-def test_an_idle_connection_is_closed_and_a_waiting_request_is_not(serve: Serve) -> None:
+def test_an_idle_connection_is_closed_but_not_one_with_a_running_request(serve: Serve) -> None:
     release = asyncio.Event()
 
     async def wait() -> list[str]:
@@ -433,7 +435,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_request_is_not(serve: Serve)
 
     running = serve(handler, settings=ServerSettings(idle_timeout=0.5))
     with connect(running) as busy:
-        busy.sendall(request("get_all_databases"))  # at once: it is idle before
+        busy.sendall(request("get_all_databases"))  # at once, because it is idle until then
         with connect(running) as idle:
             assert read_to_end(idle) == b""
         running.on_loop(release.set)
@@ -441,7 +443,9 @@ def test_an_idle_connection_is_closed_and_a_waiting_request_is_not(serve: Serve)
     assert running.server.statistics().idle_closed >= 1
 
 
-def test_no_more_connections_than_allowed(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_above_the_maximum_are_refused(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     running = serve(toy, settings=ServerSettings(max_connections=1))
     with running.client() as first:
         assert first.call("get_all_databases") == ["d1"]
@@ -453,14 +457,14 @@ def test_no_more_connections_than_allowed(serve: Serve, caplog: pytest.LogCaptur
     assert "refused the connection" in caplog.text
 
 
-def test_a_busy_port_is_named(serve: Serve) -> None:
+def test_the_error_for_a_busy_port_names_the_port(serve: Serve) -> None:
     running = serve(toy)
     second = ThriftServer(Dispatcher(toy), port=running.port)
     with pytest.raises(AddressInUse, match=f"another program listens on port {running.port}"):
         asyncio.run(second.start())
 
 
-def test_an_address_that_is_not_ours_is_named() -> None:
+def test_the_error_for_an_address_of_another_host_names_it() -> None:
     server = ThriftServer(Dispatcher(toy), host="192.0.2.1", port=0)
     with pytest.raises(Unavailable, match=r"192\.0\.2\.1"):
         asyncio.run(server.start())
@@ -468,7 +472,7 @@ def test_an_address_that_is_not_ours_is_named() -> None:
         _ = server.address
 
 
-def test_stopping_lets_a_request_in_work_finish(serve: Serve) -> None:
+def test_stopping_waits_for_a_running_request(serve: Serve) -> None:
     begun, release = threading.Event(), asyncio.Event()
 
     async def wait() -> list[str]:
@@ -487,7 +491,7 @@ def test_stopping_lets_a_request_in_work_finish(serve: Serve) -> None:
         assert read_to_end(idle) == b""
         running.on_loop(release.set)
         stopping.result(60)
-        # The first is answered, the second was never begun.
+        # The first request is answered; the second was never started.
         answers = Scanner()
         answers.feed(read_to_end(stream))
     answer = answers.next_message()
@@ -498,7 +502,7 @@ def test_stopping_lets_a_request_in_work_finish(serve: Serve) -> None:
         running.client()
 
 
-def test_stopping_cancels_what_does_not_end_in_time(
+def test_stopping_cancels_a_request_that_exceeds_the_grace_period(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = threading.Event()
@@ -535,7 +539,7 @@ def test_stopping_cancels_what_does_not_end_in_time(
     assert "did not end within 0.05 s" in caplog.text
 
 
-def test_statistics_count_what_was_done(serve: Serve) -> None:
+def test_statistics_count_connections_requests_exceptions_and_bytes(serve: Serve) -> None:
     running = serve(toy)
     with running.client() as client:
         client.call("get_all_databases")
@@ -548,7 +552,7 @@ def test_statistics_count_what_was_done(serve: Serve) -> None:
     assert statistics.bytes_sent > 0
 
 
-def test_the_client_says_when_nobody_listens_and_when_the_server_goes() -> None:
+def test_the_client_reports_a_lost_connection_and_a_port_that_nothing_listens_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         client = ThriftClient("127.0.0.1", port, timeout=60)

@@ -1,4 +1,4 @@
-"""Slices: computations on the loop in turn, with the loop's other work between them."""
+"""Slices: computations take turns on the event loop, with its other tasks between the slices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.metastore.thrift.serving import Sliced, Slices
 
 
 class Clock:
-    """A clock that every look moves on by ``step``."""
+    """A clock that advances by ``step`` each time it is read."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ def counting(steps: int, seen: list[str], name: str) -> Sliced[int]:
 
 
 async def compute(slices: Slices, work: Sliced[Any]) -> Any:
-    """The result of ``work``; a caller that is cancelled gives it up."""
+    """The result of ``work``. If the caller is cancelled, the work is given up."""
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(result: Any, error: Exception | None) -> None:
@@ -67,7 +67,7 @@ def test_computations_take_turns() -> None:
     assert "".join(seen) == "aaabbbaaa"
 
 
-def test_the_loop_serves_others_between_two_slices() -> None:
+def test_the_event_loop_runs_other_tasks_between_two_slices() -> None:
     seen: list[str] = []
 
     async def body(slices: Slices) -> None:
@@ -80,7 +80,7 @@ def test_the_loop_serves_others_between_two_slices() -> None:
     assert "aaaa" not in "".join(seen)
 
 
-def test_an_error_reaches_who_waits_and_the_next_computation_goes_on() -> None:
+def test_an_error_reaches_the_waiting_caller_and_the_next_computation_continues() -> None:
     def failing() -> Sliced[int]:
         yield
         raise KeyError("x")
@@ -97,7 +97,7 @@ def test_an_error_reaches_who_waits_and_the_next_computation_goes_on() -> None:
     assert result == 2
 
 
-def test_what_is_given_up_is_closed_and_not_continued() -> None:
+def test_a_cancelled_computation_is_closed_and_not_continued() -> None:
     seen: list[str] = []
     closed = []
 

@@ -26,7 +26,7 @@ _TEXT = st.text(max_size=6)
 
 
 def structs(table: FieldTable, name: str, *, lists_as_keys: bool = True) -> Any:
-    """Values of a struct: each required field, any of the others."""
+    """Values of a struct: all required fields, and any of the optional ones."""
     required: dict[str, Any] = {}  # strategies of values of any type
     optional: dict[str, Any] = {}
     for field in table.structs[name].fields:
@@ -53,7 +53,7 @@ def _values(table: FieldTable, kind: Type, lists_as_keys: bool) -> Any:
         return _TEXT
     inner = _values(table, kind.value, lists_as_keys)
     if kind.wire == MAP:
-        assert kind.key is not None  # maps have a type of keys
+        assert kind.key is not None  # every map type has a key type
         keys = _values(table, kind.key, lists_as_keys)
         if kind.key.wire == LIST:
             keys = keys.map(tuple)

@@ -1,4 +1,4 @@
-"""Alters of tables and views: columns, parameters, places, names."""
+"""Alters of tables and views: columns, parameters, locations, names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNCOUNTED = {"properties": {"DO_NOT_UPDATE_STATS": "true"}}
 
 
 def _placed(name: str, columns: str = "a int, b string", **parts: Any) -> dict[str, Any]:
-    """A storage descriptor that names the place of a table, as a client sends it back."""
+    """A storage descriptor with the location of a table, as a client sends it back."""
     return storage(columns, location=f"file:{{warehouse}}/{name}", **parts)
 
 
@@ -51,7 +51,7 @@ _TYPES = (
     ("struct<a:int>", "struct<a:bigint>"),
     ("struct<a:int>", "string"),
 )
-"""A column's type, and the one that an alter gives it."""
+"""The type of a column, and the type that an alter gives it."""
 
 SCENARIOS = (
     Scenario(

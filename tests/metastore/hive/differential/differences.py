@@ -1,9 +1,9 @@
-"""Where the answers here differ from those of Hive 2.3.10, on purpose: all of it, with reasons.
+"""All intended differences between the answers here and those of Hive 2.3.10, with reasons.
 
 A difference covers parts of answers. It gives the scenarios and calls, the path of the part within
 the answer, and both values, each as a regular expression; values are JSON, and exceptions are
-``Name: message``. A part that no difference covers is a defect, here or in this list, and so is a
-difference that covers nothing.
+``Name: message``. A part that no difference covers is a defect of the program or of this list, and
+so is a difference that covers nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """``client`` needs it, because of ``why``."""
+    """A difference that ``client`` needs; ``why`` gives the reason."""
 
     why: str
     client: str
@@ -193,7 +193,7 @@ DIFFERENCES = (
         hive="incomplete partition name",
         ours=r"^\{",
     ),
-    # -- places
+    # -- locations
     Difference(
         why="A node makes folders in its warehouse and below the roots of its settings, not"
         " wherever a client says, and none in the place of an external table.",
@@ -231,7 +231,7 @@ DIFFERENCES = (
         path=r"\.location$",
         ours="^absent$",
     ),
-    # -- what is not kept
+    # -- what is not supported
     Difference(
         why="Skewed tables, indexes, types of tables that Hive does not know, and Hive's own"
         " transactional tables are refused: Strandline would not use them.",

@@ -84,8 +84,9 @@ FIRST_SCENARIOS = (
         ),
     ),
 )
-"""Asked of an empty metastore: on PostgreSQL, Hive casts the values of other tables and keys too,
-and refuses a filter if one of them does not cast. Whether it does depends on the database's plan.
+"""These run first, on an empty metastore: on PostgreSQL, Hive also casts the values of other tables
+and keys, and refuses a filter if one of them does not cast. Whether it does so depends on the query
+plan of the database.
 """
 
 SCENARIOS = (

@@ -60,7 +60,7 @@ _VALUES: tuple[dict[str, Any], ...] = (
     {"partitionKeys": []},
     {"partitionKeys": [{"name": "p"}], "maxParts": 2},
 )
-"""Requests for values, without the table."""
+"""Requests of ``get_partition_values``, without the names of the schema and the table."""
 
 SCENARIOS = (
     Scenario(

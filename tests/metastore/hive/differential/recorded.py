@@ -1,8 +1,8 @@
-"""The answers of Hive 2.3.10 to all scenarios, in a file; run as a script, this asks it anew.
+"""The answers of Hive 2.3.10 to all scenarios, recorded in a file. This command records them again:
 
     .venv/bin/python -m tests.metastore.hive.differential.recorded
 
-needs Java, PostgreSQL and its JDBC driver (``make servers``), and two minutes.
+It needs Java, PostgreSQL and its JDBC driver (``make servers``), and two minutes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def answers_of_hive(folder: Path) -> dict[str, list[Answer]]:
-    """What Hive's metastore answers to each scenario; it runs in ``folder``."""
+    """The answers of Hive's metastore, which runs in ``folder``, to each scenario."""
     answers = {}
     with hive_metastore(folder, transactions=True) as port:
         for scenario in SCENARIOS:

@@ -1,15 +1,19 @@
 """Scenarios of calls that two metastores answer, and how answers are made comparable.
 
-A call is a tuple: the method, and its arguments in the order of the protocol; None is left out.
-Four words are no methods of Hive. ``file`` writes a file of some bytes below the warehouse,
-``place`` says whether a path there is a folder, a file or nothing, and ``values`` asks the method
-that follows it for partitions, of which it keeps the values alone; ``first`` is the first id of a
-list in an answer (`Given` names answers). ``{warehouse}`` in a text is the
-warehouse of the metastore that is asked.
+A call is a tuple of a method and its arguments in the order of the protocol; an argument that is
+None is not sent. Four names are not methods of Hive:
 
-What must differ between two metastores is replaced in the answers, here and nowhere else
-(`_comparable`): the place of the warehouse, the times of changes, ids of locks and transactions.
-Lists in an order that the protocol leaves open are sorted.
+* ``file`` writes a file of the given size below the warehouse.
+* ``place`` tells whether a path below the warehouse is a folder, a file or nothing.
+* ``values`` calls the method that follows it, and keeps only the values of the partitions in its
+  answer.
+* ``first`` takes the first id of a list in an earlier answer (`Given` refers to answers).
+
+``{warehouse}`` in a text stands for the warehouse of the metastore that is called.
+
+Values that must differ between two metastores are replaced in the answers, by `_comparable` and
+nowhere else: the location of the warehouse, the times of changes, ids of locks and transactions.
+Lists whose order the protocol does not define are sorted.
 """
 
 from __future__ import annotations
@@ -26,21 +30,24 @@ from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.messages import ApplicationException
 from tests.servers.thrift_client import ThriftClient
 
-# Arguments and answers are of as many types as the protocol has: hence Any, here and below.
+# Arguments and answers may have any type of the protocol: hence Any, here and below.
 Call = tuple[Any, ...]
 Answer = dict[str, Any]
 """``returns`` with the value, or ``throws`` with the exception's name and its ``message``."""
 
 WAREHOUSE = "{warehouse}"
 NO_ID = 999_999_999
-"""An id that no metastore has given; also in place of one that it should have given and did not."""
+"""An id that no metastore has assigned.
+
+It is also used instead of an id that a metastore should have assigned and did not.
+"""
 SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
-"""A class that the peer has, and whose columns it does not ask the class for."""
+"""A class that Hive's metastore has, and that it does not ask for the columns of a table."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Calls in their order. A scenario uses schemas of its own."""
+    """Calls in their order. Each scenario uses its own schemas."""
 
     name: str
     calls: tuple[Call, ...]
@@ -48,14 +55,14 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Given:
-    """As an argument: what the call of that number, from 0, answered; a field or item of it."""
+    """As an argument: a field or item of the answer to an earlier call; calls count from 0."""
 
     call: int
     part: str | int
 
 
 def ask(scenario: Scenario, client: ThriftClient, warehouse: Path) -> list[Answer]:
-    """What the metastore with that warehouse answers, made comparable."""
+    """The answers of the metastore with that warehouse, made comparable."""
     answers: list[Answer] = []
     for call in scenario.calls:
         method, *args = _placed(call, warehouse, answers)
@@ -101,7 +108,7 @@ def _answer(method: str, args: list[Any], client: ThriftClient, warehouse: Path)
 
 
 def _placed(value: Any, warehouse: Path, answers: list[Answer]) -> Any:
-    """The arguments with the place of the warehouse, and with what was answered before."""
+    """The arguments, with the location of the warehouse and values of earlier answers filled in."""
     if isinstance(value, Given):
         answered = answers[value.call].get("returns")
         return answered[value.part] if answered else NO_ID
@@ -166,9 +173,9 @@ def _lists(answered: Any) -> list[list[Any]]:
 _PARTITION = re.compile(
     r":\s?Partition\((values:\[.*?\], dbName:\w+, tableName:\w+).*\)", re.DOTALL
 )
-"""A partition in a message; Hive prints all of it."""
+"""A partition in a message; Hive prints all its fields."""
 _JAVA = re.compile(r"(java\.lang\.(NullPointer|\w*IndexOutOfBounds)Exception).*", re.DOTALL)
-"""Java leaves out what such an exception says once it has compiled the place where it is thrown."""
+"""Java omits the message of such an exception once it has compiled the code that throws it."""
 _NUMBERED = re.compile(r"\b(lockid|txnid|lock|transaction|Transaction|txn)([: ]+)\d+")
 
 

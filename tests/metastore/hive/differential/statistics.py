@@ -53,7 +53,7 @@ def _dates(low: int, high: int, **counts: int) -> dict[str, Any]:
 
 
 def _every_kind(step: int = 0) -> tuple[dict[str, Any], ...]:
-    """Statistics of each column of ``_COLUMNS``; another ``step`` gives other ones."""
+    """Statistics of each column of ``_COLUMNS``; another ``step`` gives other values."""
     return (
         numbers(lowValue=-5 - step, highValue=90 + step, numDVs=40 + step),
         texts(maxColLen=12 + step, avgColLen=4.5 + step, numDVs=7 + step),
@@ -69,7 +69,7 @@ def _every_kind(step: int = 0) -> tuple[dict[str, Any], ...]:
 
 
 def _narrow(step: int) -> tuple[dict[str, Any], ...]:
-    """More distinct values than there is room for between the bounds, and odd decimals."""
+    """Statistics with more distinct values than fit between the bounds, and unusual decimals."""
     return (
         numbers(lowValue=1, highValue=3 + step),
         of("g", "date", "dateStats", **_dates(1, 3, numDVs=30)),
@@ -93,7 +93,7 @@ def _read_all(schema: str, name: str, columns: list[str], parts: list[str]) -> C
 
 
 def _altered(name: str, columns: str, *, renamed: str | None = None, keys: str = "") -> Call:
-    """An alter of a table of the schema ``s5``, which clients send whole."""
+    """An alter of a table of the schema ``s5``; clients send the whole table."""
     sd = storage(columns, location=f"file:{{warehouse}}/s5.db/{name}")
     return ("alter_table", "s5", name, table("s5", renamed or name, keys=keys, sd=sd))
 

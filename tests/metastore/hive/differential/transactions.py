@@ -26,7 +26,7 @@ def _component(
 
 
 def _written(schema: str, name: str) -> dict[str, Any]:
-    """What an insert of a transaction locks."""
+    """The lock component of an insert in a transaction."""
     component = _component(schema, name, kind=_SHARED_WRITE)
     return component | {"operationType": _INSERT, "isTransactional": True}
 

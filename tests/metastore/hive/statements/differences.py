@@ -1,4 +1,4 @@
-"""Where a Spark gets another answer here than on Hive 2.3.10, on purpose, with reasons."""
+"""Intended differences between Spark's answers here and on Hive 2.3.10, with reasons."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Statements of an unmodified Spark, and what it answers on Hive's metastore 2.3.10.
+"""Statements of an unmodified Spark, and its answers on Hive's metastore 2.3.10.
 
 Each line of `SCENARIO` is a statement; lines that begin with ``#`` are titles. ``{warehouse}`` is
-the warehouse of the metastore. What ends with ``-- soak`` takes long and says more of Spark than of
-its metastore; the other answers do not depend on it. Run as a script, this asks Hive anew and
-writes `FILE`:
+the warehouse of the metastore. A statement that ends with ``-- soak`` takes long, and tests Spark
+more than its metastore; the answers to the other statements do not depend on it. Run as a script,
+this module asks Hive again and writes `FILE`:
 
     .venv/bin/python -m tests.metastore.hive.statements.recorded
 
 It needs Java, PostgreSQL and its JDBC driver (``make servers``), and a minute.
 
-What must differ between two metastores or two runs is replaced in the answers (`_comparable`): the
-place of the warehouse, and times.
+Values that must differ between two metastores or two runs are replaced in the answers
+(`_comparable`): the location of the warehouse, and times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SOAK = " -- soak"
 _LINES = [line for line in SCENARIO.read_text().splitlines() if line and not line.startswith("#")]
 STATEMENTS = tuple(line.removesuffix(_SOAK).removesuffix(";") for line in _LINES)
 QUICK = tuple(number for number, line in enumerate(_LINES) if not line.endswith(_SOAK))
-"""The statements that ``make test`` runs, by their place."""
+"""The statements that ``make test`` runs, by their numbers."""
 WAREHOUSE = "{warehouse}"
 
 _TIME = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d \w+ \d{4}\b")
@@ -42,7 +42,7 @@ _SECONDS = re.compile(r"(transient_lastDdlTime)(=|' = ')\d+")
 def answers(
     spark: SparkProcess, folder: Path, *, chosen: Iterable[int] = range(len(STATEMENTS))
 ) -> dict[int, Answer]:
-    """What a Spark answers to the chosen statements, by their place.
+    """The answers of Spark to the chosen statements, by their numbers.
 
     ``folder`` is the warehouse of its metastore.
     """
@@ -55,7 +55,7 @@ def answers(
 
 
 def answers_of_hive(folder: Path) -> dict[int, Answer]:
-    """What a Spark on Hive's metastore answers; both run in ``folder``."""
+    """The answers of Spark on Hive's metastore; both run in ``folder``."""
     with hive_metastore(folder) as port:
         _make_sql_tables(port)
         with SparkProcess(f"thrift://127.0.0.1:{port}", warehouse(folder)) as spark:
@@ -63,10 +63,10 @@ def answers_of_hive(folder: Path) -> dict[int, Answer]:
 
 
 def _make_sql_tables(port: int) -> None:
-    """Hive's metastore makes its SQL tables when they are needed.
+    """Make Hive's metastore create its SQL tables, which it otherwise does when they are needed.
 
-    With the connections of a Spark it then waits for itself, for ever; so a client with one
-    connection comes first.
+    With the several connections of Spark, it would then wait for itself for ever. So a client with
+    one connection comes first.
     """
     with ThriftClient("127.0.0.1", port) as client:
         client.call("create_table", tbl=table("default", "first", keys="p int"))
