@@ -46,7 +46,7 @@ Step = Callable[..., Any]
 
 
 def kill_at(count: int, *, behind: bool) -> None:
-    """From now on, kill this process at its ``count``-th step: before it, or after if ``behind``."""
+    """From now on, kill this process at its ``count``-th step: before it, or after if so told."""
     left = count
 
     def counted(step: Step, part: Step | None = None) -> Step:
