@@ -1,6 +1,4 @@
-"""What every metastorage has to prove: entries, waiting, closing. No test knows which one it runs
-on.
-"""
+"""What every metastorage has to prove: entries, waiting, closing. No test knows its kind."""
 
 from __future__ import annotations
 
