@@ -63,7 +63,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
 
 
-# -- what was told and what is there ---------------------------------------------------------------
+# -- what writers were told, and what the log contains ---------------------------------------------
 
 
 @dataclass

@@ -196,7 +196,7 @@ def test_a_reader_restarts_when_a_newer_snapshot_replaces_the_one_it_reads(
     assert late.snapshot() == expected
 
 
-# -- what comes between ----------------------------------------------------------------------------
+# -- concurrent trims and lost answers -------------------------------------------------------------
 
 
 def test_a_trim_succeeds_although_a_concurrent_trim_was_first(

@@ -164,7 +164,7 @@ def test_the_time_of_an_idle_store_follows_the_clock(place: EtcdPlace) -> None:
     assert (head.revision, head.time) == (1, timestamp(2 * HOUR_MS))
 
 
-# What is remembered from one invoke to the next
+# The view remembered between invokes
 
 
 def test_the_remembered_view_never_hides_writes_of_other_nodes(place: EtcdPlace) -> None:
@@ -220,7 +220,7 @@ def test_a_waiter_is_not_disturbed_by_a_compaction_of_the_history_of_etcd(place:
     assert not store.wait_for_change("c", seen, timeout=0)
 
 
-def test_a_waiter_older_than_the_recorded_changes_is_told_of_a_change(
+def test_a_wait_from_before_the_recorded_changes_reports_a_change(
     place: EtcdPlace,
 ) -> None:
     store = place.node(changes_kept=3)

@@ -260,7 +260,7 @@ def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) 
     assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
 
 
-def test_a_waiter_older_than_the_recorded_deletions_is_told_of_a_change(
+def test_a_wait_from_before_the_recorded_deletions_reports_a_change(
     database: PostgresDatabase,
 ) -> None:
     store = SqlMetastorage(database, HybridClock(), deletions_kept=3)

@@ -118,7 +118,7 @@ def test_reads_in_a_transaction_of_the_caller_see_its_snapshot(
     assert store.revision() == 2
 
 
-def test_a_waiter_older_than_the_recorded_deletions_is_told_of_a_change(
+def test_a_wait_from_before_the_recorded_deletions_reports_a_change(
     database: SqliteDatabase,
 ) -> None:
     store = SqlMetastorage(database, HybridClock(), deletions_kept=3)

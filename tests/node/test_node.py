@@ -252,7 +252,7 @@ def test_a_node_that_fails_to_start_leaves_no_thread(
     assert set(threading.enumerate()) == before
 
 
-# -- trimming and what DDL does outside the catalog --------------------------------------------
+# -- trimming, and the effects of DDL outside the catalog --------------------------------------
 
 
 def test_history_is_not_trimmed_before_the_effects_of_its_ddl_are_carried_out(

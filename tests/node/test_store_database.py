@@ -181,7 +181,7 @@ def test_a_store_that_was_moved_away_refuses_writes_and_is_unhealthy(
         assert "database in its place" in [problem.check for problem in node.health.report()]
 
 
-# -- a schema that is not ours -----------------------------------------------------------------
+# -- a schema that does not fit ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
