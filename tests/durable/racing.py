@@ -128,7 +128,7 @@ def _opened(
         except NotFound:
             opens = True  # there is no catalog yet
         except Fenced:
-            continue  # opened by another process since the look at the token
+            continue  # opened by another process since the token was read
         with suppress(Fenced):
             state = openable.open(
                 member=name, initialize=_initialize, raise_fence=lambda _token, _environment: None

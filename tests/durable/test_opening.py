@@ -236,7 +236,7 @@ def test_an_edit_overtaken_by_a_commit_is_redone_on_the_new_version(
 
     def change(transaction: CatalogTransaction) -> None:
         seen.append(transaction.version)
-        if len(seen) == 1:  # a holder commits between the look and the append
+        if len(seen) == 1:  # a holder commits between the read and the append
             other = holder.transaction(holder.recovered[-1], author="bob")
             put_setting("theirs")(other)
             holder.commit_transaction(other)

@@ -61,7 +61,7 @@ FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space excee
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (429, FULL, "compact and defragment"),  # etcd says so also of the write that fills it
+        (429, FULL, "compact and defragment"),  # also the answer to the write that fills it
         (502, b"<html>Bad Gateway</html>", "status 502"),
         (503, b'["no", "object"]', "status 503"),
         (200, b"{}", "is it etcd"),

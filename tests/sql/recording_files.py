@@ -27,7 +27,7 @@ Hear = Callable[[], Any]
 _OPEN = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
-    ctypes.c_void_p,  # the name; SQLite keeps this very pointer, so a copy of the text will not do
+    ctypes.c_void_p,  # the name; SQLite keeps this very pointer, so a copy does not work
     ctypes.c_void_p,
     ctypes.c_int,
     ctypes.c_void_p,
