@@ -1,7 +1,7 @@
-"""The form in which behaviours about bytes and numbers are kept: a table of values.
+"""The form of test cases about bytes and numbers: a table of values.
 
-A module of tests has such tables and runs each by a test that is parametrized with its ``rows``.
-``tests/catalog/test_cases.py`` counts what they claim.
+A test module has such tables, and runs each by a test that is parametrized with its ``rows``.
+``tests/catalog/test_cases.py`` counts which cases they claim.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What several layers' tests need: stores on real files, clocks that a test moves."""
+"""What the tests of several layers need: stores in real files, clocks that a test sets."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from strandline.metastorage import SqlMetastorage
 from strandline.sql import SqliteDatabase, open_sqlite
 from tests import spark_classes
 
-# A test of `make test` gives the same result each time: its examples follow from its own text, and
-# a slow machine is no failure. `make soak` draws others, from the seed that it prints.
+# A test of `make test` gives the same result each time: its examples are derived from its own text,
+# and a slow machine is not a failure. `make soak` uses other examples, from the seed that it
+# prints.
 settings.register_profile(
     "repeatable",
     max_examples=50,
@@ -54,41 +55,41 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-for phase in ("connect", "read", "write", "pool"):  # of clients that do not say how long they wait
+for phase in ("connect", "read", "write", "pool"):  # of clients that set no timeout
     setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
 
 MEMORY = Path("/dev/shm")
-"""Where files are in memory, on Linux."""
+"""A folder in memory, on Linux."""
 FREE_FOR_FILES, FREE_MEMORY = 4 << 30, 10 << 30
 """Bytes: a run writes less than half of the first; its Sparks and servers need memory too."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Every Spark that a test starts shares the archived classes; workers inherit that."""
+    """Make every Spark that a test starts share the archived classes; workers inherit that."""
     if not hasattr(config, "workerinput"):
         spark_classes.use(os.environ)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """The workers, and the servers that they start, keep their files in memory if there is enough.
+    """Put the files of the workers and of their servers in memory, if there is enough.
 
-    A store syncs each change. On a disk that is most of what a test waits for, and no test of
-    `make test` cuts the power. Who sets TMPDIR chooses another place.
+    A store syncs each change. On a disk, a test mostly waits for that, and no test of `make test`
+    cuts the power. Set TMPDIR to choose another place.
     """
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return
     free = shutil.disk_usage(MEMORY).free
     if free >= FREE_FOR_FILES and psutil.virtual_memory().available >= FREE_MEMORY:
         os.environ["TMPDIR"] = str(MEMORY)
-        tempfile.tempdir = None  # asked for before: it is looked up again
+        tempfile.tempdir = None  # was cached: it is looked up again
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Tests are imported and collected without garbage collection, neither then nor later.
+    """Import and collect tests without garbage collection, and exclude their objects from it later.
 
-    Nearly all of their million objects stay, and each process of the run has them.
+    Nearly all of their million objects are permanent, and each process of the run has them.
     """
     gc.disable()
     try:
@@ -99,9 +100,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts a Spark comes first: it takes long, and much of that is waiting.
+    """Run tests that start Spark first: they take long, and mostly wait.
 
-    At the end it would be waited for with nothing else to do (``--no-loadscope-reorder``).
+    At the end, nothing else would run while they wait (``--no-loadscope-reorder``).
     """
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
@@ -112,9 +113,9 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) * 2
 
 
-@cache  # it is asked three times for each test
+@cache  # it is called three times for each test
 def scope_of(test: str) -> str:
-    """What is run in one process with a test: see `FilesTogether`."""
+    """The group of tests that run in one process with a test: see `FilesTogether`."""
     file, _, name = test.partition("::")
     if name.startswith("test_many_rounds["):
         return test
@@ -124,9 +125,9 @@ def scope_of(test: str) -> str:
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """The tests of a file run in one process, and files that can share a Spark are in one too.
+    """Runs the tests of a file in one process, and files that can share a Spark in one process too.
 
-    Races of many rounds take a minute each, mostly in waiting: each is by itself.
+    Races of many rounds take a minute each, mostly waiting: each is a group by itself.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -139,17 +140,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTo
 
 
 def await_no_activation(manager: CatalogManager) -> None:
-    """The time of each caller of ``manager`` is over when it begins to wait for the activation."""
+    """Make each caller of ``manager`` time out as soon as it begins to wait for the activation."""
     await_activation = manager._await_activation
 
     def give_up(catalog: Catalog, end: float) -> None:
         await_activation(catalog, time.monotonic())
 
-    manager._await_activation = give_up  # type: ignore[method-assign]  # what a test stops
+    manager._await_activation = give_up  # type: ignore[method-assign]  # what a test replaces
 
 
 class ManualWall:
-    """A wall clock that stands where a test puts it, in milliseconds."""
+    """A wall clock that a test sets, in milliseconds."""
 
     def __init__(self, start: int = 1_000_000) -> None:
         self.now = start
@@ -160,7 +161,7 @@ class ManualWall:
 
 @dataclass
 class LogMember:
-    """One process's view of a catalog, on whatever log it is kept in."""
+    """One process's view of a catalog, in any kind of log."""
 
     log: UpdateLog
     fences: list[FenceToken]
@@ -220,7 +221,7 @@ def new_member_of(file: Path, wall: ManualWall) -> Member:
 
 @pytest.fixture
 def new_store_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member]]:
-    """Makes members of one store; each has connections and a clock of its own."""
+    """Makes members of one store; each has separate connections and a separate clock."""
     opened: list[Member] = []
 
     def make() -> Member:
@@ -240,7 +241,7 @@ def new_member(new_store_member: Callable[[], Member]) -> Callable[[], Member]:
 
 @pytest.fixture(scope="session", autouse=True)
 def store_with_a_catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a store that was opened without a delay; a copy is made faster than another."""
+    """The file of a store that was opened without a delay; a copy is faster than a new store."""
     file = tmp_path_factory.mktemp("catalog") / "strandline.db"
     member = new_member_of(file, ManualWall())
     member.open()

@@ -13,7 +13,7 @@ from strandline.logs import configure
 
 
 class LogLines:
-    """The lines that were written so far."""
+    """The lines written so far."""
 
     def __init__(self, stream: io.StringIO) -> None:
         self._stream = stream
@@ -30,7 +30,7 @@ class LogLines:
 
 @contextmanager
 def log_lines(*, level: str = "info") -> Iterator[LogLines]:
-    """Collects the log; the handlers of this process are afterwards as they were."""
+    """Collects the log, and restores the handlers of this process afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("strandline")
     handlers, levels = list(root.handlers), (root.level, ours.level)
     stream = io.StringIO()

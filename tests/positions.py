@@ -1,4 +1,4 @@
-"""A version and all objects at it, made by hand: what a transaction begins on."""
+"""A handmade version with all its objects: what a transaction is based on."""
 
 from __future__ import annotations
 

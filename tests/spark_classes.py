@@ -1,9 +1,9 @@
-"""What makes each Spark that the tests start cheaper: options, and an archive of its classes.
+"""What makes each Spark that the tests start faster: options, and an archive of its classes.
 
-A JVM spends half of a Spark start on reading and checking some 15,000 classes. Java can keep them
-as they stand in memory (class data sharing) and map them into the next JVM. The archive belongs to
-one Java and one PySpark and stands in ``build/``; another Java ignores it. Run as a script, this
-module makes it where it is missing. Without it the tests do the same and take longer.
+A JVM spends half of a Spark start on reading and checking some 15,000 classes. Java can store them
+as they are in memory (class data sharing) and map them into the next JVM. The archive belongs to
+one Java and one PySpark and is in ``build/``; another Java ignores it. Run as a script, this module
+makes the archive if it is missing. Without it the tests do the same and take longer.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = "JDK_JAVA_OPTIONS"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 BRIEF = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -XX:MetaspaceSize=256m"
-"""Tests run each piece of code a few times: compiling it well does not pay.
+"""Tests run each piece of code only a few times: optimizing it does not pay.
 
-Nor does a look through the whole heap each time that so many classes need more room.
+Nor does a collection of the whole heap each time that so many classes need more room.
 """
 SUBMIT_OPTIONS = "PYSPARK_SUBMIT_ARGS"
 FOR_FEW_ROWS = (
     "--conf spark.ui.enabled=false "
     "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
 )
-"""Each query of a test has a few rows: to interpret it is cheaper than to compile it."""
+"""Each query of a test has a few rows: interpreting it is cheaper than compiling it."""
 SECONDS = 300
 
-# Touches what most tests touch: planning, Parquet both ways, an exchange, SQL.
+# Uses what most tests use: planning, Parquet both ways, an exchange, SQL.
 JOB = """
 import sys
 from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ spark.stop()
 
 
 def archive() -> Path | None:
-    """Where the archive for the present Java and PySpark stands; None without a Java."""
+    """The path of the archive for the current Java and PySpark; None without a Java."""
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     if shutil.which(java) is None:
         return None
@@ -70,7 +70,7 @@ def archive() -> Path | None:
 
 
 def use(environment: MutableMapping[str, str]) -> None:
-    """Let every Spark that is started with ``environment`` have the options, and the archive."""
+    """Give every Spark that is started with ``environment`` the options, and the archive."""
     environment.setdefault(SUBMIT_OPTIONS, f"{FOR_FEW_ROWS}pyspark-shell")
     found = archive()
     share = f"-XX:SharedArchiveFile={found} " if found is not None and found.exists() else ""
@@ -78,7 +78,7 @@ def use(environment: MutableMapping[str, str]) -> None:
 
 
 def make(target: Path) -> bool:
-    """Make the archive; False where this Java cannot, or not in time."""
+    """Make the archive; False if this Java cannot, or not in time."""
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder, "classes.jsa")
@@ -98,7 +98,7 @@ def make(target: Path) -> bool:
 
 
 def main() -> None:
-    """Make the archive unless it is there."""
+    """Make the archive unless it exists."""
     target = archive()
     if target is None or target.exists():
         return

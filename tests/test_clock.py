@@ -35,12 +35,12 @@ def parts(at: Timestamp) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The wall stands at ``wall``, the clock is asked, and gives these milliseconds and counter."""
+    """One call of the clock while the wall clock shows ``wall``: milliseconds and counter."""
 
     wall: int
     gives: tuple[int, int]
     heard: int | None = None
-    """Milliseconds of a time that it hears of; without one it is asked what time it is."""
+    """Milliseconds of a time that the clock is updated with; if None, it is asked for the time."""
 
 
 VECTORS = CaseTable(
@@ -81,7 +81,7 @@ VECTORS = CaseTable(
 
 
 @pytest.mark.parametrize("steps", VECTORS.rows)
-def test_the_clock_gives(steps: list[Asked]) -> None:
+def test_the_clock_follows_the_wall_and_later_times_and_never_stops(steps: list[Asked]) -> None:
     wall = ManualWall(steps[0].wall)
     clock = HybridClock(wall)
     for step in steps:
@@ -92,7 +92,7 @@ def test_the_clock_gives(steps: list[Asked]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(1, 10_000))))
-def test_no_wall_clock_makes_now_repeat_or_go_back(
+def test_now_never_repeats_or_goes_back_whatever_the_wall_clock_does(
     steps: list[tuple[int, int | None]],
 ) -> None:
     wall = ManualWall(5)
@@ -107,7 +107,7 @@ def test_no_wall_clock_makes_now_repeat_or_go_back(
         last = now
 
 
-def test_a_time_that_no_clock_can_move_past_is_refused() -> None:
+def test_the_largest_timestamp_is_refused() -> None:
     clock = HybridClock(ManualWall(100))
     with pytest.raises(InvalidInput, match="no time"):
         clock.update(MAX_TIMESTAMP)
@@ -116,7 +116,7 @@ def test_a_time_that_no_clock_can_move_past_is_refused() -> None:
     assert clock.ahead_of_wall(timestamp(70)) == -30
 
 
-def test_times_are_distinct_over_threads() -> None:
+def test_times_are_unique_across_threads() -> None:
     clock = HybridClock(ManualWall())
     given_times: list[list[int]] = [[] for _ in range(8)]
 
@@ -150,7 +150,7 @@ NO_TIMES = CaseTable(
 
 
 @pytest.mark.parametrize(("make", "says"), NO_TIMES.rows)
-def test_what_is_no_time_is_refused(make: Callable[[], Timestamp], says: str) -> None:
+def test_an_invalid_timestamp_is_refused(make: Callable[[], Timestamp], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         make()
 
@@ -173,12 +173,12 @@ ARITHMETIC = CaseTable(
 
 
 @pytest.mark.parametrize(("found", "due"), ARITHMETIC.rows)
-def test_a_time_has_these_parts(found: Timestamp, due: tuple[int, int]) -> None:
+def test_times_are_moved_and_rounded_as_listed(found: Timestamp, due: tuple[int, int]) -> None:
     assert parts(found) == due
 
 
 @given(st.integers(1 << 16, min(MAX_TIMESTAMP, 253402300799_000 << 16)))
-def test_every_time_is_read_back_from_its_text(number: int) -> None:
+def test_every_time_can_be_parsed_from_its_text(number: int) -> None:
     at = Timestamp(number)
     text = format_timestamp(at)
     read = parse_timestamp(text.lower())
@@ -196,17 +196,17 @@ def test_every_time_is_read_back_from_its_text(number: int) -> None:
         ("1970-01-02", 86_400_000),
     ],
 )
-def test_a_time_without_a_counter_is_the_end_of_its_millisecond(text: str, ms: int) -> None:
+def test_a_text_without_a_counter_is_the_end_of_its_millisecond(text: str, ms: int) -> None:
     assert parts(parse_timestamp(text)) == (ms, 0xFFFF)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2013-13-01", "2013-01-01T00:00:00Z+x"])
-def test_a_text_that_is_no_time_says_how_to_write_one(text: str) -> None:
+def test_an_invalid_time_text_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidInput, match="write it like"):
         parse_timestamp(text)
 
 
-def test_waiting_ends_when_the_clock_hears_a_later_time() -> None:
+def test_waiting_ends_when_the_clock_is_updated_with_a_later_time() -> None:
     clock = HybridClock(ManualWall(100))
     target = timestamp(10_000)
     thread = threading.Thread(target=lambda: clock.wait_until(target, timeout=30))
@@ -224,7 +224,7 @@ def test_waiting_ends_at_the_deadline() -> None:
 # -- jumps of the wall clock -----------------------------------------------------------------------
 
 
-def test_a_wall_clock_that_jumps_far_forward_is_not_written_by_and_leaves_nothing_behind() -> None:
+def test_a_far_forward_jump_of_the_wall_clock_is_refused_and_has_no_later_effect() -> None:
     wall, elapsed = ManualWall(), ManualWall(5)
     clock = HybridClock(wall, elapsed=elapsed)
     before = clock.now()
@@ -248,7 +248,7 @@ def test_a_wall_clock_that_jumps_far_forward_is_not_written_by_and_leaves_nothin
         pytest.param(0, 400 * MAX_AHEAD_MS, id="its store is as far"),
     ],
 )
-def test_a_wall_clock_that_goes_forward_for_a_reason_is_believed(
+def test_an_explained_forward_jump_of_the_wall_clock_is_accepted(
     passed: int, heard: int | None
 ) -> None:
     wall, elapsed = ManualWall(), ManualWall(5)
@@ -260,7 +260,7 @@ def test_a_wall_clock_that_goes_forward_for_a_reason_is_believed(
     assert parts(clock.now()) == (wall.now, 0)
 
 
-def test_a_wall_clock_that_is_set_back_and_forward_again_is_believed() -> None:
+def test_a_wall_clock_that_is_set_back_and_forward_again_is_accepted() -> None:
     wall, elapsed = ManualWall(), ManualWall(5)
     clock = HybridClock(wall, elapsed=elapsed)
     clock.now()

@@ -1,4 +1,4 @@
-"""The one tree of errors and how each looks from outside."""
+"""The tree of errors, and how clients of each protocol see them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
     assert drawn == [kind.__name__ for kind in OURS]
 
 
-def test_every_code_is_its_own_and_brings_its_error_back() -> None:
+def test_every_code_is_unique_and_identifies_its_error() -> None:
     assert len({kind.code for kind in OURS}) == len(OURS)
     for kind in OURS:
         again = error_of(kind.code, "text")
@@ -35,7 +35,7 @@ def test_an_unknown_code_gives_the_root() -> None:
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
-def test_every_error_has_a_surface_with_an_exit_status_of_its_own_kind(
+def test_every_error_has_valid_thrift_http_and_exit_surfaces(
     kind: type[StrandlineError],
 ) -> None:
     surface = surface_of(kind("text"))
@@ -44,5 +44,5 @@ def test_every_error_has_a_surface_with_an_exit_status_of_its_own_kind(
     assert surface.thrift.endswith("Exception")
 
 
-def test_a_foreign_error_is_an_internal_one() -> None:
+def test_a_foreign_error_is_shown_as_an_internal_one() -> None:
     assert surface_of(RuntimeError("x")) == SURFACES[StrandlineError]

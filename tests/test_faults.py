@@ -1,4 +1,4 @@
-"""Named points at which a test may end a process."""
+"""Named points at which a test can kill a process."""
 
 from __future__ import annotations
 

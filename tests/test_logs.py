@@ -1,4 +1,4 @@
-"""Lines of the log: their form, that none can be forged, and that none can flood it."""
+"""Lines of the log: their format; they cannot be forged, and cannot flood the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("strandline.somewhere")
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """The handlers of this process are afterwards as they were."""
+    """The handlers of this process are restored afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("strandline")
     handlers, levels = list(root.handlers), (root.level, ours.level)
     yield
@@ -36,7 +36,7 @@ def stream(form: str = "text", level: str = "info") -> io.StringIO:
 
 
 @pytest.mark.usefixtures("restored")
-def test_a_line_has_time_level_part_message_client_and_fields() -> None:
+def test_a_line_has_time_level_logger_message_client_and_fields() -> None:
     text = stream()
     token = CLIENT.set("127.0.0.1:5")
     logger.info("version %d", 5, extra=fields(user="ann", nothing=None, left_over=3))
@@ -51,7 +51,7 @@ def test_a_line_has_time_level_part_message_client_and_fields() -> None:
 
 
 @pytest.mark.usefixtures("restored")
-def test_json_has_one_object_a_line_with_the_same_parts() -> None:
+def test_json_format_has_one_object_per_line_with_the_same_parts() -> None:
     written = stream("json")
     token = CLIENT.set("127.0.0.1:5")
     logger.info("version %d", 5, extra=fields(user="a\nb\u2028c", message="not this"))
@@ -73,7 +73,7 @@ FORGED = "x\n2026-11-20T10:00:00.000Z INFO    node: stopped"
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("between", ["\n", "\r", "\x0b", "\x0c", "\x85", "\u2028", "\x1b[2K", "\0"])
 @pytest.mark.usefixtures("restored")
-def test_nobody_forges_a_line(form: str, between: str) -> None:
+def test_line_breaks_and_control_characters_cannot_forge_a_line(form: str, between: str) -> None:
     written = stream(form)
     name = FORGED.replace("\n", between)
     token = CLIENT.set(name)
@@ -85,7 +85,7 @@ def test_nobody_forges_a_line(form: str, between: str) -> None:
 
 
 @pytest.mark.usefixtures("restored")
-def test_the_lines_of_a_traceback_are_indented_and_forge_none() -> None:
+def test_the_lines_of_a_traceback_are_indented_and_cannot_forge_a_line() -> None:
     written = stream()
     try:
         raise ValueError(FORGED)
@@ -104,14 +104,14 @@ def test_the_lines_of_a_traceback_are_indented_and_forge_none() -> None:
 
 
 @pytest.mark.usefixtures("restored")
-def test_a_long_message_is_cut() -> None:
+def test_a_long_message_is_truncated() -> None:
     written = stream()
     logger.info("x" * 100_000)
     assert len(written.getvalue()) < logs.MAX_LINE_CHARACTERS + 200
     assert written.getvalue().endswith("… (92000 characters more)\n")
 
 
-def test_a_flood_is_cut_and_counted_and_what_must_be_kept_is_kept() -> None:
+def test_a_flood_of_equal_lines_is_cut_and_counted_except_marked_lines() -> None:
     now = [0.0]
     flood = Flood(elapsed=lambda: now[0])
 
@@ -131,7 +131,7 @@ def test_a_flood_is_cut_and_counted_and_what_must_be_kept_is_kept() -> None:
 
 
 @pytest.mark.usefixtures("restored")
-def test_libraries_write_in_the_same_form_and_only_what_is_wrong() -> None:
+def test_libraries_log_only_problems_and_in_the_same_format() -> None:
     written = stream("json", level="debug")
     logging.getLogger("uvicorn.error").info("Started server process")
     logging.getLogger("uvicorn.error").error("it broke")

@@ -1,7 +1,7 @@
-"""A time as text that names it alone.
+"""An exact time as text.
 
-The text of a time without a counter means its whole millisecond, in which a fast machine carries
-out the next statement of a test as well.
+The text of a time without a counter means its whole millisecond, in which a fast machine may also
+execute the next statement of a test.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from strandline.clock import Timestamp, format_timestamp, logical, milliseconds,
 
 
 def exact_text(at: Timestamp) -> str:
-    """``at`` with its logical counter, also where that is 0."""
+    """``at`` with its logical counter, even if that is 0."""
     beginning = format_timestamp(timestamp(milliseconds(at)))
     return f"{beginning}+{logical(at)}"
 
 
 def exact(text: str) -> str:
-    """A time that was printed, with the counter 0 where it has none."""
+    """A printed time, with the counter 0 if it has none."""
     return text if "+" in text else f"{text}+0"

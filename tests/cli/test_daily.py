@@ -42,9 +42,11 @@ def lines(*arguments: object) -> list[Any]:  # Any: what JSON holds
 
 
 def make(folder: Path) -> Path:
-    """3, 4: ann makes shop.orders. 5, 6: it is renamed, and its schema. 7, 8: bob adds and drops.
+    """Create a store with the history that the tests of this module expect.
 
-    Between 6 and 7 ann appends two files, deletes rows of one and removes the other.
+    Versions 3, 4: ann makes shop.orders. 5, 6: it and its schema are renamed. 7, 8: bob adds a
+    column and drops the table. Between 6 and 7 ann appends two files, deletes rows of one and
+    removes the other.
     """
     with Node.open(folder) as node:
         ann, bob = node.session(user="ann"), node.session(user="bob")
@@ -78,13 +80,13 @@ def make(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store to read."""
+    """A store that tests only read."""
     return make(tmp_path_factory.mktemp("daily") / "s")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store to change."""
+    """A store that a test changes."""
     return make(tmp_path / "s")
 
 
@@ -92,7 +94,7 @@ def versions(*arguments: object) -> list[int]:
     return [one["version"] for one in lines("log", *arguments) if "version" in one]
 
 
-def test_log_is_filtered_by_point_user_and_table(made: Path) -> None:
+def test_log_is_filtered_by_point_and_user(made: Path) -> None:
     assert versions(made) == [2, 3, 4, 5, 6, 7, 8]
     assert versions(made, "--since", 4, "--until", 6) == [4, 5, 6]
     assert versions(made, "--user", "BOB") == [7, 8]
@@ -103,7 +105,7 @@ def test_log_is_filtered_by_point_user_and_table(made: Path) -> None:
     assert versions(made, "--user", "bob", "--last", 1) == [8]
 
 
-def test_log_of_a_table_follows_its_older_names(made: Path) -> None:
+def test_log_of_a_table_includes_its_former_names(made: Path) -> None:
     assert versions(made, "--table", "store.second") == [4, 5, 7, 8]
     assert versions(made, "--table", "STORE.second", "--user", "ann") == [4, 5]
     assert versions(made, "--table", "`store`.second") == [4, 5, 7, 8]
@@ -112,7 +114,7 @@ def test_log_of_a_table_follows_its_older_names(made: Path) -> None:
     assert "no version has done anything to a table default.other" in missing.stderr
 
 
-def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -> None:
+def test_log_with_data_shows_rows_files_and_times_of_commits(made: Path) -> None:
     commits = [one for one in lines("log", made, "--data") if "transaction" in one]
     first, second = commits
     (appended,), (deleted,) = first["changes"], second["changes"]
@@ -132,7 +134,7 @@ def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -
     assert "anything to a table store.never" in missing.stderr
 
 
-def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:
+def test_a_read_as_of_a_time_shown_by_log_sees_that_commit(made: Path) -> None:
     commits = [one for one in lines("log", made, "--data") if "transaction" in one]
     with Node.open(made) as node:
         session = node.session(user="ann")
@@ -143,7 +145,7 @@ def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:
     assert counted == [2, 1]
 
 
-def test_partitions_of_plain_tables_are_in_the_data_too(store: Path) -> None:
+def test_log_with_data_shows_partitions_of_plain_tables(store: Path) -> None:
     with Node.open(store) as node:
         session = node.session(user="ann")
         table = TableDefinition(name="plain", columns=COLUMNS)
@@ -157,14 +159,14 @@ def test_partitions_of_plain_tables_are_in_the_data_too(store: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["x", "-1", "1.5"])
-def test_what_is_no_point_is_said(made: Path, point: str) -> None:
+def test_an_invalid_point_is_refused(made: Path, point: str) -> None:
     result = strandline("log", made, f"--since={point}")
     assert result.exit_code == 64
     assert "is neither a version nor a time" in result.stderr
     assert strandline("log", made, "--since", 99).exit_code == 66
 
 
-def test_trim_takes_a_version_or_a_time_and_says_what_is_left(store: Path) -> None:
+def test_trim_takes_a_version_or_a_time_and_prints_the_earliest_version(store: Path) -> None:
     time = exact(lines("log", store)[2]["time"])
     assert strandline("trim", store, time).stdout == "trimmed; the earliest version is 4\n"
     assert lines("trim", store, 4) == [{"trimmed": False, "earliest_version": 4}]
@@ -178,7 +180,7 @@ def test_trim_takes_a_version_or_a_time_and_says_what_is_left(store: Path) -> No
     assert "an open transaction needs" in refused.stderr
 
 
-def test_roles_are_made_changed_listed_and_dropped(store: Path) -> None:
+def test_roles_are_created_altered_listed_and_dropped(store: Path) -> None:
     made = strandline("role", "create", store, "analysts", "--user", "root")
     assert made.stdout.splitlines() == ["version 9", "  create role analysts"]
     assert strandline("role", "create", store, "bob", "--superuser").exit_code == 0
@@ -230,7 +232,7 @@ def test_privileges_are_granted_and_revoked(store: Path) -> None:
         (("select", "tabel", "a.b"), 2, "'tabel' is not one of 'system', 'database', 'schema'"),
     ],
 )
-def test_a_wrong_grant_says_what_would_be_right(
+def test_a_wrong_grant_is_refused_with_what_is_allowed(
     store: Path, words: tuple[str, ...], status: int, says: str
 ) -> None:
     result = strandline("grant", store, *words, "--to", "nobody")
@@ -238,7 +240,7 @@ def test_a_wrong_grant_says_what_would_be_right(
     assert says in result.stderr
 
 
-def test_status_tells_versions_objects_transactions_and_holds(store: Path) -> None:
+def test_status_shows_versions_objects_transactions_and_holds(store: Path) -> None:
     with Node.open(store) as node:
         session = node.session(user="ann\nx")
         txn = session.begin()
@@ -255,7 +257,7 @@ def test_status_tells_versions_objects_transactions_and_holds(store: Path) -> No
     assert "(backup) of me, keeps history from " in told
 
 
-def test_status_tells_of_a_store_of_0_2_0_before_it_is_upgraded(store: Path) -> None:
+def test_status_reads_a_store_of_0_2_0_before_its_upgrade(store: Path) -> None:
     with Node.open(store) as node:
         ann = node.session(user="ann")
         ann.hold("reader", at=node.catalogs.complete_now(), ttl_ms=10_000_000)
@@ -270,7 +272,7 @@ def test_status_tells_of_a_store_of_0_2_0_before_it_is_upgraded(store: Path) -> 
 
 
 @pytest.mark.parametrize("words", [("status",), ("role", "list"), ("log",)])
-def test_reading_makes_nothing_where_there_is_no_store(
+def test_reading_commands_create_nothing_in_a_folder_without_a_store(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     result = strandline(*words, tmp_path)
@@ -279,7 +281,7 @@ def test_reading_makes_nothing_where_there_is_no_store(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_diff_from_the_beginning_leaves_out_what_nobody_made(store: Path) -> None:
+def test_diff_from_version_0_leaves_out_built_in_objects(store: Path) -> None:
     assert [(one["kind"], one["name"]) for one in lines("diff", store, 0, 4)] == [
         ("schema", "shop"),
         ("table", "shop.first"),

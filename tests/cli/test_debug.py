@@ -47,7 +47,7 @@ LOGS = ["metastorage", "stash", "persist", "shadow"]
 
 @pytest.fixture(scope="module", params=[*LOGS, "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A store whose catalog is on each log."""
+    """A store with its catalog in each kind of log."""
     kind, log = ("folder", request.param) if request.param in LOGS else (request.param, "")
     made = stores.new_store(kind, tmp_path_factory.mktemp("debug"))
     with Node.open(made.address, settings=replace(made.settings, catalog_log=log)) as node:
@@ -67,7 +67,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return made.address
 
 
-def test_what_a_dump_shows_can_be_edited_and_handed_back(store: Any) -> None:
+def test_an_object_from_a_dump_can_be_edited_and_written_back(store: Any) -> None:
     before = dumped(store)
     ((key, shop),) = ((k, v) for k, v in objects(before, "schema").items() if v["name"] == "shop")
     edited = {**shop, "comment": "repaired\nby hand"}
@@ -85,7 +85,7 @@ def test_what_a_dump_shows_can_be_edited_and_handed_back(store: Any) -> None:
     assert f"epoch {after['epoch']}, " in run("epoch", store)
 
 
-def test_an_object_is_removed_and_shown(store: Any) -> None:
+def test_delete_removes_an_object_and_prints_it(store: Any) -> None:
     run("edit", store, "setting", '"note"', '{"name": "note", "value": "seen"}')
     said = run("delete", store, "setting", '"note"')
     assert '"value":"seen"' in said
@@ -93,7 +93,7 @@ def test_an_object_is_removed_and_shown(store: Any) -> None:
     assert "does not exist" in run("delete", store, "setting", '"note"', fails=True)
 
 
-def test_a_dump_takes_the_place_of_a_file_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_dump_replaces_a_file_and_writes_into_links_and_pipes(tmp_path: Path) -> None:
     lake, file, link, pipe = (tmp_path / name for name in ("lake", "file", "link", "pipe"))
     Node.open(lake).close()
     file.write_text("before")
@@ -114,7 +114,7 @@ def test_a_dump_takes_the_place_of_a_file_and_of_nothing_else(tmp_path: Path) ->
 
 
 def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
-    """Edits and deletes that break a rule, and what is said of them."""
+    """Edits and deletes that break a rule, and a part of the error message for each."""
     schemas = objects(dump, "schema")
     ((shop_id, shop),) = ((k, v) for k, v in schemas.items() if v["name"] == "shop")
     ((database_id, hive),) = objects(dump, "database").items()
@@ -196,7 +196,7 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     ]
 
 
-def test_an_edit_that_breaks_a_rule_changes_nothing(store: Any) -> None:
+def test_an_edit_that_breaks_a_rule_is_refused_and_changes_nothing(store: Any) -> None:
     before = dumped(store)
     for (command, *rest), reason in refused(before):
         said = run(command, "--user", "ann", "--", store, *rest, fails=True)
@@ -206,7 +206,7 @@ def test_an_edit_that_breaks_a_rule_changes_nothing(store: Any) -> None:
 
 
 def broken_tables(table: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Tables whose columns are not those of any table, and what is said of them."""
+    """Tables with invalid columns, and a part of the error message for each."""
     (version,) = table["schema_versions"]
     first, second = version["columns"]
 
@@ -225,7 +225,7 @@ def broken_tables(table: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     ]
 
 
-def test_an_edit_leaves_a_table_with_columns_that_its_readers_can_find(tmp_path: Path) -> None:
+def test_an_edit_with_invalid_columns_is_refused(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     with Node.open(lake) as node:
         session = node.session(user="ann")
@@ -244,7 +244,7 @@ def test_an_edit_leaves_a_table_with_columns_that_its_readers_can_find(tmp_path:
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_a_running_node_goes_on_with_what_was_edited(log: str, tmp_path: Path) -> None:
+def test_a_running_node_continues_with_the_edited_catalog(log: str, tmp_path: Path) -> None:
     with Node.open(tmp_path / "lake", settings=Settings(catalog_log=log)) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name="shop"))
@@ -256,7 +256,7 @@ def test_a_running_node_goes_on_with_what_was_edited(log: str, tmp_path: Path) -
     assert dump["epoch"] == 2
 
 
-def test_a_file_takes_its_name_when_it_is_whole(store: Any, tmp_path: Path) -> None:
+def test_a_failed_dump_leaves_the_existing_file(store: Any, tmp_path: Path) -> None:
     target = tmp_path / "dump.json"
     target.write_text("old")
     assert "no kind 'colour'" in run("dump", store, target, "--ignore", "colour", fails=True)

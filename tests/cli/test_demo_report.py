@@ -1,4 +1,4 @@
-"""The demo's comparison finds what differs: a checker that cannot fail proves nothing."""
+"""The demo's comparison finds differences: a checker that cannot fail proves nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.cli.demo.report import Ledger, same
         (True, True),
     ],
 )
-def test_what_is_the_same_is_found_the_same(expected: object, actual: object) -> None:
+def test_equal_values_compare_as_the_same(expected: object, actual: object) -> None:
     assert same(expected, actual)
 
 
@@ -39,7 +39,7 @@ def test_what_is_the_same_is_found_the_same(expected: object, actual: object) ->
         ([(336776, 0)], [(336776, 1)]),
     ],
 )
-def test_what_differs_is_found(expected: object, actual: object) -> None:
+def test_different_values_are_recorded_as_a_failure(expected: object, actual: object) -> None:
     ledger = Ledger()
     ledger.compare("a step", "a number", expected=expected, actual=actual)
     assert [check.what for check in ledger.failures()] == ["a number"]

@@ -1,4 +1,4 @@
-"""``strandline diff``: what differs between versions, for people and for programs."""
+"""``strandline diff``: the differences between versions, for people and for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create(name: str) -> CreateTable:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 3 makes two tables, 4 alters one and drops one, 5 renames one; 2 is trimmed."""
+    """Version 3 makes two tables, 4 alters one and drops the other, 5 renames one; 2 is trimmed."""
     folder = tmp_path_factory.mktemp("stores") / "s"
     with Node.open(folder) as node:
         session = node.session(user="ann")
@@ -51,7 +51,7 @@ def diff(store: Path, *arguments: str) -> list[str]:
     return result.output.splitlines()
 
 
-def test_each_field_that_differs_is_a_line(store: Path) -> None:
+def test_each_changed_field_is_printed_on_one_line(store: Path) -> None:
     lines = [line.split() for line in diff(store, "3", "4")]
     assert lines == [
         ["change", "what", "field", "before", "after"],
@@ -63,7 +63,7 @@ def test_each_field_that_differs_is_a_line(store: Path) -> None:
     ]
 
 
-def test_json_has_an_object_a_line_with_stable_keys(store: Path) -> None:
+def test_json_output_has_one_object_per_line_with_stable_keys(store: Path) -> None:
     altered, dropped = map(json.loads, diff(store, "4", "3", "--output", "json"))
     assert list(altered) == ["change", "kind", "id", "name", "old_name", "fields"]
     assert (altered["change"], altered["kind"], altered["name"]) == ("altered", "table", "shop.a")
@@ -71,12 +71,12 @@ def test_json_has_an_object_a_line_with_stable_keys(store: Path) -> None:
     assert (dropped["change"], dropped["name"], dropped["fields"]) == ("created", "shop.b", [])
 
 
-def test_a_renamed_table_is_told_by_both_names(store: Path) -> None:
+def test_a_renamed_table_is_shown_with_both_names(store: Path) -> None:
     _, line = diff(store, "4")
     assert line.split() == ["renamed", "table", "shop.c", "(was", "shop.a)"]
 
 
-def test_a_time_of_the_history_is_taken_when_the_clock_was_turned_back(
+def test_a_time_of_the_history_is_accepted_after_the_clock_was_turned_back(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(store) as node:
@@ -85,13 +85,13 @@ def test_a_time_of_the_history_is_taken_when_the_clock_was_turned_back(
     assert diff(store, latest) == ["no difference"]
 
 
-def test_times_are_taken_too(store: Path) -> None:
+def test_diff_accepts_times_instead_of_versions(store: Path) -> None:
     with Node.open(store) as node:
         at = {v: exact_text(node.catalogs.catalog(v).time) for v in (3, 4)}
     assert diff(store, at[3], at[4]) == diff(store, "3", "4")
 
 
-def test_what_does_not_differ_says_so(store: Path) -> None:
+def test_diff_of_equal_versions_prints_no_difference(store: Path) -> None:
     assert diff(store, "4", "4") == ["no difference"]
     assert diff(store, "4", "4", "--output", "json") == []
 
@@ -110,7 +110,7 @@ def test_what_does_not_differ_says_so(store: Path) -> None:
         (["4", "2999-01-01"], 66, "2999-01-01 is in the future, it is 2"),
     ],
 )
-def test_a_point_that_is_not_there_is_one_sentence_and_a_status(
+def test_an_invalid_point_gives_a_one_line_error_and_an_exit_status(
     store: Path, arguments: list[str], status: int, says: str
 ) -> None:
     result = CliRunner().invoke(main, ["diff", str(store), *arguments])
@@ -119,7 +119,7 @@ def test_a_point_that_is_not_there_is_one_sentence_and_a_status(
     assert len(result.output.splitlines()) == 1
 
 
-def test_a_folder_without_a_store_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["diff", str(tmp_path), "1"])
     assert result.exit_code == 66
     assert "there is no store" in result.output

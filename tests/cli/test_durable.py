@@ -1,4 +1,4 @@
-"""``strandline durable migrate``, from the command line."""
+"""``strandline durable migrate`` on the command line."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def run(*arguments: object, fails: bool = False) -> str:
 
 
 @pytest.mark.parametrize("kind", ["folder", "postgresql"])
-def test_a_store_moves_to_the_log_that_is_named_and_goes_on_there(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_store_moves_to_the_named_log_and_continues_there(kind: str, tmp_path: Path) -> None:
     made = stores.new_store(kind, tmp_path)
     with Node.open(made.address, settings=made.settings) as node:
         node.session(user="ann").execute(CreateSchema(name="shop"))
@@ -47,12 +45,12 @@ def test_a_store_moves_to_the_log_that_is_named_and_goes_on_there(
         ("shadow", "blobs", "and shadow has none"),
     ],
 )
-def test_a_place_that_takes_no_blobs_is_refused_before_anything_moves(
+def test_an_unusable_place_for_blobs_is_refused_before_the_move(
     log: str, blobs: str, refusal: str, tmp_path: Path
 ) -> None:
     Node.open(tmp_path / "lake").close()
     (tmp_path / "file").write_text("in the way")
-    # Nothing listens at port 1.
+    # No server listens on port 1.
     place = f"{blobs}?endpoint=http://127.0.0.1:1" if "://" in blobs else tmp_path / blobs
     move = ("durable", "migrate", "--from", tmp_path / "lake", "--to")
     said = run(*move, f"{tmp_path}/lake#{log}", "--catalog-blobs", place, fails=True)
@@ -60,7 +58,7 @@ def test_a_place_that_takes_no_blobs_is_refused_before_anything_moves(
     assert "kept in the log persist" in run(*move, f"{tmp_path}/lake#persist")
 
 
-def test_the_catalog_of_a_copied_folder_moves_when_the_copy_has_taken_its_place(
+def test_the_catalog_of_a_copied_folder_can_move_after_it_is_relocated(
     tmp_path: Path,
 ) -> None:
     lake, copied = tmp_path / "lake", tmp_path / "copied"
@@ -72,7 +70,7 @@ def test_the_catalog_of_a_copied_folder_moves_when_the_copy_has_taken_its_place(
     assert "kept in the log stash" in run(*move)
 
 
-def test_a_store_with_the_mark_in_its_name_moves(tmp_path: Path) -> None:
+def test_a_store_with_a_hash_sign_in_its_path_can_move(tmp_path: Path) -> None:
     Node.open(tmp_path / "a#b").close()
     said = run("durable", "migrate", "--from", f"{tmp_path}/a#b#", "--to", f"{tmp_path}/a#b#stash")
     assert "kept in the log stash" in said
@@ -90,7 +88,7 @@ def test_a_store_with_the_mark_in_its_name_moves(tmp_path: Path) -> None:
         ("etcd://a/b", "etcd://c/d", "name the PostgreSQL database that keeps the rest"),
     ],
 )
-def test_what_cannot_move_is_refused_with_the_reason(
+def test_an_impossible_move_is_refused_with_the_reason(
     source: str, target: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

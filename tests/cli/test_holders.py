@@ -32,7 +32,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return stores.new_store(request.param, tmp_path)
 
 
-def test_holders_are_shown_beside_a_running_node_and_without_one(address: Any) -> None:
+def test_holders_are_shown_with_and_without_a_running_node(address: Any) -> None:
     with Node.open(address.address, settings=address.settings) as node:
         ann = node.session(user="ann\nx", host="h1")
         begun = ann.begin()
@@ -61,14 +61,14 @@ def test_holders_are_shown_beside_a_running_node_and_without_one(address: Any) -
     assert "history is needed from " in told
 
 
-def test_a_store_without_holders_says_so(tmp_path: Path) -> None:
+def test_a_store_without_holders_prints_zero_counts(tmp_path: Path) -> None:
     Node.open(tmp_path / "s").close()
     assert shown(tmp_path / "s").startswith("open transactions: 0, holds: 0, locks: 0\n")
     (summary,) = records(tmp_path / "s")
     assert summary["min_open_txn"] is None
 
 
-def test_holders_of_a_store_that_is_not_there_are_an_error(tmp_path: Path) -> None:
+def test_holders_of_a_missing_store_is_an_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["holders", str(tmp_path / "nowhere")])
     assert result.exit_code == 66
     assert "there is no store" in result.output
@@ -79,6 +79,6 @@ def test_holders_of_a_store_that_is_not_there_are_an_error(tmp_path: Path) -> No
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3_725, "1 h 2 min"), (3_605, "1 h 5 s"),
      (200_000, "2 d 7 h"), (-5, "0 s")],
 )  # fmt: skip
-def test_an_age_is_told_in_its_two_largest_units(seconds: int, text: str) -> None:
+def test_an_age_is_printed_in_its_two_largest_units(seconds: int, text: str) -> None:
     assert age(timestamp(10**12), timestamp(10**12 + 1000 * seconds)) == text
     assert age(None, Timestamp(5)) == ""

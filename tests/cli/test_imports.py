@@ -1,4 +1,4 @@
-"""A command imports what it needs: its start is most of what its user waits for."""
+"""A command imports only what it needs: most of its run time is its start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ assert not imported("httpx", "pyarrow", "httptools", "uvicorn"), "to change a st
 """
 
 
-def test_neither_clients_nor_servers_are_imported_to_read_or_change_a_store() -> None:
+def test_reading_or_changing_a_store_imports_neither_clients_nor_servers() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )

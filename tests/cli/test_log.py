@@ -29,7 +29,7 @@ from strandline.node import Node
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store in which two people did three things, trimmed below the second."""
+    """A store in which two users made three changes, trimmed below the second."""
     folder = tmp_path / "s"
     with Node.open(folder) as node:
         ann, bob = node.session(user="ann"), node.session(user="bob")
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_version_tells_when_who_and_what(store: Path) -> None:
+def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:
     done = CliRunner().invoke(main, ["log", str(store)])
     assert done.exit_code == 0
     lines = done.output.splitlines()
@@ -54,7 +54,7 @@ def test_each_version_tells_when_who_and_what(store: Path) -> None:
     assert "add columns sales.t (added: b int)" in lines[4]
 
 
-def test_json_has_one_object_a_line(store: Path) -> None:
+def test_json_output_has_one_object_per_line(store: Path) -> None:
     done = CliRunner().invoke(main, ["log", str(store), "--output", "json", "--last", "2"])
     found = [json.loads(line) for line in done.output.splitlines()]
     assert [(one["version"], one["author"], one["trimmed"]) for one in found] == [
@@ -64,7 +64,7 @@ def test_json_has_one_object_a_line(store: Path) -> None:
     assert found[1]["actions"] == [{"verb": "add_columns", "table": "sales.t", "added": ["b int"]}]
 
 
-def test_names_are_told_as_they_are_and_never_taken_for_markup(store: Path) -> None:
+def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
     with Node.open(store) as node:
         definition = TableDefinition(name="a[b]c[/d]", columns=(ColumnDefinition("x", INT),))
         session = node.session(user="[red]eve")
@@ -78,20 +78,20 @@ def test_names_are_told_as_they_are_and_never_taken_for_markup(store: Path) -> N
     assert r"text: two\nlines \x1b[2J" in comment
 
 
-def test_a_folder_without_a_store_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["log", str(tmp_path)])
     assert done.exit_code == 66
     assert "there is no store" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_no_folder_of_a_store(store: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(store: Path) -> None:
     done = CliRunner().invoke(main, ["log", str(store / "strandline.db")])
     assert done.exit_code == 66
     assert "is a file; name the folder of a store" in done.stderr
 
 
-def test_help_and_version_do_not_wait_for_spark() -> None:
+def test_help_and_version_are_printed() -> None:
     for arguments in (["--help"], ["serve", "--help"], ["log", "--help"], ["demo", "--help"]):
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0
@@ -109,7 +109,7 @@ def commands(group: click.Group) -> Iterator[click.Command]:
             yield from commands(command)
 
 
-def test_the_mark_for_lines_that_stay_as_they_are_is_not_shown() -> None:
+def test_the_no_wrap_mark_of_click_is_not_shown_in_help() -> None:
     shown = [command.get_help(click.Context(command)) for command in commands(main)]
     assert any("\n      strandline durable migrate --from" in text for text in shown)
     assert not any("\\b" in text for text in shown)
@@ -143,7 +143,7 @@ def test_the_mark_for_lines_that_stay_as_they_are_is_not_shown() -> None:
         ),
     ],
 )
-def test_an_action_of_any_kind_is_told_in_words(
+def test_each_kind_of_action_is_described_in_words(
     verb: str, arguments: dict[str, Any], words: str
 ) -> None:
     assert describe(verb, arguments) == words

@@ -53,7 +53,7 @@ def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
         ("enforce_privileges", "true", "first create a role with superuser"),
     ],
 )
-def test_what_cannot_be_set_changes_nothing(
+def test_an_invalid_parameter_is_refused_and_changes_nothing(
     store: Path, name: str, value: str, message: str
 ) -> None:
     refused = strandline("parameter", "set", store, name, value)
@@ -62,5 +62,5 @@ def test_what_cannot_be_set_changes_nothing(
     assert values(store) == dict.fromkeys(PARAMETERS)
 
 
-def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error(tmp_path: Path) -> None:
     assert strandline("parameter", "list", tmp_path / "none").exit_code == 66

@@ -1,4 +1,4 @@
-"""``strandline relocate``, and the other commands on a store that was copied."""
+"""``strandline relocate``, and other commands on a copied store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(tmp_path / "lake", tmp_path / "copy"))
 
 
-def test_a_copy_is_read_and_not_changed(copied: Path) -> None:
+def test_a_copy_can_be_read_but_not_changed_before_it_is_relocated(copied: Path) -> None:
     assert "create schema shop" in strandline("log", copied).output
     assert strandline("diff", copied, "2").exit_code == 0
     for command in (("undo", copied, 3), ("undrop", copied, "a.b")):
@@ -33,14 +33,14 @@ def test_a_copy_is_read_and_not_changed(copied: Path) -> None:
         assert f"strandline relocate {copied} --copy" in refused.stderr
 
 
-def test_a_copy_goes_on_by_itself(copied: Path) -> None:
+def test_a_relocated_copy_can_be_changed(copied: Path) -> None:
     assert strandline("relocate", copied).exit_code == 75
     done = strandline("relocate", copied, "--copy")
     assert done.output.startswith(f"{copied} is a store of its own: environment ")
     assert strandline("undo", copied, "3").exit_code == 0
 
 
-def test_a_moved_store_goes_on(copied: Path, tmp_path: Path) -> None:
+def test_a_moved_store_can_be_changed_after_it_is_relocated(copied: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "lake")
     done = strandline("relocate", copied)
     assert done.output == f"the store is in {copied} now\n"

@@ -1,4 +1,4 @@
-"""``strandline repair-clock``: a store whose time is years ahead, and the way out."""
+"""``strandline repair-clock``: the repair of a store whose time is years ahead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YEARS_MS = 4 * 365 * 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store that a clock four years ahead has written to."""
+    """A store that a node with a clock four years ahead has written to."""
     folder = tmp_path / "s"
     Node.open(folder).close()
     database = open_sqlite(folder / DATABASE_FILE)
@@ -37,7 +37,7 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def test_a_store_that_is_years_ahead_is_written_again_once_that_was_accepted(folder: Path) -> None:
+def test_a_store_years_ahead_can_be_written_again_once_its_time_is_accepted(folder: Path) -> None:
     with Node.open(folder) as node:
         session = node.session(user="ann")
         attempts: list[Callable[[], object]] = [
@@ -64,14 +64,14 @@ def test_a_store_that_is_years_ahead_is_written_again_once_that_was_accepted(fol
         node.session(user="ann").execute(CreateSchema(name="c"))
 
 
-def test_a_store_whose_time_is_right_is_left_alone(tmp_path: Path) -> None:
+def test_a_store_whose_time_is_right_is_not_changed(tmp_path: Path) -> None:
     Node.open(tmp_path / "s").close()
     before = (tmp_path / "s" / DATABASE_FILE).read_bytes()
     assert "nothing to repair" in run("repair-clock", tmp_path / "s", "--yes")
     assert (tmp_path / "s" / DATABASE_FILE).read_bytes() == before
 
 
-def test_how_far_ahead_a_store_may_be_is_a_setting(folder: Path) -> None:
+def test_a_setting_limits_how_far_ahead_a_store_may_be(folder: Path) -> None:
     allowed = Settings(clock_ahead_limit_ms=2 * YEARS_MS)
     with Node.open(folder, settings=allowed) as node:
         node.session(user="ann").execute(CreateSchema(name="a"))

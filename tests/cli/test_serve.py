@@ -1,4 +1,4 @@
-"""``strandline serve`` as somebody at a shell meets it."""
+"""``strandline serve`` as a user at a shell sees it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) https?://127\.0\.0\.1:(\
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts the command; what still runs at the end of the test is ended by its id."""
+    """Starts the command; a process that still runs at the end of the test is killed by its id."""
     started: list[Command] = []
 
     def run(*arguments: object) -> Command:
@@ -69,7 +69,7 @@ def ports_of(process: Command) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_one_line_when_both_ports_accept_and_stops_cleanly(
+def test_serve_prints_one_line_when_both_ports_accept_and_stops_cleanly(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
     process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
@@ -83,7 +83,7 @@ def test_it_says_one_line_when_both_ports_accept_and_stops_cleanly(
     assert "Traceback" not in errors
 
 
-def test_it_ends_well_when_a_newer_generation_has_taken_the_store_over(
+def test_serve_exits_cleanly_when_a_newer_generation_takes_over_the_store(
     start: Start, tmp_path: Path
 ) -> None:
     process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
@@ -104,7 +104,7 @@ def test_it_ends_well_when_a_newer_generation_has_taken_the_store_over(
     assert "Traceback" not in errors
 
 
-def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_holds(
+def test_serve_stops_promptly_while_calls_wait_for_a_lock_of_another_process(
     start: Start, tmp_path: Path
 ) -> None:
     process = start(tmp_path / "s", *PORTS)
@@ -149,7 +149,7 @@ def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_hold
                 break
             assert not any(call.done() for call in calls)
         process.send_signal(signal.SIGTERM)
-        # Well before the 30 seconds after which the calls give up by themselves.
+        # Well before the 30 seconds after which the calls time out.
         _, errors = process.communicate(timeout=60)
         refusals = [calls[n].exception() for n in (0, 1, 3)]
         holder.execute("ROLLBACK")
@@ -166,7 +166,7 @@ def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_hold
 
 
 @pytest.mark.parametrize("option", ["--thrift-port", "--http-port"])
-def test_a_busy_port_is_named_and_nothing_is_left_running(
+def test_a_busy_port_is_named_and_no_store_is_created(
     start: Start, tmp_path: Path, option: str
 ) -> None:
     ports = {"--thrift-port": 0, "--http-port": 0}
@@ -194,7 +194,7 @@ def test_a_busy_port_is_named_and_nothing_is_left_running(
         ),
     ],
 )
-def test_what_cannot_be_served_is_one_line_and_its_own_exit_status(
+def test_a_store_that_cannot_be_served_gives_one_line_and_its_own_exit_status(
     start: Start, tmp_path: Path, prepare: Callable[[Path], object], status: int, says: str
 ) -> None:
     prepare(tmp_path / "s")
@@ -217,7 +217,7 @@ def test_what_cannot_be_served_is_one_line_and_its_own_exit_status(
         ((" ",), "it is empty; name the folder of a store"),
     ],
 )
-def test_wrong_arguments_are_explained_and_make_nothing(
+def test_wrong_arguments_are_explained_and_create_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -228,7 +228,7 @@ def test_wrong_arguments_are_explained_and_make_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_port_twice_makes_no_store(tmp_path: Path) -> None:
+def test_the_same_port_twice_is_refused_and_creates_no_store(tmp_path: Path) -> None:
     arguments = ["serve", str(tmp_path / "s"), "--thrift-port", "9191", "--http-port", "9191"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 64
@@ -236,9 +236,7 @@ def test_the_same_port_twice_makes_no_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_log_tells_of_start_and_stop_in_the_form_that_was_asked_for(
-    start: Start, tmp_path: Path
-) -> None:
+def test_start_and_stop_are_logged_in_the_configured_format(start: Start, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "strandline.toml").write_text('log_format = "json"\nhttp_port = 0\n')
     process = start(tmp_path / "s", "--thrift-port", 0)
@@ -253,7 +251,7 @@ def test_the_log_tells_of_start_and_stop_in_the_form_that_was_asked_for(
     assert (stopping, stopped) == ("stopping: SIGTERM was received", "stopped")
 
 
-def test_with_a_certificate_and_a_users_file_calls_are_encrypted_and_proved(
+def test_calls_are_encrypted_and_authenticated_with_a_certificate_and_a_users_file(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = trustme.CA()
@@ -289,7 +287,7 @@ def test_with_a_certificate_and_a_users_file_calls_are_encrypted_and_proved(
         plain.call("get_all_databases")
 
 
-def test_a_certificate_or_users_file_that_cannot_be_read_stops_the_start(
+def test_an_unreadable_certificate_or_users_file_prevents_the_start(
     start: Start, tmp_path: Path
 ) -> None:
     for option, what in (
@@ -304,7 +302,7 @@ def test_a_certificate_or_users_file_that_cannot_be_read_stops_the_start(
     assert not (tmp_path / "s").exists()
 
 
-def test_a_node_of_a_newer_deployment_ends_the_one_that_runs(tmp_path: Path) -> None:
+def test_a_node_of_a_newer_deployment_replaces_the_running_one(tmp_path: Path) -> None:
     def node(generation: int | None) -> NodeProcess:
         settings = Settings(deploy_generation=generation)
         log = tmp_path / f"{generation}.log"

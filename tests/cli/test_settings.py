@@ -1,4 +1,4 @@
-"""The registry of settings: every field of `Settings` by option, variable and file."""
+"""The registry of settings: every field of `Settings` as an option, a variable and in a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def strandline(*arguments: object) -> Result:
 
 
 def another_value(name: str) -> str:
-    """A text that stands for a value other than the default of that setting."""
+    """A text for a value other than the default of that setting."""
     setting = REGISTRY[name]
     if setting.is_switch:
         return "false" if setting.default else "true"
@@ -33,7 +33,7 @@ def another_value(name: str) -> str:
     if setting.kind in (int, float):
         default = 0 if setting.default is None else setting.default
         assert isinstance(default, int | float)
-        # Two more than the default: one more than the port of Thrift is the port of HTTP.
+        # Two more than the default, because the HTTP port is one more than the Thrift port.
         return str(default + 2)
     if setting.allowed.startswith("one of "):
         choices = setting.allowed.removeprefix("one of ").split(", ")
@@ -42,7 +42,7 @@ def another_value(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_every_setting_has_a_meaning_and_can_be_set_in_each_place(
+def test_every_setting_is_documented_and_can_be_set_in_each_place(
     name: str, tmp_path: Path
 ) -> None:
     setting = REGISTRY[name]
@@ -62,7 +62,7 @@ def test_every_setting_has_a_meaning_and_can_be_set_in_each_place(
     assert setting.option in strandline("serve", "--help").output
 
 
-def test_the_nearest_place_wins(tmp_path: Path) -> None:
+def test_options_override_variables_which_override_files(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("cache_bytes = 1\nslow_call_ms = 1\nhttp_port = 1\n")
     other = tmp_path / "other.toml"
     other.write_text('cache_bytes = "2KiB"\nslow_call_ms = "2s"\n')
@@ -103,7 +103,7 @@ def test_the_nearest_place_wins(tmp_path: Path) -> None:
         ("\udcff", "are not TOML"),
     ],
 )
-def test_a_file_that_is_wrong_is_named_with_what_is_allowed(
+def test_a_wrong_value_in_a_file_is_refused_with_the_file_and_what_is_allowed(
     tmp_path: Path, text: str, says: str
 ) -> None:
     file = tmp_path / FILE_NAME
@@ -114,14 +114,14 @@ def test_a_file_that_is_wrong_is_named_with_what_is_allowed(
     assert str(file) in raised.value.message
 
 
-def test_a_named_file_that_is_missing_is_an_error_and_a_wrong_variable_too(tmp_path: Path) -> None:
+def test_a_missing_named_file_and_a_wrong_variable_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"nowhere\.toml cannot be read: No such file"):
         load(tmp_path, config=tmp_path / "nowhere.toml", environment={})
     with pytest.raises(InvalidInput, match="environment variable STRANDLINE_HTTP_PORT: http_port"):
         load(tmp_path, environment={"STRANDLINE_HTTP_PORT": "many"})
 
 
-def test_a_field_that_is_added_is_a_setting_at_once() -> None:
+def test_a_new_field_of_settings_is_a_setting() -> None:
     @dataclass(frozen=True)
     class More(Settings):
         """More settings.
@@ -152,7 +152,7 @@ def test_a_field_that_is_added_is_a_setting_at_once() -> None:
             read[name](wrong)
 
 
-def test_config_shows_each_value_and_where_it_comes_from(
+def test_config_shows_each_value_and_its_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / FILE_NAME).write_text('slow_call_ms = "5s"\n')
@@ -177,20 +177,20 @@ def test_config_shows_each_value_and_where_it_comes_from(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_help_and_is_listed_without_being_loaded(name: str) -> None:
+def test_each_command_has_help_and_is_listed_with_its_summary(name: str) -> None:
     shown = strandline(name, "--help")
     assert shown.exit_code == 0
     assert "Usage" in shown.output
     assert COMMANDS[name].summary in strandline("--help").output
 
 
-def test_a_command_that_is_not_there_is_said_with_the_likeliest() -> None:
+def test_an_unknown_command_is_refused_with_the_closest_match() -> None:
     shown = strandline("undorp")
     assert shown.exit_code == 2
     assert "there is no command 'undorp'; is undrop meant?" in shown.output
 
 
-def test_a_folder_that_the_user_may_not_look_into_is_named(
+def test_a_folder_that_the_user_may_not_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path) -> bool:
@@ -206,7 +206,7 @@ def test_a_folder_that_the_user_may_not_look_into_is_named(
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["config"]])
-def test_output_that_cannot_be_written_is_one_line_and_a_failure(arguments: list[str]) -> None:
+def test_unwritable_output_gives_one_line_and_a_failure(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "strandline", *arguments],

@@ -1,4 +1,4 @@
-"""The commands on a store on servers, and that reading changes nothing."""
+"""The commands on a store on servers; and reading changes nothing."""
 
 from __future__ import annotations
 
@@ -78,14 +78,16 @@ def test_commands_read_and_change_a_store_on_servers(
 @pytest.mark.parametrize(
     ("command", "status"), [(("relocate",), 2), (("accept-loss", "--yes"), 64)]
 )
-def test_commands_for_folders_say_so(command: tuple[str, ...], status: int) -> None:
+def test_commands_for_folders_refuse_a_store_on_servers(
+    command: tuple[str, ...], status: int
+) -> None:
     name, *rest = command
     refused = strandline(name, "postgresql://h/d", *rest)
     assert refused.exit_code == status
     assert "a store in a folder" in refused.output + refused.stderr
 
 
-def test_a_database_without_a_store_is_told_as_such() -> None:
+def test_a_database_without_a_store_is_refused() -> None:
     for address in (postgresql.running().new_schema(), postgresql.running().new_database()):
         refused = strandline("log", address)
         assert refused.exit_code == 66, refused.output
@@ -93,9 +95,7 @@ def test_a_database_without_a_store_is_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "postgresql"])
-def test_reading_leaves_the_tables_of_an_older_release_as_they_are(
-    kind: str, tmp_path: Path
-) -> None:
+def test_reading_does_not_upgrade_the_tables_of_an_older_release(kind: str, tmp_path: Path) -> None:
     store = stores.new_store(kind, tmp_path)
     fill(store)
     url = sqlite_url(tmp_path / "strandline.db") if kind == "folder" else store.address

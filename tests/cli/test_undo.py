@@ -1,4 +1,4 @@
-"""``strandline undo`` and ``undrop``, on a store that is closed, and on one that is open."""
+"""``strandline undo`` and ``undrop``, on a closed store and on one with a running node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INDEX = CreateIndex(schema="shop", index="i", table="orders", columns=("k",))
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Version 4 made ``shop.orders``, with a file in its folder; version 5 dropped it."""
+    """A store: version 4 made ``shop.orders``, with a file in its folder; version 5 dropped it."""
     folder = tmp_path / "s"
     with Node.open(folder) as node:
         session = node.session(user="ann")
@@ -58,7 +58,7 @@ def files(node: Node) -> Path:
 
 
 def rename(old: str, new: str) -> RenameTable:
-    """``shop.a`` to ``r.b``."""
+    """The command that renames ``shop.a`` to ``r.b``."""
     (schema, table), (new_schema, new_name) = old.split("."), new.split(".")
     return RenameTable(schema=schema, table=table, new_name=new_name, new_schema=new_schema)
 
@@ -67,7 +67,7 @@ def strandline(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
-def test_undrop_brings_the_table_back_with_its_files(store: Path) -> None:
+def test_undrop_restores_a_table_with_its_files(store: Path) -> None:
     result = strandline("undrop", store, "shop.orders", "--user", "bob")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == ["version 6", "  restore table shop.orders (undoes: 5)"]
@@ -76,7 +76,7 @@ def test_undrop_brings_the_table_back_with_its_files(store: Path) -> None:
         assert node.session(user="ann").history()[-1].author == "bob"
 
 
-def test_undo_prints_what_it_did_as_json_like_the_log(store: Path) -> None:
+def test_undo_prints_the_same_json_as_log(store: Path) -> None:
     result = strandline("undo", store, 5, "--output", "json")
     (line,) = result.output.splitlines()
     told = json.loads(line)
@@ -91,7 +91,7 @@ def test_undo_prints_what_it_did_as_json_like_the_log(store: Path) -> None:
     assert strandline("log", store, "--output", "json", "--last", 1).output.strip() == line
 
 
-def test_several_versions_are_undone_as_one(store: Path) -> None:
+def test_several_versions_can_be_undone_together(store: Path) -> None:
     strandline("undrop", store, "shop.orders")
     with Node.open(store) as node:
         session = node.session(user="ann")
@@ -107,7 +107,7 @@ def test_several_versions_are_undone_as_one(store: Path) -> None:
     assert "name the older one first" in result.output
 
 
-def test_a_schema_comes_back_with_the_files_of_its_tables(store: Path) -> None:
+def test_undrop_restores_a_schema_with_the_files_of_its_tables(store: Path) -> None:
     strandline("undrop", store, "shop.orders")
     with Node.open(store) as node:
         node.session(user="ann").execute(DropSchema(name="shop", cascade=True))
@@ -122,13 +122,13 @@ def test_a_schema_comes_back_with_the_files_of_its_tables(store: Path) -> None:
         assert (files(node) / "f").read_text() == "rows"
 
 
-def test_a_node_that_runs_sees_it_at_once(store: Path) -> None:
+def test_a_running_node_sees_an_undrop_immediately(store: Path) -> None:
     with Node.open(store) as node:
         assert strandline("undrop", store, "shop.orders").exit_code == 0
         assert (files(node) / "f").read_text() == "rows"
 
 
-def test_a_refusal_is_one_sentence_and_a_status(store: Path) -> None:
+def test_a_refusal_is_one_line_and_an_exit_status(store: Path) -> None:
     strandline("undo", store, 5)
     with Node.open(store) as node:
         command = SetTableProperties(schema="shop", table="orders", set=(("a", "1"),))
@@ -152,7 +152,7 @@ def test_a_refusal_is_one_sentence_and_a_status(store: Path) -> None:
         assert says in result.output
 
 
-def test_a_view_can_be_restored_too(store: Path) -> None:
+def test_undrop_restores_a_view(store: Path) -> None:
     definition = ViewDefinition(
         name="v", columns=COLUMNS, original_text="SELECT 1", expanded_text="SELECT 1"
     )
@@ -163,7 +163,7 @@ def test_a_view_can_be_restored_too(store: Path) -> None:
     assert strandline("undrop", store, "shop.v", "--kind", "view").exit_code == 0
 
 
-def test_nothing_to_undo_is_said_and_makes_no_version(store: Path) -> None:
+def test_undo_of_a_version_without_effect_prints_nothing_to_undo(store: Path) -> None:
     with Node.open(store) as node:
         made = CreateTable(schema="shop", definition=TableDefinition(name="t", columns=COLUMNS))
         batch: list[Command] = [made, DropTable(schema="shop", table="t")]
@@ -173,7 +173,7 @@ def test_nothing_to_undo_is_said_and_makes_no_version(store: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["undo", "undrop", "trim"])
-def test_a_folder_without_a_store_is_left_alone(command: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(command: str, tmp_path: Path) -> None:
     result = strandline(command, tmp_path, "1")
     assert result.exit_code == 66
     assert "there is no store" in result.output
@@ -186,7 +186,7 @@ def test_a_folder_without_a_store_is_left_alone(command: str, tmp_path: Path) ->
         pass
 
 
-def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(store: Path) -> None:
+def test_an_invalid_version_author_or_kind_is_refused_and_changes_nothing(store: Path) -> None:
     for arguments, says in (
         (("undo", store, "soon"), "'soon' is not a version"),
         (("undo", store, 0), "'0' is not a version"),
@@ -202,12 +202,12 @@ def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(s
     assert len(strandline("log", store).output.splitlines()) == 5
 
 
-def test_a_name_is_found_in_any_case_and_comes_back_as_it_was(store: Path) -> None:
+def test_a_name_is_found_in_any_case_and_restored_as_it_was(store: Path) -> None:
     result = strandline("undrop", store, "SHOP.Orders")
     assert result.output.splitlines() == ["version 6", "  restore table shop.orders (undoes: 5)"]
 
 
-def test_a_trimmed_version_is_in_the_log_and_cannot_be_undone(store: Path) -> None:
+def test_a_trimmed_version_is_shown_in_the_log_and_cannot_be_undone(store: Path) -> None:
     with Node.open(store) as node:
         node.session(user="ann").compact(5)
     told = [
@@ -232,8 +232,8 @@ def test_a_trimmed_version_is_in_the_log_and_cannot_be_undone(store: Path) -> No
         assert says in result.output
 
 
-def test_folders_follow_when_names_went_there_and_back(store: Path) -> None:
-    """Also where only the name of an index is left to be put back: the next DDL is carried out."""
+def test_folders_are_right_after_undoing_renames_there_and_back(store: Path) -> None:
+    """Even if undo only has to restore the name of an index: the next DDL is carried out."""
     strandline("undo", store, 5)
     with Node.open(store) as node:
         session = node.session(user="ann")
@@ -250,7 +250,7 @@ def test_folders_follow_when_names_went_there_and_back(store: Path) -> None:
         assert (files(node) / "f").read_text() == "rows"
 
 
-def test_a_table_that_was_replaced_has_its_folder_again(store: Path) -> None:
+def test_a_replaced_table_gets_its_folder_back(store: Path) -> None:
     strandline("undo", store, 5)
     with Node.open(store) as node:
         session = node.session(user="ann")
@@ -270,7 +270,7 @@ def test_a_table_that_was_replaced_has_its_folder_again(store: Path) -> None:
         assert (files(node) / "f").read_text() == "rows"
 
 
-def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: Path) -> None:
+def test_dropped_partitions_are_restored_by_name_or_as_the_last_drop(store: Path) -> None:
     with Node.open(store) as node:
         definition = TableDefinition(name="sales", columns=COLUMNS, partition_columns=("k",))
         node.session(user="ann").execute(CreateTable(schema="shop", definition=definition))
@@ -291,7 +291,7 @@ def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: 
         add("1", "2")
         drop("k=1")
         add("3")
-        drop("k=2")  # one statement of Spark's
+        drop("k=2")  # together one statement of Spark
         drop("k=3")
     last = strandline("undrop", store, "shop.sales", "--kind", "partitions")
     assert (last.exit_code, last.stdout) == (0, "k=2\nk=3\n")
@@ -304,7 +304,7 @@ def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: 
         assert [row.name for row in found] == ["k=1", "k=2", "k=3"]
 
 
-def test_drops_of_partitions_that_are_long_apart_are_no_single_drop(store: Path) -> None:
+def test_drops_of_partitions_a_minute_apart_are_separate_drops(store: Path) -> None:
     wall = ManualWall(system_wall_clock())
     with Node.open(store, wall=wall) as node:
         definition = TableDefinition(name="late", columns=COLUMNS, partition_columns=("k",))
@@ -323,6 +323,6 @@ def test_drops_of_partitions_that_are_long_apart_are_no_single_drop(store: Path)
                 change.stage(remove=[row.row_id for row in gone])
         session = node.session(user="ann")
         assert session.undrop_partitions("shop.late") == ["k=2"]
-        (folder / "k=1").rmdir()  # as an INSERT OVERWRITE does before it drops it
+        (folder / "k=1").rmdir()  # as an INSERT OVERWRITE does before it drops the partition
         with pytest.raises(NotFound, match="its files were deleted before it was dropped"):
             session.undrop_partitions("shop.late", partitions=["k=1"])

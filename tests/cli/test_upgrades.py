@@ -1,4 +1,4 @@
-"""``strandline upgrade-check``, and a store of an older release on its way to this one."""
+"""``strandline upgrade-check``, and the upgrade of a store of an older release."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*arguments: object, fails: bool = False) -> str:
 
 
 def forget_the_format(store: Path | str) -> None:
-    """Make the catalog one of a release before there were formats."""
+    """Make the catalog look like that of a release before there were formats."""
 
     def forget(transaction: CatalogTransaction) -> None:
         with transaction.entry("configure", {}):
@@ -43,7 +43,7 @@ def forget_the_format(store: Path | str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "postgresql"])
-def test_a_store_of_an_older_release_is_checked_refused_and_then_migrated(
+def test_a_store_of_an_older_release_is_checked_refused_by_readers_and_migrated(
     kind: str, tmp_path: Path
 ) -> None:
     made = stores.new_store(kind, tmp_path)
@@ -74,7 +74,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("log", ["metastorage", "stash", "persist", "shadow"])
-def test_what_a_node_would_refuse_the_check_refuses(log: str, tmp_path: Path) -> None:
+def test_upgrade_check_refuses_what_a_node_refuses(log: str, tmp_path: Path) -> None:
     settings = Settings(catalog_log=log)
     for number, (name, statement) in enumerate(BROKEN.items()):
         folder = tmp_path / str(number)
@@ -89,7 +89,7 @@ def test_what_a_node_would_refuse_the_check_refuses(log: str, tmp_path: Path) ->
         assert "can open" not in checked.output, name
 
 
-def test_an_opener_that_ended_between_the_halves_is_no_reason_to_refuse(tmp_path: Path) -> None:
+def test_upgrade_check_accepts_a_fence_raised_in_the_rows_only(tmp_path: Path) -> None:
     Node.open(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
         database.execute("UPDATE strandline_fence SET epoch = epoch + 1")
@@ -98,7 +98,7 @@ def test_an_opener_that_ended_between_the_halves_is_no_reason_to_refuse(tmp_path
     Node.open(tmp_path).close()
 
 
-def test_a_system_view_that_was_renamed_by_hand_is_brought_again(tmp_path: Path) -> None:
+def test_a_system_view_renamed_by_hand_is_added_again(tmp_path: Path) -> None:
     Node.open(tmp_path).close()
 
     def rename(transaction: CatalogTransaction) -> None:
@@ -115,7 +115,7 @@ def test_a_system_view_that_was_renamed_by_hand_is_brought_again(tmp_path: Path)
     assert "would" not in run("upgrade-check", tmp_path)
 
 
-def test_a_check_leaves_the_database_byte_for_byte_and_its_node_in_place(tmp_path: Path) -> None:
+def test_upgrade_check_changes_no_byte_and_does_not_fence_a_running_node(tmp_path: Path) -> None:
     with Node.open(tmp_path / "lake") as node:
         node.session(user="ann").execute(CreateSchema(name="shop"))
     files = [tmp_path / "lake" / f"{DATABASE_FILE}{suffix}" for suffix in ("", "-wal")]
@@ -128,7 +128,7 @@ def test_a_check_leaves_the_database_byte_for_byte_and_its_node_in_place(tmp_pat
         assert node.catalogs.state.token.epoch == 1
 
 
-def test_the_sizes_of_clusters_are_compared_with_those_listed(tmp_path: Path) -> None:
+def test_upgrade_check_compares_the_sizes_of_clusters_with_the_given_list(tmp_path: Path) -> None:
     with Node.open(tmp_path / "lake") as node:
         session = node.session(user="ann")
         session.execute(CreateCluster(name="etl", size="large"))

@@ -1,4 +1,4 @@
-"""``strandline verify`` finds each planted damage, and nothing in a store that is whole."""
+"""``strandline verify`` finds each planted damage, and reports nothing in an intact store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = 1000
 
 @dataclass(frozen=True)
 class Store:
-    """A store with the transactional table shop.t, two data files and a delete file of it."""
+    """A store with the transactional table shop.t, which has two data files and a delete file."""
 
     folder: Path
 
@@ -126,7 +126,7 @@ def findings(store: Store, *options: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("options", [(), ("--pages",)])
-def test_a_store_that_is_whole_has_no_findings(store: Store, options: tuple[str, ...]) -> None:
+def test_an_intact_store_has_no_findings(store: Store, options: tuple[str, ...]) -> None:
     assert findings(store, *options) == []
     result = verify(store, *options)
     assert result.exit_code == 0
@@ -134,10 +134,10 @@ def test_a_store_that_is_whole_has_no_findings(store: Store, options: tuple[str,
     assert "3 files" in result.stdout
 
 
-def test_an_object_that_breaks_a_rule_is_named_with_what_repairs_it(
+def test_an_object_that_breaks_a_rule_is_named_with_the_command_that_repairs_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An edit of a release that did not know the rule."""
+    """Edited by a release that did not know the rule."""
     with Node.open(store.folder) as node:
         table = node.session(user="ann").table("shop.p").descriptor
     edited = write_json(replace(table, primary_key=(9,)), TableDescriptor).decode()
@@ -160,14 +160,14 @@ def cut(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Flip a bit of the first page, behind its header."""
+    """Flip a bit of the first page, after its header."""
     data = bytearray(path.read_bytes())
     data[300] ^= 1
     path.write_bytes(data)
 
 
 def other_rows(path: Path) -> None:
-    """Put a file of the same size in its place, with fewer rows."""
+    """Replace it by a file of the same size with fewer rows."""
     size = path.stat().st_size
     pq.write_table(pa.table({"id": pa.array(range(10), pa.int64())}), path)
     data = path.read_bytes()
@@ -185,7 +185,7 @@ FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = 
 
 
 @pytest.mark.parametrize("damage", FILES)
-def test_damage_in_a_file_is_found(store: Store, damage: str) -> None:
+def test_a_damaged_file_is_found(store: Store, damage: str) -> None:
     of, plant, said = FILES[damage]
     plant(of(store))
     (one,) = findings(store)
@@ -202,7 +202,7 @@ def test_a_flipped_bit_in_a_page_is_found_on_request(store: Store) -> None:
     assert "CRC" in str(one["message"])
 
 
-def test_a_missing_folder_of_a_table_or_a_partition_is_found(store: Store) -> None:
+def test_a_missing_folder_of_a_table_or_partition_is_found(store: Store) -> None:
     place = store.folder / "warehouse/shop.db/p/k=1"
     place.rmdir()
     (one,) = findings(store)
@@ -214,8 +214,8 @@ def test_a_missing_folder_of_a_table_or_a_partition_is_found(store: Store) -> No
     }
 
 
-def test_a_partition_that_was_dropped_without_its_files_needs_no_folder(store: Store) -> None:
-    """As Spark drops those that an INSERT OVERWRITE leaves without rows."""
+def test_a_dropped_partition_needs_no_folder(store: Store) -> None:
+    """Spark drops partitions without files if an INSERT OVERWRITE leaves them without rows."""
     with Node.open(store.folder) as node:
         table_id = node.session(user="ann").table("shop.p").descriptor.id
         (store.folder / "warehouse/shop.db/p/k=1").rmdir()
@@ -225,7 +225,7 @@ def test_a_partition_that_was_dropped_without_its_files_needs_no_folder(store: S
     assert findings(store) == []
 
 
-def test_files_that_no_row_names_are_leftovers_and_no_errors(store: Store) -> None:
+def test_unreferenced_files_are_leftovers_and_not_errors(store: Store) -> None:
     write_data(store, "c", 3)
     (store.table / "_staging" / "7-x").mkdir(parents=True)
     (store.table / "_staging" / "7-x" / "part").write_text("")
@@ -236,7 +236,7 @@ def test_files_that_no_row_names_are_leftovers_and_no_errors(store: Store) -> No
     assert names == ["c.parquet", "part", "999"]
 
 
-def test_files_of_an_open_transaction_are_known_and_of_an_aborted_one_left_over(
+def test_files_of_an_open_transaction_are_known_and_those_of_an_aborted_one_are_leftovers(
     store: Store,
 ) -> None:
     with Node.open(store.folder) as node:
@@ -249,7 +249,7 @@ def test_files_of_an_open_transaction_are_known_and_of_an_aborted_one_left_over(
     assert (one["finding"], Path(str(one["place"])).name) == ("leftover", "open.parquet")
 
 
-def test_the_files_of_a_dropped_table_are_verified_where_they_are(store: Store) -> None:
+def test_the_files_of_a_dropped_table_are_verified(store: Store) -> None:
     with Node.open(store.folder) as node:
         node.session(user="ann").execute(DropTable(schema="shop", table="t"))
     assert findings(store) == []
@@ -271,7 +271,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("damage", RECORDS)
-def test_damage_in_a_record_is_found(store: Store, damage: str) -> None:
+def test_a_damaged_record_is_found(store: Store, damage: str) -> None:
     store.sql(RECORDS[damage])
     assert "record" in {one["finding"] for one in findings(store)}
 

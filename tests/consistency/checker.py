@@ -1,21 +1,21 @@
-"""Judges a history of several nodes on one store: what no order of its transactions can explain.
+"""Finds in a history of several nodes on one store what no order of its transactions can explain.
 
 Pure: the same history gives the same complaints. Each check is a function over the facts of a
 history and stands for one promise:
 
 * an id is given once: transactions, tables, the write ids of a table;
 * a transaction ends once. Commits are ordered by their times, and real time agrees with that order;
-* a snapshot stands for a time. Its lists have exactly the writes that were committed up to then, of
-  all its tables, or of none (torn); a later snapshot has no less;
+* a snapshot stands for a time. Its lists contain exactly the writes that were committed up to then:
+  all of a transaction's tables or none (otherwise it is torn); a later snapshot contains no less;
 * a list has one answer, whichever node gives it: the files that its writes added and did not
   remove. What an aborted transaction wrote is never shown;
-* a client without lists sees all that was committed when it asked;
-* of two transactions that run at once, one removes a file or deletes rows of it: the first
-  committer wins;
+* a client without lists sees everything that was committed when it asked;
+* if one of two concurrent transactions removes a file or deletes rows of it, the first committer
+  wins;
 * each node gives the same events under the same numbers, without a gap, in the order of commits;
-* what a hold keeps can be read; a node that was taken over writes no more.
+* history that a hold keeps can be read; a node that was taken over no longer writes.
 
-Of a transaction whose outcome nobody knows, nothing is claimed but what must hold either way.
+About a transaction of unknown outcome, the checks claim only what holds for either outcome.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.consistency.history import Operation, is_delete_file
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A broken promise: its kind, what was seen, and by which operations."""
+    """A broken promise: its kind, what was observed, and the operations that show it."""
 
     kind: str
     text: str
@@ -46,7 +46,7 @@ Complaints = Iterator[Complaint]
 
 
 def check(operations: Sequence[Operation]) -> list[Complaint]:
-    """All complaints about a history; none if it can be explained."""
+    """All complaints about a history; empty if it can be explained."""
     facts = Facts(operations)
     return [complaint for judge in CHECKS for complaint in judge(facts)]
 
@@ -98,7 +98,7 @@ def commits_are_in_the_order_of_time(facts: Facts) -> Complaints:
 
 
 def _ended(op: Operation) -> int:
-    assert op.ended is not None  # the caller takes answered ones
+    assert op.ended is not None  # the caller selects answered operations
     return op.ended
 
 
@@ -112,8 +112,8 @@ def lists_have_what_was_committed(facts: Facts) -> Complaints:
         taken = begins[0] if begins else op
         for txn in facts.txns.values():
             seen = {(t, w): w in lists[t] for t, w in txn.writes if t in lists}
-            # Its own writes a transaction sees always, and an aborted id is in lists when its rows
-            # were cleaned.
+            # A transaction always sees its own writes. The write id of an aborted transaction is in
+            # lists once its rows were cleaned.
             if not seen or txn.txn_id == op.txn_id or (txn.aborted and not txn.committed):
                 continue
             if kind := _misfit(txn, op, taken, {*seen.values()}):
@@ -121,7 +121,7 @@ def lists_have_what_was_committed(facts: Facts) -> Complaints:
 
 
 def _misfit(txn: Txn, op: Operation, taken: Operation, seen: set[bool]) -> str | None:
-    """What is wrong with a snapshot of the time when ``taken`` that has seen so much of it."""
+    """What is wrong with a snapshot of the time of ``taken`` that shows ``seen`` of ``txn``."""
     time = txn.commit_time
     if seen == {True}:
         is_early = txn.was_committed_after(op) or (time is not None and time > taken.time)
@@ -194,7 +194,7 @@ def views_have_what_was_committed(facts: Facts) -> Complaints:
 
 
 def _judged(facts: Facts, op: Operation, is_seen: Callable[[int], bool]) -> Complaints:
-    """What is wrong with the files of an answer; ``is_seen``: by a transaction's id."""
+    """What is wrong with the files of an answer; ``is_seen`` tells it by a transaction's id."""
     files = facts.staged[op.table_id]
     for path in op.files:
         staged = files.get(path)
@@ -222,10 +222,11 @@ def _judged(facts: Facts, op: Operation, is_seen: Callable[[int], bool]) -> Comp
 
 
 def _is_certain(facts: Facts, stage: Operation, op: Operation) -> bool:
-    """Whether a staging counts for who reads a list with its write: it is there, and committed.
+    """Whether the rows of a staging must show to a reader whose list contains its write.
 
-    For the transaction itself, if it was there before. The list may have the write of an aborted
-    one, which shows nothing when its rows were cleaned.
+    They must if the staging was executed and committed; for the transaction itself, if the staging
+    ended before the read. The list may contain the write of an aborted transaction, which shows
+    nothing once its rows were cleaned.
     """
     if stage.txn_id == op.txn_id:
         return stage.is_before(op)
@@ -244,7 +245,7 @@ def files_have_one_writer_at_a_time(facts: Facts) -> Complaints:
 
 
 def _committed(facts: Facts, stages: Sequence[Operation]) -> list[Txn]:
-    """The transactions of these calls that are committed, by their commit times."""
+    """The committed transactions of these calls, by their commit times."""
     txns = [facts.txns[txn_id] for txn_id in {op.txn_id for op in stages if op.is_done}]
     return sorted((txn for txn in txns if txn.committed), key=lambda txn: txn.committed[0].time)
 

@@ -1,4 +1,4 @@
-"""A client of a node that writes down each of its calls, and what it was told."""
+"""A client of a node that records each of its calls and the answer."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Table:
 
 
 Answer = tuple[T, Mapping[str, object]]
-"""What a call gave, and the fields of its operation that say so."""
+"""The result of a call, and the fields of its operation that record it."""
 
 
 class Client:
-    """Calls ``node``. Errors are raised when they were written down.
+    """Calls ``node``. Errors are raised after they were recorded.
 
     A call without an answer raises `Unavailable` or `ProtocolError`.
     """
@@ -96,7 +96,7 @@ class Client:
 
     @contextmanager
     def _thrift(self) -> Iterator[ThriftClient]:
-        """A client of the Hive protocol; it has no code for a store that is away, only a text."""
+        """A client of the Hive protocol. It has no code for an unavailable store, only a text."""
         with self._node.thrift(timeout=self._timeout) as client:
             try:
                 yield client
@@ -125,7 +125,7 @@ class Client:
         self._call("drop", lambda: (self._session.execute(command), {}), table=table.name)
 
     def trim(self) -> None:
-        """Trim the catalog's history as far as that is allowed."""
+        """Trim the catalog's history as far as is allowed."""
         version = self._session.history()[-1].version
         self._call("trim", lambda: (self._session.compact(version), {}))
 
@@ -147,10 +147,10 @@ class Client:
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
-        """Stage files, and make those that are added; the write id.
+        """Stage files, and create those that are added; returns the write id.
 
-        ``add`` are numbers of data files, ``remove`` names of files. Of each of the data files
-        ``touch`` a delete file deletes a row.
+        ``add`` are numbers of data files, ``remove`` names of files. For each of the data files in
+        ``touch``, a delete file deletes one row.
         """
         added: list[DataFile | DeleteFile] = [_data_file(txn_id, number) for number in add]
         added += [_delete_file(txn_id, name) for name in touch]
@@ -184,7 +184,7 @@ class Client:
         self._call("abort", lambda: (self._session.abort(txn_id), {}), txn_id=txn_id)
 
     def state(self, txn_id: int) -> str:
-        """How a transaction stands."""
+        """The state of a transaction."""
 
         def do() -> Answer[str]:
             stands: Transaction = self._session.transaction(txn_id)
@@ -194,7 +194,7 @@ class Client:
         return self._call("state", do, txn_id=txn_id)
 
     def write(self, table: Table, number: int) -> int:
-        """A whole transaction that adds one file; its id."""
+        """A complete transaction that adds one file; returns its id."""
         txn_id = self.begin()
         self.stage(txn_id, table, add=[number])
         self.commit(txn_id)
@@ -239,7 +239,7 @@ class Client:
         }
 
     def view(self, table: Table) -> list[str]:
-        """The files of a table now, as a client of the Hive protocol learns them."""
+        """The current files of a table, as a client of the Hive protocol gets them."""
 
         def do() -> Answer[list[str]]:
             with self._thrift() as client:
@@ -255,7 +255,7 @@ class Client:
         return self._call("view", do, table_id=table.table_id)
 
     def events(self, *, after: int = 0) -> int:
-        """Read the notification log behind an event; the number of the last one."""
+        """Read the notification log after an event; returns the number of the last one."""
 
         def do() -> Answer[int]:
             with self._thrift() as client:
@@ -286,7 +286,7 @@ class Client:
 
 
 ROWS = 1000
-"""Of a data file, as its client says."""
+"""Rows of a data file, as its client reports them."""
 
 
 def _data_file(txn_id: int, number: int) -> DataFile:
@@ -310,7 +310,7 @@ def path_of(name: str) -> str:
 
 @cache
 def _contents() -> bytes:
-    """A Parquet file of one row: who reads a view looks into the files."""
+    """A Parquet file of one row, because reading a view opens the files."""
     field = pa.field("k", pa.int64(), metadata={"PARQUET:field_id": "1"})
     out = io.BytesIO()
     pq.write_table(pa.table([pa.array([1])], schema=pa.schema([field])), out)

@@ -1,4 +1,4 @@
-"""What a history proves about its transactions and files, before anything is judged."""
+"""What a history proves about its transactions and files, before any check."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ CONFLICTS = ("write_conflict", "transaction_finished")
 
 @dataclass(slots=True)
 class Txn:
-    """A transaction, put together from the calls for it."""
+    """A transaction, assembled from its calls."""
 
     txn_id: int
     begins: list[Operation] = field(default_factory=list)
     stages: list[Operation] = field(default_factory=list)
     commits: list[Operation] = field(default_factory=list)
     committed: list[Operation] = field(default_factory=list)
-    """Answers that say so: of commits, and of its state."""
+    """Answers that prove the commit: of commits, and of state."""
     aborted: list[Operation] = field(default_factory=list)
     writes: set[tuple[int, int]] = field(default_factory=set)
-    """Its (table id, write id) pairs, as far as they are known."""
+    """Its known (table id, write id) pairs."""
 
     @property
     def commit_time(self) -> int | None:
@@ -37,15 +37,15 @@ class Txn:
         return self.begins[0].time if self.begins else 0
 
     def write_ids_of(self, table_id: int) -> Iterator[int]:
-        """Its write ids of a table: one, if all is well."""
+        """Its write ids of a table: one, unless something is wrong."""
         return (w for t, w in self.writes if t == table_id)
 
     def was_committed_before(self, operation: Operation) -> bool:
-        """Whether a client knew so when the operation began."""
+        """Whether a client knew of the commit when the operation began."""
         return any(op.is_before(operation) for op in self.committed)
 
     def was_committed_after(self, operation: Operation) -> bool:
-        """Whether nobody had asked for it when the operation ended."""
+        """Whether no client had asked for the commit when the operation ended."""
         ended = operation.ended
         asked = self.commits or self.committed
         return ended is not None and all(op.began > ended for op in asked)
@@ -55,7 +55,7 @@ class Txn:
 class Staged:
     """A file in a table: the call that added it.
 
-    And the calls that removed it, and that deleted rows of it, answered or not.
+    And the calls that removed it or deleted rows of it, answered or not.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Staged:
 
 
 class ValidIds:
-    """The ids that the text of a list of write ids has as committed."""
+    """The ids that the text of a list of write ids counts as committed."""
 
     def __init__(self, text: str) -> None:
         _, hwm, _, opened, aborted = text.split(":")
@@ -112,7 +112,7 @@ class Facts:
                 txn.aborted.append(op)
 
     def of(self, *calls: str) -> Iterator[Operation]:
-        """The answered operations of these calls, by their beginnings."""
+        """The answered operations of these calls, in the order in which they began."""
         return (op for op in self.operations if op.call in calls and op.is_done)
 
     @cached_property
@@ -125,7 +125,7 @@ class Facts:
 
     @cached_property
     def staged(self) -> dict[int, dict[str, Staged]]:
-        """The files that were staged, by table id and path."""
+        """The staged files, by table id and path."""
         tables: defaultdict[int, dict[str, Staged]] = defaultdict(dict)
         stages = [op for op in self.operations if op.call == "stage" and not op.error]
         for op in stages:

@@ -1,4 +1,4 @@
-"""Faults of a served node, each planted in its process, that a history of its clients must show."""
+"""Faults of a served node, planted in its process, which a history of its clients must show."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.servers.served_node import GATES
 
 
 def a_commit_shown_early(patch: pytest.MonkeyPatch) -> None:
-    """Memory takes a write for committed at the event that brings its rows."""
+    """The cache takes a write for committed at the event that brings its rows."""
     patch.setattr(CachedStore, "applier", ShowsBeforeCommit)
 
 
 def one_invalidation_skipped(patch: pytest.MonkeyPatch) -> None:
-    """Memory passes over the first event that brings rows."""
+    """The cache skips the first event that brings rows."""
     real = LogApplier._staged
     skipped: list[int] = []
 
@@ -48,12 +48,12 @@ def one_invalidation_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def served_by_watermark_alone(patch: pytest.MonkeyPatch) -> None:
-    """Memory answers every list whose high-water mark it has reached."""
+    """The cache answers every list whose high-water mark it has reached."""
     patch.setattr(CachedStore, "_shown", ComparesMarks._shown)
 
 
 def a_table_id_reused(patch: pytest.MonkeyPatch) -> None:
-    """The next id is one above the largest in use, so that of a dropped table comes back."""
+    """The next id is one above the largest in use, so the id of a dropped table is given again."""
     kinds = ("database", "schema", "table", "index", "view", "zone", "role", "system_view")
 
     def allocate(self: CatalogTransaction, name: str = "", *, amount: int = 1) -> range:
@@ -66,17 +66,17 @@ def a_table_id_reused(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_removal_row_dropped(patch: pytest.MonkeyPatch) -> None:
-    """A staging does not write what it removes."""
+    """A staging does not write its removals."""
     patch.setattr(row_queries, "add_removals", lambda *_: None)
 
 
 def the_token_not_compared_in_sql(patch: pytest.MonkeyPatch) -> None:
-    """Writes on rows do not look at the fence."""
+    """Writes of rows do not check the fence."""
     patch.setattr(Guard, "__call__", lambda *_: None)
 
 
 def a_snapshot_waits(patch: pytest.MonkeyPatch) -> None:
-    """No fault: a snapshot stops at the gate "snapshot" before it is taken."""
+    """Not a fault: a snapshot stops at the gate "snapshot" before it is taken."""
     _wait_in_open(patch, keep_lists=False)
 
 
@@ -105,7 +105,7 @@ def _wait_in_open(patch: pytest.MonkeyPatch, *, keep_lists: bool) -> None:
 
 
 def an_event_out_of_order(patch: pytest.MonkeyPatch) -> None:
-    """The event of the first commit is logged behind that of the next one."""
+    """The event of the first commit is logged after that of the next one."""
     real = NotificationLog.append
     kept: list[NewEvent] = []
 
@@ -123,7 +123,7 @@ def an_event_out_of_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_hold_ignored(patch: pytest.MonkeyPatch) -> None:
-    """History is trimmed whatever holds it."""
+    """History is trimmed even if a hold keeps it."""
 
     def raise_low_watermark(self: Holds, to: Timestamp) -> None:
         """Raise nothing; the catalog is trimmed next."""
@@ -143,5 +143,5 @@ def an_abort_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_conflict_ignored(patch: pytest.MonkeyPatch) -> None:
-    """The second committer is not told that it is not the first."""
+    """The second committer is not refused."""
     patch.setattr(transaction_ends, "row_conflict", lambda *_, **__: None)

@@ -1,10 +1,10 @@
-"""What clients asked of nodes and what they were told: plain data, which a checker judges.
+"""What clients asked of nodes and the answers: plain data for a checker.
 
 An operation is one call of one client. ``began`` and ``ended`` are its places in the order of all
 beginnings and ends that the clients saw: if A ended before B began, A was first. An operation
-without an end has no answer, or one that leaves open whether it was done.
+without an end has no answer, or an answer that leaves the outcome open.
 
-A history is written as JSON, one operation a line, so that what was found once can be judged again.
+A history is written as JSON, one operation per line, so that a finding can be checked again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 DELETE_FILE = "-deletes.parquet"
-"""How the name of a delete file ends."""
+"""The suffix of the name of a delete file."""
 
 
 def is_delete_file(name: str) -> bool:
-    """Whether a file deletes rows of others."""
+    """Whether a file deletes rows of other files."""
     return name.endswith(DELETE_FILE)
 
 
@@ -46,7 +46,7 @@ class Operation:
               answer is ``files``. ``txn_id``: the transaction that the snapshot was taken by
     view      of ``table_id`` now, by a client without transactions; the answer is ``files`` and
               the ``time`` of the last commit that they reflect
-    events    of the notification log behind the number ``after``; the answer is ``events``:
+    events    of the notification log after the number ``after``; the answer is ``events``:
               number, type, transaction
     hold      of the history from ``at`` on; the answer is ``hold_id``
     release   of ``hold_id``
@@ -94,7 +94,7 @@ class Operation:
 
 
 class History:
-    """Operations as they end, and how many were answered. Safe for threads."""
+    """Operations in the order of their ends, and how many were answered. Thread-safe."""
 
     def __init__(self) -> None:
         self._places = itertools.count(1)
@@ -114,13 +114,13 @@ class History:
 
     @property
     def operations(self) -> list[Operation]:
-        """All of them, by their beginnings."""
+        """All of them, in the order in which they began."""
         with self._lock:
             return sorted(self._operations, key=lambda operation: operation.began)
 
 
 def save(operations: Iterable[Operation], path: Path) -> None:
-    """Write a history, one operation a line."""
+    """Write a history, one operation per line."""
     with path.open("w") as file:
         for operation in operations:
             values = asdict(operation)
@@ -128,7 +128,7 @@ def save(operations: Iterable[Operation], path: Path) -> None:
 
 
 def load(path: Path) -> list[Operation]:
-    """The history that `save` wrote."""
+    """Read the history that `save` wrote."""
     return [_operation(json.loads(line)) for line in path.read_text().splitlines()]
 
 

@@ -1,10 +1,10 @@
 """Random transactions and reads over several nodes, while nodes and the store are struck.
 
-Clients run in threads of the test, each with random numbers of its own that follow from the seed.
-Every call goes to a node that is drawn for it. Meanwhile one after the other a node is killed and
-started again, or stopped for a while, or the server of the store is struck. The nodes clean up
-behind the clients: history is kept for seconds, or as long as a hold keeps it. At the end all
-outcomes that were lost are asked for, and every node is read once more.
+Clients run in threads of the test; each has its own random numbers, derived from the seed. Every
+call goes to a randomly chosen node. Meanwhile, one strike after another kills and replaces a node,
+stops one for a while, or strikes the server of the store. The nodes clean up while the clients run:
+history is kept for seconds, or as long as a hold keeps it. At the end, all unknown outcomes are
+asked for, and every node is read once more.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.servers.stores import EmptyStore
 LOST = (Unavailable, ProtocolError, Stopping)
 TABLES = ("orders", "parts", "stock")
 HELD_SHARE = 0.3
-"""Of the snapshots that are taken."""
+"""The share of snapshots that are held."""
 PATIENCE = 5.0
 """Seconds that a client waits for one call."""
 BACK_OFF = 0.05
-"""Seconds that it leaves a node alone which gave no answer."""
+"""Seconds that a client waits after a node that gave no answer."""
 SETTINGS: dict[str, Any] = {  # Any: each of its own type
     "transaction_timeout_ms": 8_000,
     "clean_interval_ms": 1_000,
@@ -41,12 +41,12 @@ SETTINGS: dict[str, Any] = {  # Any: each of its own type
     "snapshot_hold_ms": 20_000,
 }
 STOPPED_OPERATIONS, LONGEST_STOP = 25, 1.0
-"""How many operations a node or a server is stopped for, and how many seconds at most."""
+"""How many operations a node or a server is stopped for, and the seconds at most."""
 
 
 @dataclass
 class Cluster:
-    """The nodes on one store. One that was killed is replaced."""
+    """The nodes on one store. A killed node is replaced."""
 
     store: EmptyStore
     nodes: list[ServedNode] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Cluster:
         return ServedNode(self.store, cache_folder=cache_folder, **SETTINGS)
 
     def strike(self, rng: random.Random, wait: Callable[[], None]) -> None:
-        """Do something to a node, or to the store; ``wait`` while something is stopped."""
+        """Strike a node or the store; call ``wait`` while something is stopped."""
         kinds = ["kill", "stop", "renew"]
         if "postgresql" in self.store.address:
             kinds = ["kill", "restart", "stop", "crash", "renew", "pause"]
@@ -73,7 +73,7 @@ class Cluster:
                 self.nodes[number] = self._new_node()
                 node.kill()
                 node.close()
-            case "renew":  # the next one begins with what this one had in memory
+            case "renew":  # the next node starts with the cache of this one
                 node.terminate()
                 node.close()
                 self.nodes[number] = self._new_node()
@@ -124,7 +124,7 @@ class Load:
         return self._history.answered >= self._operations
 
     def wait(self) -> None:
-        """Until the clients went on for a while."""
+        """Wait until the clients have made progress for a while."""
         enough = self._history.answered + STOPPED_OPERATIONS
         with self.went_on:
             self.went_on.wait_for(lambda: self._history.answered >= enough, LONGEST_STOP)
@@ -136,7 +136,7 @@ class Load:
             yield client
 
     def run(self, name: str) -> None:
-        """One client, until it is over."""
+        """Run one client until the load is over."""
         rng = random.Random(f"{self._seed}/{name}")
         actions = {self._write: 10, self._read: 8, self._read_again: 4, self._look: 2}
         while not self.is_over():
@@ -151,7 +151,7 @@ class Load:
                 self.went_on.notify_all()
 
     def _write(self, rng: random.Random, name: str) -> None:
-        """A transaction on some tables, whose calls go to any node."""
+        """A transaction on some tables; its calls go to any node."""
         with self._client(rng, name) as client:
             txn_id = client.begin()
         try:
@@ -187,7 +187,7 @@ class Load:
         self._files(rng, name, tables, snapshot)
 
     def _read_again(self, rng: random.Random, name: str) -> None:
-        """An old snapshot by its lists, or by its time; then it is held no longer."""
+        """Read an old snapshot by its lists or by its time, and then release its hold."""
         with self._lock:
             if not self._snapshots:
                 return
@@ -209,7 +209,7 @@ class Load:
                 client.files(table, snapshot.write_ids[table.table_id], at=snapshot.time)
 
     def _look(self, rng: random.Random, name: str) -> None:
-        """As a client of the Hive protocol does, which knows no transactions."""
+        """Read as a client of the Hive protocol, which knows no transactions."""
         with self._client(rng, name) as client:
             if rng.random() < 0.7:
                 client.view(rng.choice(self.tables))
@@ -240,7 +240,7 @@ class Load:
 def storm(
     store: EmptyStore, *, seed: int, operations: int, nodes: int = 3, clients: int = 4, every: int
 ) -> tuple[History, list[str]]:
-    """The history of so many answered operations, about, and a strike for ``every`` so many."""
+    """The history of about ``operations`` answered operations; a strike follows each ``every``."""
     history, cluster = History(), Cluster(store)
     with ExitStack() as opened:
         opened.callback(cluster.close)

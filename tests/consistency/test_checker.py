@@ -1,4 +1,4 @@
-"""The checker on histories made by hand: what can be explained, and what cannot."""
+"""The checker on handmade histories: what can be explained, and what cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def valid(hwm: int, *exceptions: int) -> str:
 
 
 class Story:
-    """Calls one after the other; ``began`` and ``ended`` put one beside others."""
+    """Consecutive calls; with ``began`` and ``ended`` given, a call is concurrent with others."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -45,7 +45,7 @@ class Story:
         self.call("commit", txn_id=txn_id, time=time, **values)
 
     def write(self, txn_id: int, write_id: int, *files: str, time: int, **values: object) -> None:
-        """A whole transaction on ``table_id``."""
+        """A complete transaction on ``table_id``."""
         self.begin(txn_id, time=time - 1)
         self.stage(txn_id, write_id, *files, **values)
         self.commit(txn_id, time)
@@ -78,7 +78,7 @@ def two_commits() -> Story:
     return story
 
 
-def test_what_can_be_explained_is_not_complained_about() -> None:
+def test_an_explainable_history_brings_no_complaint() -> None:
     story = two_commits()
     story.files(valid(2), "b")
     story.files(valid(1), "a")
@@ -94,7 +94,7 @@ def test_what_can_be_explained_is_not_complained_about() -> None:
     story.call("abort", txn_id=3)
     story.snapshot(60, lists={ORDERS: valid(4, 3)})
     story.files(valid(4, 3), "b", "d")
-    story.files(valid(4), "b", "d")  # the aborted one was cleaned
+    story.files(valid(4), "b", "d")  # the rows of the aborted transaction were cleaned
     story.begin(5, time=70)
     story.commit(5, 0, ended=None)
     of_1 = [(1, "ACID_WRITE", 1), (2, "ACID_WRITE", 1), (3, "COMMIT_TXN", 1)]
@@ -103,7 +103,7 @@ def test_what_can_be_explained_is_not_complained_about() -> None:
     assert check(story.operations) == []
 
 
-def test_a_commit_that_nobody_answered_may_be_seen_and_may_not() -> None:
+def test_an_unanswered_commit_may_or_may_not_be_seen() -> None:
     for lists in ({ORDERS: valid(1)}, {ORDERS: valid(1, 1)}):
         story = Story()
         story.begin(1, time=10)
@@ -114,7 +114,7 @@ def test_a_commit_that_nobody_answered_may_be_seen_and_may_not() -> None:
         assert check(story.operations) == []
 
 
-def test_a_commit_that_is_under_way_may_be_seen_and_may_not() -> None:
+def test_a_commit_in_progress_may_or_may_not_be_seen() -> None:
     for time, text in ((19, valid(1, 1)), (21, valid(1))):
         story = Story()
         story.begin(1, time=10)
@@ -125,7 +125,7 @@ def test_a_commit_that_is_under_way_may_be_seen_and_may_not() -> None:
 
 
 def settled_commit(story: Story) -> None:
-    """Its outcome was lost, and learned later."""
+    """The outcome of a commit was lost, and learned later."""
     story.begin(3, time=36)
     story.stage(3, 3, "c")
     story.commit(3, 0, ended=None)
@@ -151,7 +151,7 @@ def stale_in_the_past(story: Story) -> None:
 
 
 def stale_by_real_time(story: Story) -> None:
-    """It stands for a time before the commit, and was asked for after it."""
+    """The snapshot stands for a time before the commit, and was asked for after it."""
     story.snapshot(29, lists={ORDERS: valid(2, 2)})
 
 
@@ -338,18 +338,18 @@ BAD: dict[Callable[[Story], None], str] = {
     hold_ignored: "hold ignored",
     fenced_node: "fenced node",
 }
-"""What is told after `two_commits`, and the complaint that it must bring."""
+"""What is added to `two_commits`, and the complaint that it must bring."""
 
 
 @pytest.mark.parametrize("tell", BAD, ids=lambda tell: tell.__name__)
-def test_what_no_order_explains_is_complained_about(tell: Callable[[Story], None]) -> None:
+def test_an_unexplainable_history_brings_its_complaint(tell: Callable[[Story], None]) -> None:
     story = two_commits()
     assert story.kinds() == set()
     tell(story)
     assert BAD[tell] in story.kinds()
 
 
-def test_each_check_is_needed() -> None:
+def test_removing_any_check_misses_a_complaint() -> None:
     for left_out in CHECKS:
         with pytest.MonkeyPatch.context() as patch:
             rest = tuple(judge for judge in CHECKS if judge is not left_out)
@@ -363,7 +363,7 @@ def test_each_check_is_needed() -> None:
         assert missed, left_out.__name__
 
 
-def test_history_that_a_hold_kept_until_its_release_may_be_gone() -> None:
+def test_history_may_be_gone_after_its_hold_was_released() -> None:
     story = two_commits()
     story.call("hold", at=25, hold_id=1)
     story.call("release", hold_id=1)
@@ -371,7 +371,7 @@ def test_history_that_a_hold_kept_until_its_release_may_be_gone() -> None:
     assert check(story.operations) == []
 
 
-def test_a_history_is_judged_the_same_when_it_was_written_and_read(tmp_path: Path) -> None:
+def test_a_saved_and_loaded_history_brings_the_same_complaints(tmp_path: Path) -> None:
     story = two_commits()
     story.events((1, "COMMIT_TXN", 1), (2, "ABORT_TXN", 2))
     torn(story)
@@ -382,7 +382,7 @@ def test_a_history_is_judged_the_same_when_it_was_written_and_read(tmp_path: Pat
     assert check([replace(op, client="other") for op in reversed(loaded)]) != []
 
 
-def test_a_list_is_read_as_the_reference_says() -> None:
+def test_a_list_of_write_ids_is_parsed_as_the_reference_says() -> None:
     ids = ValidIds("default.t:12:7:7,12:8")
     assert [w for w in range(1, 15) if w in ids] == [1, 2, 3, 4, 5, 6, 9, 10, 11]
     assert 5 in ValidIds("null:5:9223372036854775807::")

@@ -1,7 +1,8 @@
-"""The checker finds faults that are planted in a node, each by a schedule that shows it.
+"""The checker finds faults planted in a node, each by a schedule that shows it.
 
-A schedule is a handful of calls of clients to two nodes: ``sound``, and ``other``, which has the
-fault. Their memory follows the log by hand. Without its fault, no schedule brings a complaint.
+A schedule is a few calls of clients to two nodes: ``sound``, and ``other``, which has the fault.
+The tests make the caches of the nodes follow the log step by step. Without its fault, no schedule
+brings a complaint.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.teeth
 
 
 class Site:
-    """Two nodes on one store, started when they are first used, a client of each, their history."""
+    """Two nodes on one store, started on first use, a client of each, and the history of both."""
 
     def __init__(self, folder: Path, opened: ExitStack, *plants: Plant) -> None:
         self.history = History()
@@ -64,7 +65,7 @@ class Site:
 
     @contextmanager
     def beside(self, call: Callable[[], object]) -> Iterator[Future[object]]:
-        """A call that goes on beside the block; at the end it is waited for."""
+        """Run a call concurrently with the block; at the end, wait for it."""
         with ThreadPoolExecutor(1) as threads:
             calling = threads.submit(call)
             yield calling
@@ -76,7 +77,7 @@ class Site:
 
 
 def half_a_transaction_in_memory(site: Site) -> None:
-    """Memory has the first of two stagings when the transaction is committed."""
+    """The cache has the first of two stagings when the transaction is committed."""
     table = site.sound.create("halves")
     site.other.read(table)
     txn_id = site.sound.begin()
@@ -96,7 +97,7 @@ def a_write_that_memory_has(site: Site) -> None:
 
 
 def an_older_write_behind_a_younger_one(site: Site) -> None:
-    """The first of two writers commits last, and memory has only the second one's commit."""
+    """The first of two writers commits last, and the cache has only the second one's commit."""
     table = site.sound.create("overtaken")
     site.other.read(table)
     first = site.sound.begin()
@@ -153,7 +154,7 @@ def a_trimming_below_a_hold(site: Site) -> None:
 
 
 def an_abort_while_a_node_sleeps(site: Site) -> None:
-    """The commit is on its way to one node when another one aborts the transaction."""
+    """A commit is in progress on one node when another node aborts the transaction."""
     table = site.sound.create("slept")
     txn_id = site.sound.begin()
     site.sound.stage(txn_id, table, add=[1])
@@ -177,7 +178,7 @@ def two_writers_of_one_file(site: Site) -> None:
 
 
 def a_takeover(site: Site) -> None:
-    """Another generation has raised the fence of the rows, and has not come to the log yet."""
+    """Another generation has raised the fence of the rows, but not yet that of the log."""
     table = site.other.create("taken")
     txn_id = site.other.begin()
     began = site.history.place()
@@ -214,20 +215,20 @@ TEETH: dict[Plant, Tooth] = {
     faults.a_hold_ignored: Tooth(a_trimming_below_a_hold, "hold ignored"),
     faults.an_abort_ignored: Tooth(an_abort_while_a_node_sleeps, "abort ignored"),
     faults.a_conflict_ignored: Tooth(two_writers_of_one_file, "lost update"),
-    # The last one: from then on the nodes write nothing.
+    # This fault is the last: after its schedule, the nodes write nothing.
     faults.the_token_not_compared_in_sql: Tooth(a_takeover, "fenced node"),
 }
 
 
 @pytest.mark.parametrize("fault", TEETH, ids=lambda fault: fault.__name__)
-def test_the_checker_finds(fault: Plant, tmp_path: Path) -> None:
+def test_the_checker_finds_a_planted_fault(fault: Plant, tmp_path: Path) -> None:
     with ExitStack() as opened:
         site = Site(tmp_path, opened, fault)
         TEETH[fault].schedule(site)
     assert TEETH[fault].complaint in {found.kind for found in check(site.history.operations)}
 
 
-def test_without_its_fault_no_schedule_brings_a_complaint(tmp_path: Path) -> None:
+def test_no_schedule_brings_a_complaint_without_its_fault(tmp_path: Path) -> None:
     with ExitStack() as opened:
         site = Site(tmp_path, opened, faults.a_snapshot_waits)
         for tooth in TEETH.values():

@@ -14,7 +14,7 @@ from tests.servers import stores
 
 
 def judge(operations: list[Operation], folder: Path) -> None:
-    """Fail with the first complaints; the history is kept."""
+    """Fail with the first complaints; the history is saved."""
     complaints = check(operations)
     if complaints:
         save(operations, folder / "history.jsonl")
@@ -30,7 +30,7 @@ def judge(operations: list[Operation], folder: Path) -> None:
         pytest.param(6000, 150, marks=pytest.mark.soak, id="long"),
     ],
 )
-def test_a_storm_can_be_explained(
+def test_the_history_of_a_storm_can_be_explained(
     kind: str, operations: int, every: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     seed = request.config.getoption("hypothesis_seed") or 1

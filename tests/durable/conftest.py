@@ -1,4 +1,4 @@
-"""A log on a fresh store of each kind, and more nodes on it."""
+"""Fixtures: an empty log on a fresh store of each kind, and more nodes on the same log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NewLog = Callable[[], UpdateLog]
 
 @pytest.fixture(params=STORES)
 def new_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NewStore]]:
-    """Makes stores of each kind; each is opened as often as is wanted, as one more node."""
+    """Makes stores of each kind. Each call of a store's opener opens it as one more node."""
     kind = STORES[request.param]
     with ExitStack() as opened:
 
@@ -43,7 +43,7 @@ def new_store(new_stores: Callable[[], NewStore]) -> NewStore:
     params=[pytest.param(name, marks=[pytest.mark.soak] * (name in LONG)) for name in LOGS]
 )
 def new_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NewLog]]:
-    """Makes logs of each kind; each is opened as often as is wanted, as one more node."""
+    """Makes logs of each kind. Each call of a log's opener opens it as one more node."""
     with making_logs(LOGS[request.param], tmp_path) as make:
         yield make
 
@@ -65,7 +65,7 @@ def making_logs(kind: LogKind, tmp_path: Path) -> Iterator[Callable[[], NewLog]]
     params=[pytest.param(name, marks=[pytest.mark.soak] * (name not in IN_SQLITE)) for name in LOGS]
 )
 def new_member(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], LogMember]]:
-    """Makes members of one catalog, which lies in each kind of log."""
+    """Makes members of one catalog, for each kind of log."""
     with making_logs(LOGS[request.param], tmp_path) as make:
         new_log = make()
         yield lambda: LogMember(new_log(), [])

@@ -1,6 +1,6 @@
 """The logs that the conformance suite is run on.
 
-A kind makes an empty log and opens it, any number of times and in any process, by its address.
+A kind makes an empty log and opens it by its address, any number of times and in any process.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tests.metastorage.stores import PATIENCE, STORES, StoreKind
 from tests.servers import s3
 
 CHUNKED = 100
-"""Snapshots above so many bytes are cut, as large ones are. It is read when a log is opened."""
+"""Snapshots above this many bytes are cut into chunks. Read when a log is opened."""
 
 SHARD = shard_name("environment")
 TIDIED_EVERY = 2
-"""Diffs between two rollups of a shard: few, so that a short log has parts as a long one has."""
+"""Diffs between two rollups of a shard: few, so that even a short log has parts."""
 
 
 class LogKind(ABC):
-    """One implementation of the update log, and what it is kept in."""
+    """One implementation of the update log, with the stores that hold it."""
 
     @abstractmethod
     def create(self, folder: Path) -> str:
-        """The address of an empty log; what it keeps on disk lies in ``folder``."""
+        """Make an empty log and return its address; its files are in ``folder``."""
 
     @contextmanager
     def open(
         self, address: str, clock: HybridClock, *, patience: float = PATIENCE
     ) -> Iterator[UpdateLog]:
-        """The log at ``address`` as one more node opens it.
+        """Open the log at ``address`` as one more node.
 
         A call that gets no answer for ``patience`` seconds ends with an error.
         """
@@ -79,7 +79,7 @@ class Stash(OnMetastorage):
 
 
 class Persist(OnMetastorage):
-    """Its state on a metastorage, its blobs in a folder."""
+    """A persist log: its state in a metastorage, its blobs in a folder."""
 
     def __init__(self, stores: StoreKind, *, tidied_every: int = TIDIED_EVERY) -> None:
         super().__init__(stores)
@@ -102,7 +102,7 @@ class Persist(OnMetastorage):
 
 
 class PersistOnS3(Persist):
-    """Its blobs in a bucket of the S3 protocol."""
+    """A persist log whose blobs are in a bucket of the S3 protocol."""
 
     def create(self, folder: Path) -> str:
         pytest.importorskip("obstore", reason="the extra s3 is not installed")
@@ -113,7 +113,7 @@ class PersistOnS3(Persist):
 
 
 class Shadow(LogKind):
-    """Two logs side by side; where ``share`` says so, in one database."""
+    """Two logs side by side; both are in one database if ``share`` is true."""
 
     def __init__(self, first: LogKind, second: LogKind, *, share: bool) -> None:
         self._first, self._second, self._share = first, second, share
@@ -148,7 +148,7 @@ LOGS: dict[str, LogKind] = {
 }
 
 LONG = ("shadow of two", "persist on sqlite and s3")
-"""Those that take long, and are run by `make soak`."""
+"""Slow kinds, which only `make soak` runs."""
 
 IN_SQLITE = ("metastorage on sqlite", "stash on sqlite", "persist on sqlite", "shadow in sqlite")
-"""One of each kind, the fastest: what is the same above every log is tested on these."""
+"""The fastest log of each kind. Tests of layers above the log run on these only."""

@@ -1,4 +1,4 @@
-"""Plants a fault: other text in the source of one function."""
+"""Plants a fault: replaces text in the source of one function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plant(
     old: str,
     new: str,
 ) -> None:
-    """Let ``new`` stand for ``old``, which is there once, in the source of ``owner.name``."""
+    """Replace ``old``, which must occur once, by ``new`` in the source of ``owner.name``."""
     real = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(real))
     assert source.count(old) == 1, old

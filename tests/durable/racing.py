@@ -1,8 +1,8 @@
 """A process that opens or joins a catalog and commits to it, until it is done or killed.
 
-It is killed at a counted point: before or after its n-th step, or within it. A step is a statement
-that it sends to a database, a request to etcd, a write, sync, rename or removal of the file of a
-blob, or a write or removal of an object on S3.
+It is killed at a counted point: before, after or within its n-th step. A step is a statement that
+it sends to a database, a request to etcd, a write, sync, rename or removal of the file of a blob,
+or a write or removal of an object on S3.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from tests.durable.racing_faults import FAULTS
 
 COMMITS = 5
 CHUNKED = 4000
-"""Snapshots above so many bytes are cut: into a few, also behind a hundred rounds."""
+"""Snapshots above this many bytes are cut: into a few chunks, even after a hundred rounds."""
 
 
 Step = Callable[..., Any]
 
 
 def kill_at(count: int, *, behind: bool) -> None:
-    """From now on, end this process at the ``count``-th step."""
+    """From now on, kill this process at its ``count``-th step: before it, or after if so told."""
     left = count
 
     def counted(step: Step, part: Step | None = None) -> Step:
-        """``step``, of which ``part`` is done where the process ends before it."""
+        """Count the calls of ``step``. Before a kill ahead of the call, ``part`` of it is done."""
 
         def do(*arguments: Any, **named: Any) -> Any:  # Any: passed on as it came
             nonlocal left
@@ -96,10 +96,10 @@ def run(
     trimmed_to: int,
     fault: str,
 ) -> None:
-    """Say each epoch that was taken, and each object with the epoch in which it was committed.
+    """Report each epoch taken, and each object with the epoch in which it was committed.
 
-    ``trimmed_to`` is a version that every process has seen, up to which the log may be trimmed.
-    ``fault`` is one of `FAULTS`, or nothing.
+    The log may be trimmed up to ``trimmed_to``, a version that every process has seen. ``fault`` is
+    one of `FAULTS`, or empty.
     """
     if fault:
         FAULTS[fault].fault(pytest.MonkeyPatch())
@@ -128,7 +128,7 @@ def _opened(
         except NotFound:
             opens = True  # there is no catalog yet
         except Fenced:
-            continue  # opened by another process since the look at the token
+            continue  # opened by another process since the token was read
         with suppress(Fenced):
             state = openable.open(
                 member=name, initialize=_initialize, raise_fence=lambda _token, _environment: None
@@ -151,7 +151,7 @@ def _initialize(transaction: CatalogTransaction) -> None:
 
 
 def _compact(state: DurableCatalogState, up_to: int) -> None:
-    with suppress(Fenced):  # the commit that follows finds that out too
+    with suppress(Fenced):  # the commit that follows raises it too
         state.compact(up_to)
 
 

@@ -18,7 +18,7 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 class Planted(NamedTuple):
-    """A fault, the kind of log that it is planted in, and a pattern of the line that finds it."""
+    """A fault, the kind of log it is planted in, and a pattern for the line that finds it."""
 
     fault: Fault
     kind: str
@@ -27,9 +27,9 @@ class Planted(NamedTuple):
 
 FAULTS: dict[str, Planted] = {}
 WHICHEVER = "== acknowledged|for e in events|status in|in_epochs ==|open_read_only"
-"""Which check is the first to find it depends on how the processes meet."""
+"""Which check finds the fault first depends on how the processes interleave."""
 LAST_COMMIT = " 4"
-"""How the author of a process's last commit ends."""
+"""The suffix of the author of a process's last commit."""
 
 
 def planted_in(kind: str, *, finding: str) -> Callable[[Fault], Fault]:
@@ -69,7 +69,7 @@ def who_was_fenced_goes_on_in_a_stash(patch: pytest.MonkeyPatch) -> None:
 
 
 def _let_the_fenced_read(patch: pytest.MonkeyPatch) -> None:
-    """The other protections: who was overtaken looks at the token and at what others appended."""
+    """Remove the other protections: a fenced state rereads the token and what others appended."""
     patch.setattr("strandline.durable.log.refuse_other_token", lambda *_: None)
     patch.setattr(DurableCatalogState, "_compare_token", lambda _: None)
     patch.setattr(DurableCatalogState, "_compare_fence", lambda *_: None)

@@ -31,17 +31,17 @@ NEVER_CHANGE = {"config", "fence", "setting", "audit_event"}
 
 
 @pytest.mark.parametrize("status", IndexStatus)
-def test_an_index_has_its_name_until_it_stops(status: IndexStatus) -> None:
+def test_an_index_occupies_its_name_until_it_is_stopping(status: IndexStatus) -> None:
     kind = COLLECTIONS["index"]
     stored = kind.stored_value(dataclasses.replace(INDEX, status=status))
     assert kind.occupies(stored) == (status is not IndexStatus.STOPPING)
 
 
-def test_indexes_are_looked_up_by_their_table() -> None:
+def test_indexes_are_grouped_by_their_table() -> None:
     assert COLLECTIONS["index"].stored_value(INDEX).group == 6
 
 
-def test_what_is_keyed_by_name_stands_in_no_namespace() -> None:
+def test_an_object_keyed_by_name_occupies_no_namespace() -> None:
     kind = collection_of(Setting("a", "b"))
     assert not kind.occupies(kind.stored_value(Setting("a", "b")))
 
@@ -53,30 +53,30 @@ def test_relations_share_a_namespace_and_functions_have_their_own() -> None:
     assert scopes["function"] == "function"
 
 
-def test_what_every_release_must_read_never_changes_its_shape() -> None:
+def test_the_kinds_that_every_release_must_read_are_not_migratable() -> None:
     fixed = {kind.kind for kind in COLLECTIONS.values() if not kind.migratable}
     fixed |= {kind.kind for kind in APPEND_ONLY.values() if not kind.migratable}
     assert fixed == NEVER_CHANGE
 
 
-def test_a_kind_keyed_by_name_can_have_neither_scope_nor_group() -> None:
+def test_a_kind_keyed_by_name_has_neither_scope_nor_group() -> None:
     with pytest.raises(ValueError, match="no scope and no group"):
         Collection("setting", Setting, has_id=False, scope="setting")
     with pytest.raises(ValueError, match="no scope and no group"):
         Collection("setting", Setting, has_id=False, group="value")
 
 
-def test_only_names_in_a_namespace_can_be_free() -> None:
+def test_only_a_kind_with_a_scope_can_free_names() -> None:
     with pytest.raises(ValueError, match="no scope that a name could be free in"):
         Collection("table", TableDescriptor, named=lambda stored: True)
 
 
-def test_a_kind_that_nobody_knows_names_those_that_are_known() -> None:
+def test_an_unknown_kind_is_refused_with_a_list_of_the_known_kinds() -> None:
     with pytest.raises(IncompatibleFormat, match=r"'tabel', which .* newer .* Known are .*zone"):
         collection("tabel")
 
 
-def test_the_time_of_an_object_stands_beside_its_bytes() -> None:
+def test_the_time_of_an_object_is_not_part_of_its_equality() -> None:
     kind = COLLECTIONS["zone"]
     first, second = (kind.stored_value(ZoneDescriptor(1, "z", "ann")) for _ in range(2))
     assert first.updated == 0

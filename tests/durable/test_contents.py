@@ -1,4 +1,4 @@
-"""The contents of one version: its indexes, its times, and what a change of them costs."""
+"""The contents of one version: indexes, times, and the cost of a change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def index(number: int, name: str, table: int, status: IndexStatus) -> IndexDescr
 
 
 def after(contents: Contents, at: Timestamp, *values: object) -> Contents:
-    """The contents when ``values`` were put at that time, by way of the log."""
+    """The contents after ``values`` were put at that time, as the log would apply them."""
     transaction = CatalogTransaction(At(0, contents), author="ann")
     with transaction.entry("put", {}):
         for value in values:
@@ -49,7 +49,7 @@ def names(contents: Contents) -> dict[str, Reference]:
     return dict(contents.names(Namespace("relation", 1)))
 
 
-def test_objects_are_found_by_their_group_in_the_order_of_their_ids() -> None:
+def test_a_group_lists_its_objects_in_the_order_of_their_ids() -> None:
     contents = after(
         EMPTY,
         FIRST,
@@ -66,7 +66,7 @@ def test_objects_are_found_by_their_group_in_the_order_of_their_ids() -> None:
     assert contents.group("index", 7) == (id_key(2), id_key(300))
 
 
-def test_an_index_that_stops_leaves_its_name_and_stays_with_its_table() -> None:
+def test_a_stopping_index_frees_its_name_and_stays_in_the_group_of_its_table() -> None:
     contents = after(EMPTY, FIRST, index(2, "i", 7, IndexStatus.AVAILABLE))
     assert names(contents) == {"i": Reference("index", id_key(2))}
     stopping = after(contents, SECOND, index(2, "i", 7, IndexStatus.STOPPING))
@@ -79,7 +79,7 @@ def test_an_index_that_stops_leaves_its_name_and_stays_with_its_table() -> None:
     assert names(restore(again.dump(), again.times())) == names(again)
 
 
-def test_a_stopping_index_cannot_come_back_under_a_name_that_is_taken() -> None:
+def test_a_stopping_index_cannot_return_if_its_name_has_been_taken() -> None:
     contents = after(
         EMPTY,
         FIRST,
@@ -90,7 +90,7 @@ def test_a_stopping_index_cannot_come_back_under_a_name_that_is_taken() -> None:
         after(contents, SECOND, index(2, "i", 7, IndexStatus.AVAILABLE))
 
 
-def test_an_object_knows_when_it_was_last_changed_and_no_other_moves() -> None:
+def test_a_change_updates_the_time_of_its_object_only() -> None:
     one, two = (ZoneDescriptor(n, f"z{n}", "ann") for n in (1, 2))
     contents = after(EMPTY, FIRST, one, two)
     changed = after(contents, SECOND, replace(two, partitions=5))
@@ -99,7 +99,7 @@ def test_an_object_knows_when_it_was_last_changed_and_no_other_moves() -> None:
     assert {stored.updated for stored in contents.objects("zone")} == {FIRST}
 
 
-def test_a_replay_and_a_recovery_give_equal_contents_times_included() -> None:
+def test_replay_and_recovery_give_equal_contents_and_times() -> None:
     contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"), SystemConfiguration("p", "1"))
     contents = after(contents, SECOND, SystemConfiguration("p", "2"))
     recovered = restore(contents.dump(), contents.times())
@@ -108,12 +108,12 @@ def test_a_replay_and_a_recovery_give_equal_contents_times_included() -> None:
     assert restore(contents.dump()) != contents
 
 
-def test_what_has_no_times_was_changed_when_the_snapshot_was() -> None:
+def test_objects_restored_without_times_get_the_time_of_the_snapshot() -> None:
     contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
     assert restore(contents.dump(), at=THIRD).times() == ((THIRD,),)
 
 
-def test_an_object_that_stands_twice_in_a_snapshot_is_an_error() -> None:
+def test_a_duplicate_object_in_a_snapshot_is_corrupt() -> None:
     one = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann")).dump()
     two = after(EMPTY, FIRST, ZoneDescriptor(2, "Z", "ann")).dump()
     (_, first), (_, second) = one[0], two[0]
@@ -123,13 +123,13 @@ def test_an_object_that_stands_twice_in_a_snapshot_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("old", [None, b"something else"])
-def test_a_change_that_does_not_fit_is_an_error(old: bytes | None) -> None:
+def test_a_change_whose_old_value_does_not_match_is_corrupt(old: bytes | None) -> None:
     contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
     with pytest.raises(CorruptData, match="have parted"):
         contents.apply([Change("zone", id_key(1), old, None)])
 
 
-def test_what_is_put_as_it_is_writes_nothing_and_keeps_its_bytes() -> None:
+def test_putting_an_unchanged_object_writes_nothing_and_keeps_its_bytes() -> None:
     zone = ZoneDescriptor(1, "z", "ann")
     contents = after(EMPTY, FIRST, zone)
     transaction = CatalogTransaction(At(1, contents), author="ann")
@@ -139,7 +139,7 @@ def test_what_is_put_as_it_is_writes_nothing_and_keeps_its_bytes() -> None:
     assert transaction.contents is contents
 
 
-def test_a_put_encodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_encodes_its_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[object] = []
     real = Collection.stored_value
 
@@ -152,7 +152,7 @@ def test_a_put_encodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(encoded) == 1
 
 
-def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
+def test_the_cost_of_a_batch_depends_on_its_changes_not_on_the_size_of_the_catalog() -> None:
     def zones(count: int) -> Contents:
         schemas = [SchemaDescriptor(n, 1, f"s{n}", "ann") for n in range(count)]
         return after(EMPTY, FIRST, *schemas)
@@ -165,7 +165,7 @@ def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
 
     small, large = zones(100), zones(20_000)
     ratio = min(seconds(large) for _ in range(3)) / min(seconds(small) for _ in range(3))
-    assert ratio < 5  # a copy of the large one would cost two hundred times as much
+    assert ratio < 5  # copying the large one would cost two hundred times as much
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,10 @@ def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_only_grows_never_goes_back_nor_away(there: object, back: object) -> None:
-    """Else ids would be given twice, whether a program asks for that or a log says so."""
+def test_an_allocator_or_timestamp_never_decreases_and_cannot_be_deleted(
+    there: object, back: object
+) -> None:
+    """Else ids would be given twice; a transaction and a record in the log are both refused."""
     contents = after(EMPTY, FIRST, there)
     transaction = CatalogTransaction(At(0, contents), author="ann")
     with pytest.raises(InvalidInput, match="only ever grows"):

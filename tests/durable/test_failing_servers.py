@@ -1,9 +1,9 @@
 """The SQL server and the blobs fail and stall during commits.
 
-A proxy of the tests' own cuts the line to a server before a request, behind it, or so that it
-comes late; calls of the system for files fail. Whatever happens, what was acknowledged is in the
-log once, what was refused is not, and what was left open is there whole or not at all, for every
-reader.
+A proxy of these tests cuts the connection to a server before a request or after it, or delays the
+request; system calls on files fail. After every fault, for every reader: an acknowledged update is
+in the log once, a refused one is not in it, and one of unknown outcome is there whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ KINDS: dict[str, LogKind] = {
 }
 LATE_SECONDS = 0.02
 MOST_MESSAGES = 40
-"""Of one commit that are tried; maintenance of persist may have many more behind these."""
+"""Messages of one commit that are cut; maintenance of persist may send many more after these."""
 IN_SHORT = {"persist": 8, "persist on s3": 6, "shadow": 10}
-"""How many of them the quick form tries."""
+"""How many of these messages the quick form cuts."""
 LARGE = 12
 """Objects of an update whose rows go into a part."""
 
 
 @pytest.fixture(autouse=True)
 def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small parts, each a blob; snapshots in one piece, or no trimming would ever come through."""
+    """Small parts, each a blob; snapshots in one piece, or no trim would ever succeed."""
     monkeypatch.setattr("tests.durable.logs.CHUNKED", 1 << 20)
     monkeypatch.setattr("strandline.durable.persist.shard.INLINE_BYTES", 800)
     monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
 
 
-# -- what was told and what is there ---------------------------------------------------------------
+# -- what writers were told, and what the log contains ---------------------------------------------
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Commits:
     def append(
         self, log: UpdateLog, updates: tuple[Update, ...], *, gives_up: Callable[[], bool]
     ) -> bool:
-        """Append, and again where the outcome is unknown, as a node does; whether it is there."""
+        """Append, and retry while the outcome is unknown, as a node does; is it acknowledged?"""
         self.appends.append(updates)
         ids = {one.id for one in updates}
         is_open = False
@@ -97,7 +97,7 @@ class Commits:
                 self.refused |= ids
                 return False
             except Unavailable:
-                if not is_open:  # else an earlier try may have done it
+                if not is_open:  # otherwise an earlier try may have appended it
                     self.refused |= ids
                     return False
             else:
@@ -105,8 +105,8 @@ class Commits:
                 return True
 
     def compare(self, logs: tuple[UpdateLog, ...]) -> None:
-        """What each of ``logs`` reads is what the writers were told."""
-        upper = logs[0].check().frontier.upper  # behind every commit in flight
+        """Assert that each of ``logs`` reads what the writers were told."""
+        upper = logs[0].check().frontier.upper  # above every commit in flight
         for log in logs:
             assert log.frontier().upper == upper
             events = list(log.scan("audit_event", 1, upper))
@@ -130,7 +130,7 @@ class Commits:
 
 
 class Place:
-    """A log of one kind, whose servers are reached by lines that fail as ``plan`` says."""
+    """A log of one kind; the connections to its servers fail as ``plan`` says."""
 
     def __init__(self, kind: str, folder: Path, opened: ExitStack) -> None:
         self._kind, self._opened = KINDS[kind], opened
@@ -144,7 +144,7 @@ class Place:
         begin(self.open(), 1)
 
     def open(self, *, line_fails: bool = False, patience: float = PATIENCE) -> UpdateLog:
-        """The log as one more node opens it, by a line that fails or past it."""
+        """Open the log as one more node, by a connection that fails or by one that does not."""
         address = self._through_lines if line_fails else self._address
         log = self._kind.open(address, HybridClock(), patience=patience)
         return self._opened.enter_context(log)
@@ -162,9 +162,9 @@ def placed(kind: str, folder: Path) -> Iterator[Place]:
 def a_commit_is_settled(
     kind: str, folder: Path, *, cuts_at: Callable[[int], Sequence[Cut]], most: int = MOST_MESSAGES
 ) -> int:
-    """Cut the line of one commit at its first message, of another at its second, and so on.
+    """Cut the connection of one commit at its first message, of another at its second, and so on.
 
-    ``cuts_at`` gives the ways in which each is tried; returns how many messages there were, at most
+    ``cuts_at`` gives the ways in which each message is cut. Returns the number of messages, at most
     ``most``.
     """
     commits, number, cut_at = Commits(), 0, 0
@@ -183,7 +183,7 @@ def a_commit_is_settled(
                 commit()
                 place.plan = lambda data: None
                 cut_at = number if plan.happened else cut_at
-                commit()  # and another one, which also makes up for maintenance that failed
+                commit()  # and one more commit, which also catches up on maintenance that failed
         commits.compare((reader, log, place.open()))
     return cut_at
 
@@ -195,7 +195,9 @@ def a_commit_is_settled(
         for kind in KINDS
     ],
 )
-def test_a_commit_is_settled_wherever_its_line_is_cut(kind: str, tmp_path: Path) -> None:
+def test_the_outcome_of_a_commit_is_known_wherever_its_connection_is_cut(
+    kind: str, tmp_path: Path
+) -> None:
     def cuts_at(number: int) -> Sequence[Cut]:
         return tuple(Cut) if number <= 2 else (tuple(Cut)[number % 3],)
 
@@ -205,7 +207,7 @@ def test_a_commit_is_settled_wherever_its_line_is_cut(kind: str, tmp_path: Path)
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["persist", "persist on s3", "shadow"])
-def test_a_commit_is_settled_wherever_its_line_is_cut_in_each_way(
+def test_the_outcome_of_a_commit_is_known_for_every_kind_of_cut_at_every_message(
     kind: str, tmp_path: Path
 ) -> None:
     assert a_commit_is_settled(kind, tmp_path, cuts_at=lambda number: tuple(Cut)) > 2
@@ -215,7 +217,7 @@ def test_a_commit_is_settled_wherever_its_line_is_cut_in_each_way(
 
 
 class FailingFiles:
-    """What the blobs in files have of the module `os`: a share of its calls fails."""
+    """What the blob store on files uses of the module `os`; a share of the calls fails."""
 
     def __init__(self, seed: int, share: float) -> None:
         self._choose, self._share = random.Random(seed), share
@@ -236,7 +238,7 @@ class FailingFiles:
 
 
 def write(log: UpdateLog, commits: Commits, *, times: int, seed: int, compacts: bool) -> None:
-    """Append so often, and trim the log now and then."""
+    """Append ``times`` times, and trim the log now and then if ``compacts``."""
     choose = random.Random(seed)
     done = 0
     while done < times:
@@ -256,7 +258,7 @@ def write(log: UpdateLog, commits: Commits, *, times: int, seed: int, compacts: 
 def storm(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int, times: int
 ) -> None:
-    """Three writers commit on one log while its servers fail as ``seed`` gives."""
+    """Three writers commit to one log while its servers fail at random, seeded by ``seed``."""
     faults = RandomFaults(seed, share=0.1, longest_stall=0.2)
     files = FailingFiles(seed, 0.05)
     writers = [Commits() for _ in range(3)]
@@ -286,13 +288,17 @@ def storm(
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledged_commits_survive_random_faults(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storm(kind, tmp_path, monkeypatch, seed=5, times=10)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledged_commits_survive_many_random_faults(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")  # shown where it fails
     storm(kind, tmp_path, monkeypatch, seed=seed, times=300)

@@ -1,7 +1,7 @@
-"""What a new catalog holds: the same on each log, to the byte, but for its environment and time.
+"""What a new catalog holds: the same bytes on each log, apart from its environment and time.
 
-`fresh_catalog.json` is its dump. Where a release changes what a new catalog holds, the test that
-fails says where the new dump is; look at what differs, and copy it.
+`fresh_catalog.json` is its dump. If a release changes what a new catalog holds, the failing test
+prints the path of the new dump: review the difference and copy it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def initialize(transaction: CatalogTransaction) -> None:
     fill(transaction)
 
 
-def test_a_new_catalog_holds_what_every_other_one_holds(member: LogMember, tmp_path: Path) -> None:
+def test_a_new_catalog_equals_the_golden_dump(member: LogMember, tmp_path: Path) -> None:
     state = member.openable().open(
         member="opener", initialize=initialize, raise_fence=lambda token, environment: None
     )

@@ -1,10 +1,10 @@
 """What every update log promises, run over each log that there is.
 
-The logs are those of `tests.durable.logs.LOGS`, where another implementation joins; nothing here
+The logs are those of `tests.durable.logs.LOGS`; a new implementation is added there. Nothing here
 looks below `UpdateLog`.
 
-Some rules differ from the log that this one is modelled on: an empty log takes version 1 alone (not
-any first version), and who owns the log is told by the fence token (not by a product key).
+Some rules differ from those of the log that this one is modelled on: an empty log takes version 1
+only (not any first version), and the fence token says who owns the log (not a product key).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tests.durable.updates import TOKEN, begin, measured, update
 
 
 def contents_at(log: UpdateLog, version: int) -> Contents:
-    """The contents of a version of a log that was not trimmed, by a replay of its updates."""
+    """The contents of a version of an untrimmed log, by a replay of its updates."""
     contents = EMPTY
     for one in log.updates(1, version + 1):
         contents = contents.apply(one.changes(), at=one.time)
     return contents
 
 
-def test_an_empty_log_has_version_0_only(log: UpdateLog) -> None:
+def test_an_empty_log_has_only_version_0(log: UpdateLog) -> None:
     frontier = log.frontier()
     assert (frontier.since, frontier.upper) == (0, 1)
     assert log.snapshot() == log.snapshot(0) == Snapshot(0, MIN_TIMESTAMP, ())
@@ -48,7 +48,7 @@ def test_an_empty_log_has_version_0_only(log: UpdateLog) -> None:
 # -- appending -------------------------------------------------------------------------------------
 
 
-def test_an_append_is_taken_at_the_next_version_alone(log: UpdateLog) -> None:
+def test_an_append_is_accepted_at_the_next_version_only(log: UpdateLog) -> None:
     with pytest.raises(OutOfSync):
         log.append(2, None, [update(2)])
     begin(log, 2)
@@ -60,7 +60,7 @@ def test_an_append_is_taken_at_the_next_version_alone(log: UpdateLog) -> None:
 
 
 @pytest.mark.parametrize("versions", [(), (2,), (4,), (3, 3), (3, 5), (4, 3)])
-def test_updates_that_do_not_follow_are_refused_and_nothing_is_written(
+def test_updates_out_of_sequence_are_refused_and_nothing_is_written(
     log: UpdateLog, versions: tuple[int, ...]
 ) -> None:
     begin(log, 2)
@@ -70,7 +70,7 @@ def test_updates_that_do_not_follow_are_refused_and_nothing_is_written(
     assert [scanned.version for scanned in log.scan("audit_event", 1, 9)] == [2]
 
 
-def test_of_several_nodes_that_append_one_version_one_has_it(new_log: NewLog) -> None:
+def test_only_one_of_several_nodes_appends_a_version(new_log: NewLog) -> None:
     logs = [new_log() for _ in range(4)]
     begin(logs[0], 1)
     won: list[int] = []
@@ -94,7 +94,7 @@ def test_of_several_nodes_that_append_one_version_one_has_it(new_log: NewLog) ->
     assert [one.version for one in logs[3].updates(1, 7)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_replay_gives_the_updates_as_they_were_appended(new_log: NewLog) -> None:
+def test_a_replay_returns_the_updates_as_they_were_appended(new_log: NewLog) -> None:
     first = new_log()
     begin(first, 1)
     appended = first.append(2, TOKEN, [update(2), update(3)])
@@ -105,7 +105,7 @@ def test_a_replay_gives_the_updates_as_they_were_appended(new_log: NewLog) -> No
     assert again.updates(2, 2) == ()
 
 
-def test_a_log_of_another_owner_is_left_alone(log: UpdateLog) -> None:
+def test_an_append_or_a_trim_with_another_token_is_refused(log: UpdateLog) -> None:
     begin(log, 2)
     for token in (None, FenceToken(0, 2), FenceToken(1, 1), replace(TOKEN, nonce=TOKEN.nonce + 1)):
         with pytest.raises(Fenced, match=r"catalog.s is generation 0, epoch 1"):
@@ -115,14 +115,14 @@ def test_a_log_of_another_owner_is_left_alone(log: UpdateLog) -> None:
     assert (log.frontier().since, log.frontier().upper) == (0, 3)
 
 
-def test_one_append_holds_as_many_updates_as_the_log_says(log: UpdateLog) -> None:
+def test_an_append_takes_as_many_updates_as_the_log_allows(log: UpdateLog) -> None:
     begin(log, 1)
     count = min(log.max_updates, 200)
     log.append(2, TOKEN, [update(2 + n) for n in range(count)])
     assert log.frontier().upper == 2 + count
 
 
-def test_other_nodes_hear_of_appends_and_of_trimming(new_log: NewLog) -> None:
+def test_listen_returns_after_an_append_or_a_trim_by_another_node(new_log: NewLog) -> None:
     one, two = new_log(), new_log()
     begin(one, 2)
     seen = two.frontier()
@@ -140,7 +140,7 @@ def test_other_nodes_hear_of_appends_and_of_trimming(new_log: NewLog) -> None:
 
 
 def copy(original: UpdateLog, log: UpdateLog) -> None:
-    """Append what ``original`` has, with its times, as a second log does."""
+    """Append the updates of ``original`` with their times, as a shadow log does."""
     upper = original.frontier().upper
     events = list(original.scan("audit_event", 1, upper))
     for one in original.updates(1, upper):
@@ -156,7 +156,7 @@ def copy(original: UpdateLog, log: UpdateLog) -> None:
         )
 
 
-def test_a_copy_of_a_log_has_the_times_of_the_original(
+def test_a_copied_log_keeps_the_times_of_the_original(
     new_log: NewLog, another_log: UpdateLog
 ) -> None:
     original = new_log()
@@ -174,19 +174,19 @@ def test_a_copy_of_a_log_has_the_times_of_the_original(
     assert own.time > times[4]
 
 
-def test_updates_of_one_append_may_have_a_time_each(new_log: NewLog) -> None:
+def test_updates_of_one_append_may_have_different_times(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 1)
     (first,) = log.updates(1, 2)
     times = [first.time, Timestamp(first.time + 1), Timestamp(first.time + 1)]
-    log.check()  # its own time moves on
+    log.check()  # moves the log's own time on
     appended = log.append(2, TOKEN, [update(2), update(3), update(4)], times=times)
     assert [one.time for one in appended] == times
     assert new_log().updates(2, 5) == appended
 
 
 @pytest.mark.parametrize("wrong", ["before the last", "going back", "ahead"])
-def test_times_that_no_log_can_have_given_are_refused(log: UpdateLog, wrong: str) -> None:
+def test_impossible_times_are_refused(log: UpdateLog, wrong: str) -> None:
     begin(log, 2)
     last = log.updates(2, 3)[0].time
     now = log.check().time
@@ -200,7 +200,7 @@ def test_times_that_no_log_can_have_given_are_refused(log: UpdateLog, wrong: str
     assert log.frontier().upper == 3
 
 
-def test_a_copy_that_comes_too_late_is_out_of_sync_whatever_its_times_are(log: UpdateLog) -> None:
+def test_a_late_copy_is_out_of_sync_regardless_of_its_times(log: UpdateLog) -> None:
     begin(log, 2)
     (second,) = log.updates(2, 3)
     log.append(3, TOKEN, [update(3)])
@@ -209,7 +209,9 @@ def test_a_copy_that_comes_too_late_is_out_of_sync_whatever_its_times_are(log: U
     assert log.append(2, TOKEN, [second], times=[second.time]) == (second,)
 
 
-def test_times_are_not_compared_with_the_time_of_a_trimmed_version(log: UpdateLog) -> None:
+def test_an_append_after_a_trim_may_have_the_time_of_the_trimmed_version_and_no_earlier(
+    log: UpdateLog,
+) -> None:
     begin(log, 3)
     last = log.updates(3, 4)[0].time
     assert log.compact(3, TOKEN)
@@ -223,9 +225,7 @@ def test_times_are_not_compared_with_the_time_of_a_trimmed_version(log: UpdateLo
 
 
 @pytest.mark.parametrize("objects", [1, 4])
-def test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay(
-    new_log: NewLog, objects: int
-) -> None:
+def test_a_trimmed_log_gives_the_same_contents_as_its_replay(new_log: NewLog, objects: int) -> None:
     log = new_log()
     begin(log, 5, objects=objects)
     expected = {version: contents_at(log, version) for version in range(6)}
@@ -254,7 +254,7 @@ def restored(snapshot: Snapshot) -> Contents:
     return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
 
 
-def test_a_snapshot_gives_each_object_the_time_of_its_last_change(new_log: NewLog) -> None:
+def test_a_snapshot_has_the_time_of_the_last_change_of_each_object(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 3)
     times = {one.version: one.time for one in log.updates(1, 4)}
@@ -265,7 +265,7 @@ def test_a_snapshot_gives_each_object_the_time_of_its_last_change(new_log: NewLo
 
 
 def changing(version: int, changes: Sequence[tuple[str, str | None, str | None]]) -> Update:
-    """The update of ``version`` that changes objects by name, each in an entry of its own."""
+    """The update of ``version`` that changes objects by name, each in its own entry."""
     entries = [
         Entry(
             "set_configuration",
@@ -282,9 +282,7 @@ def _record(name: str, text: str | None) -> bytes | None:
 
 
 @pytest.mark.parametrize("up_to", [2, 3, 4, 5])
-def test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming(
-    new_log: NewLog, up_to: int
-) -> None:
+def test_a_trim_preserves_objects_that_were_changed_or_removed(new_log: NewLog, up_to: int) -> None:
     log = new_log()
     begin(log, 1)
     log.append(2, TOKEN, [changing(2, [("a", None, "1"), ("b", None, "1"), ("c", None, "1")])])
@@ -302,7 +300,7 @@ def test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming(
     assert reader.snapshot(5).times == kept[5].times
 
 
-def test_a_log_may_end_in_its_snapshot(new_log: NewLog) -> None:
+def test_a_log_may_be_trimmed_to_its_last_version(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 3)
     assert log.compact(3, TOKEN)
@@ -314,7 +312,9 @@ def test_a_log_may_end_in_its_snapshot(new_log: NewLog) -> None:
 
 
 @pytest.mark.parametrize("up_to", [1, 2, 3])
-def test_trimming_again_or_lower_changes_nothing(log: UpdateLog, up_to: int) -> None:
+def test_trimming_to_the_same_or_a_lower_version_changes_nothing(
+    log: UpdateLog, up_to: int
+) -> None:
     begin(log, 4)
     assert log.compact(3, TOKEN)
     before = log.snapshot()
@@ -322,14 +322,14 @@ def test_trimming_again_or_lower_changes_nothing(log: UpdateLog, up_to: int) -> 
     assert log.snapshot() == before
 
 
-def test_trimming_to_a_version_that_is_not_there_is_refused(log: UpdateLog) -> None:
+def test_trimming_to_a_version_above_the_last_is_refused(log: UpdateLog) -> None:
     begin(log, 2)
     with pytest.raises(VersionNotFound, match="goes from version 0 to 2"):
         log.compact(3, TOKEN)
     assert log.frontier().since == 0
 
 
-def test_snapshots_follow_each_other(new_log: NewLog) -> None:
+def test_a_log_can_be_trimmed_repeatedly(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 5, objects=4)
     expected = contents_at(log, 5)
@@ -357,7 +357,7 @@ def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog
     assert list(log.scan("audit_event", 1, 5)) == before
 
 
-def test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned(new_log: NewLog) -> None:
+def test_storage_usage_is_scanned_by_version_and_kept_until_it_is_pruned(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 2)
     log.append(3, TOKEN, [measured(3)])
@@ -389,8 +389,8 @@ def test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned(new_lo
     assert [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 1, 8)] == [7, 7]
 
 
-def test_storage_usage_of_many_versions_is_pruned_and_the_history_stays(new_log: NewLog) -> None:
-    """So many that a log that tidies itself up has rewritten them, before and behind that."""
+def test_pruning_storage_usage_of_many_versions_keeps_the_history(new_log: NewLog) -> None:
+    """Enough versions that a log with maintenance has rewritten them before and after."""
     log = new_log()
     begin(log, 2)
     history: list[Update] = []
@@ -417,7 +417,7 @@ def test_storage_usage_of_many_versions_is_pruned_and_the_history_stays(new_log:
     assert list(new_log().scan(STORAGE_USAGE_EVENT, 1, 83)) == left
 
 
-def test_nobody_prunes_with_another_token_or_above_the_last_version(log: UpdateLog) -> None:
+def test_pruning_with_another_token_or_above_the_last_version_is_refused(log: UpdateLog) -> None:
     begin(log, 2)
     log.append(3, TOKEN, [measured(3)])
     before = list(log.scan(STORAGE_USAGE_EVENT, 1, 4))
@@ -430,7 +430,7 @@ def test_nobody_prunes_with_another_token_or_above_the_last_version(log: UpdateL
 
 
 @pytest.mark.parametrize("kind", ["audit_event", "config", "update", "nothing"])
-def test_what_stays_for_good_is_not_pruned(log: UpdateLog, kind: str) -> None:
+def test_only_storage_usage_can_be_pruned(log: UpdateLog, kind: str) -> None:
     begin(log, 3)
     before = log.updates(1, 4)
     with pytest.raises(ValueError, match=f"objects of {kind} are not removed"):
@@ -439,7 +439,7 @@ def test_what_stays_for_good_is_not_pruned(log: UpdateLog, kind: str) -> None:
     assert log.updates(1, 4) == before
 
 
-def test_who_listens_hears_of_a_pruning(new_log: NewLog) -> None:
+def test_listen_returns_after_a_prune_by_another_node(new_log: NewLog) -> None:
     log, other = new_log(), new_log()
     begin(log, 2)
     before = other.frontier()
@@ -450,7 +450,7 @@ def test_who_listens_hears_of_a_pruning(new_log: NewLog) -> None:
     )
 
 
-def test_what_was_never_appended_may_be_pruned(new_log: NewLog) -> None:
+def test_pruning_is_allowed_if_no_storage_usage_was_appended(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 2)
     assert log.prune(STORAGE_USAGE_EVENT, 2, TOKEN)
@@ -468,8 +468,8 @@ def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:
     assert found.time == appended.time
 
 
-def test_an_append_of_which_only_the_first_update_is_there_is_out_of_sync(log: UpdateLog) -> None:
-    """Two processes that copy one log may cut its history at other versions."""
+def test_an_append_whose_first_update_alone_is_in_the_log_is_out_of_sync(log: UpdateLog) -> None:
+    """Two processes that copy one log may split its history at different versions."""
     begin(log, 1)
     first, second = update(2), update(3)
     log.append(2, TOKEN, [first])
@@ -478,7 +478,7 @@ def test_an_append_of_which_only_the_first_update_is_there_is_out_of_sync(log: U
     assert log.frontier().upper == 3
 
 
-def test_the_same_updates_may_be_appended_again_and_are_there_once(log: UpdateLog) -> None:
+def test_appending_the_same_updates_again_returns_the_first_result(log: UpdateLog) -> None:
     begin(log, 1)
     updates: list[Update] = [update(2), update(3)]
     first = log.append(2, TOKEN, updates)

@@ -1,4 +1,4 @@
-"""A log becomes the copy of another one: what it gets, and which differences are found."""
+"""A log becomes a copy of another one: what is copied, and which differences are found."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NAMES = ("old", "new")
 
 @pytest.fixture
 def new_log(tmp_path: Path) -> Iterator[Callable[[str], UpdateLog]]:
-    clock = HybridClock()  # of both logs, as in a store that moves its catalog
+    clock = HybridClock()  # shared by both logs, as in a store that moves its catalog
     with ExitStack() as opened:
 
         def make(kind: str) -> UpdateLog:
@@ -65,7 +65,7 @@ def pair(new_log: Callable[[str], UpdateLog]) -> tuple[UpdateLog, UpdateLog]:
 
 
 def said(log: UpdateLog) -> tuple[object, ...]:
-    """All that a log says, its token aside."""
+    """All that a log contains, except its token."""
     frontier, snapshot = log.frontier(), log.snapshot()
     contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
     return (
@@ -87,7 +87,7 @@ def change(name: str, old: str | None, new: str | None) -> Change:
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(KINDS, KINDS)))
-def test_any_log_becomes_a_copy_of_any_other_with_its_history(
+def test_any_kind_of_log_can_copy_any_other_with_its_history(
     new_log: Callable[[str], UpdateLog], old: str, new: str
 ) -> None:
     original, copy = new_log(old), new_log(new)
@@ -111,7 +111,7 @@ def test_any_log_becomes_a_copy_of_any_other_with_its_history(
     assert copy.time_of(original.updates(9, 10)[0]) == original.updates(9, 10)[0].time
 
 
-def test_what_was_pruned_stays_so_in_a_copy_and_where_the_catalog_comes_back(
+def test_pruned_storage_usage_stays_pruned_in_a_copy_and_when_copied_back(
     pair: tuple[UpdateLog, UpdateLog],
 ) -> None:
     there, back = LogCopy(*pair, names=NAMES), LogCopy(*reversed(pair), names=NAMES)
@@ -133,7 +133,7 @@ def test_what_was_pruned_stays_so_in_a_copy_and_where_the_catalog_comes_back(
     assert [event.version for event in original.scan(STORAGE_USAGE_EVENT, 1, 6)] == [5, 5]
 
 
-def test_an_original_that_grows_all_the_time_is_followed_as_far_as_was_asked(
+def test_a_growing_original_is_copied_up_to_the_requested_version(
     pair: tuple[UpdateLog, UpdateLog],
 ) -> None:
     original, copy = pair
@@ -151,7 +151,7 @@ def test_an_original_that_grows_all_the_time_is_followed_as_far_as_was_asked(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("had", [0, 3, 6])
-def test_a_trimmed_catalog_in_which_names_were_swapped_is_copied(
+def test_a_trimmed_log_with_swapped_names_can_be_copied(
     new_log: Callable[[str], UpdateLog], kind: str, had: int
 ) -> None:
     member, copy = LogMember(new_log(kind), []), new_log("stash")
@@ -215,7 +215,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_proof_finds_what_was_altered(pair: tuple[UpdateLog, UpdateLog], fault: str) -> None:
+def test_the_proof_finds_altered_entries(pair: tuple[UpdateLog, UpdateLog], fault: str) -> None:
     original, copy = pair
     begin(original, 5, objects=2)
     original.compact(3, TOKEN)
@@ -226,7 +226,9 @@ def test_the_proof_finds_what_was_altered(pair: tuple[UpdateLog, UpdateLog], fau
         LogCopy(original, wrapped(copy, **calls), names=NAMES).prove(frontier)
 
 
-def test_a_log_with_another_history_gets_nothing(pair: tuple[UpdateLog, UpdateLog]) -> None:
+def test_a_log_with_a_different_history_is_left_unchanged(
+    pair: tuple[UpdateLog, UpdateLog],
+) -> None:
     original, copy = pair
     begin(original, 2)
     begin(copy, 3)
@@ -237,10 +239,10 @@ def test_a_log_with_another_history_gets_nothing(pair: tuple[UpdateLog, UpdateLo
 
 
 def raised(token: FenceToken, environment: str | None) -> None:
-    """No rows stand beside these logs."""
+    """Does nothing: no rows are stored next to these logs."""
 
 
-def test_a_sealed_log_takes_no_writer_until_it_is_opened_behind_its_seal(member: Member) -> None:
+def test_a_sealed_log_refuses_writers_until_it_is_unsealed(member: Member) -> None:
     state = member.open()
     openable = durable_state(member.log)
     seal(member.log, state.recovered[-1], state.token, member="mover")

@@ -1,4 +1,4 @@
-"""Random histories of a log, of which two nodes do a part each, against what it must say."""
+"""Random histories of a log, written by two nodes, are compared with a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 40
 
 
 class Model:
-    """What a log must say after what was done to it."""
+    """What a log must contain after the steps so far."""
 
     def __init__(self, first: tuple[Update, ...]) -> None:
         self.updates = {update.version: update for update in first}
@@ -54,7 +54,7 @@ class Model:
         ]
 
     def compare(self, log: UpdateLog, start: int, end: int) -> None:
-        """Compare all, and of append-only kinds the versions from ``start`` to ``end`` − 1."""
+        """Compare everything; for append-only kinds, the versions from ``start`` to ``end`` − 1."""
         pruned = ((STORAGE_USAGE_EVENT, self.pruned),) if self.pruned else ()
         assert log.frontier() == Frontier(self.since, self.last + 1, pruned)
         first = max(self.since + 1, start)
@@ -71,7 +71,7 @@ def _contents_of(snapshot: Snapshot) -> Contents:
 
 
 def histories(new_log: NewLog, *, seed: int, steps: int) -> None:
-    """Do ``steps`` steps, and compare behind each of them."""
+    """Do ``steps`` steps, and compare the log with the model after each."""
     choose = random.Random(seed)
     nodes = [new_log(), new_log()]
     begin(nodes[0], 1)
@@ -105,12 +105,12 @@ def histories(new_log: NewLog, *, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_log_says_what_was_done_to_it(new_log: NewLog, seed: int) -> None:
+def test_a_log_equals_its_model_after_each_random_step(new_log: NewLog, seed: int) -> None:
     histories(new_log, seed=seed, steps=STEPS)
 
 
 @pytest.mark.soak
-def test_a_log_says_what_was_done_to_it_in_many_histories(
+def test_a_log_equals_its_model_in_many_random_histories(
     new_logs: Callable[[], NewLog],
 ) -> None:
     seed = random.randrange(1 << 30)

@@ -43,7 +43,7 @@ def chunks(store: Metastorage) -> list[str]:
 
 
 def names(keys: list[str]) -> set[str]:
-    """The random names of the snapshots that chunks belong to."""
+    """The random names of the snapshots that the chunks belong to."""
     return {key.split(".")[2] for key in keys}
 
 
@@ -59,13 +59,13 @@ def raced(store: Metastorage, meddle: Any, **when: Any) -> MetastorageLog:
 # -- keys ------------------------------------------------------------------------------------------
 
 
-def test_keys_of_versions_are_in_the_order_of_versions() -> None:
+def test_keys_of_versions_sort_in_the_order_of_versions() -> None:
     keys = [update_key(version) for version in (1, 9, 10, 99, 100, 10**12)]
     assert keys == sorted(keys)
     assert update_key(7) == "catalog.update.00000000000000000007"
 
 
-def test_append_only_objects_have_keys_of_their_own(
+def test_append_only_objects_are_stored_under_separate_keys(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 2)
@@ -74,7 +74,7 @@ def test_append_only_objects_have_keys_of_their_own(
 
 
 @pytest.mark.parametrize("chunk_bytes", [CHUNKED, 1 << 20])
-def test_a_snapshot_takes_the_place_of_the_updates_that_it_covers(
+def test_a_snapshot_replaces_the_updates_that_it_covers(
     new_store: NewStore, chunk_bytes: int
 ) -> None:
     store = new_store()
@@ -89,7 +89,7 @@ def test_a_snapshot_takes_the_place_of_the_updates_that_it_covers(
 # -- times -----------------------------------------------------------------------------------------
 
 
-def test_the_time_of_an_update_stands_in_its_record_and_in_its_audit_event(
+def test_the_record_and_the_audit_event_of_an_update_contain_its_time(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 3)
@@ -102,7 +102,7 @@ def test_the_time_of_an_update_stands_in_its_record_and_in_its_audit_event(
     assert any_log.updates(4, 5)[0].time == appended.time
 
 
-def test_an_update_whose_time_lies_behind_its_append_is_an_error(
+def test_an_update_whose_time_is_after_that_of_its_key_is_corrupt(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 3)
@@ -112,7 +112,7 @@ def test_an_update_whose_time_lies_behind_its_append_is_an_error(
         any_log.updates(1, 4)
 
 
-def test_what_an_older_release_wrote_has_the_time_of_its_key(
+def test_an_update_of_an_older_release_gets_the_time_of_its_key(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 2)
@@ -125,7 +125,7 @@ def test_what_an_older_release_wrote_has_the_time_of_its_key(
     assert any_log.updates(1, 3)[1].time == found.time
 
 
-def test_a_fence_that_an_older_release_wrote_is_the_same_token(
+def test_a_fence_token_written_by_an_older_release_is_accepted(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 2)
@@ -139,7 +139,7 @@ def test_a_fence_that_an_older_release_wrote_is_the_same_token(
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def test_snapshots_that_follow_each_other_leave_no_chunk_behind(new_store: NewStore) -> None:
+def test_a_new_snapshot_removes_the_chunks_of_earlier_ones(new_store: NewStore) -> None:
     store = new_store()
     log = MetastorageLog(store, chunk_bytes=CHUNKED)
     begin(log, 4)
@@ -157,7 +157,7 @@ def test_snapshots_that_follow_each_other_leave_no_chunk_behind(new_store: NewSt
 
 
 @pytest.mark.parametrize("up_to", [1, 2, 3])
-def test_a_trimming_that_changes_nothing_writes_no_chunk(
+def test_a_trim_that_changes_nothing_writes_no_chunk(
     any_log: MetastorageLog, store: Metastorage, up_to: int
 ) -> None:
     begin(any_log, 3)
@@ -168,7 +168,7 @@ def test_a_trimming_that_changes_nothing_writes_no_chunk(
 
 
 @pytest.mark.parametrize("call", [2, 3, 5, 7])
-def test_a_compaction_whose_chunks_another_one_removed_writes_them_again(
+def test_a_compaction_rewrites_chunks_that_another_compaction_removed(
     new_store: NewStore, call: int
 ) -> None:
     other = MetastorageLog(new_store(), chunk_bytes=CHUNKED)
@@ -181,7 +181,7 @@ def test_a_compaction_whose_chunks_another_one_removed_writes_them_again(
 
 
 @pytest.mark.parametrize("call", [2, 3, 5])
-def test_a_reader_that_loses_to_a_newer_snapshot_begins_again(
+def test_a_reader_restarts_when_a_newer_snapshot_replaces_the_one_it_reads(
     new_store: NewStore, call: int
 ) -> None:
     other = MetastorageLog(new_store(), chunk_bytes=CHUNKED)
@@ -192,14 +192,14 @@ def test_a_reader_that_loses_to_a_newer_snapshot_begins_again(
     reader = MetastorageLog(store)
     reader.frontier()
     late = raced(store, lambda: other.compact(5, TOKEN), method="get", call=call)
-    late._seen = reader._seen  # it looked before the newer one came
+    late._seen = reader._seen  # it looked before the newer snapshot was written
     assert late.snapshot() == expected
 
 
-# -- what comes between ----------------------------------------------------------------------------
+# -- concurrent trims and lost answers -------------------------------------------------------------
 
 
-def test_a_trimming_that_another_one_overtook_is_done_all_the_same(
+def test_a_trim_succeeds_although_a_concurrent_trim_was_first(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 4)
@@ -208,7 +208,7 @@ def test_a_trimming_that_another_one_overtook_is_done_all_the_same(
 
 
 @pytest.mark.parametrize(("others", "done"), [(3, False), (4, False), (2, True)])
-def test_a_trimming_that_is_overtaken_while_it_reads_the_log_finds_that_out(
+def test_a_trim_overtaken_while_it_reads_the_log_changes_nothing_unless_it_is_higher(
     any_log: MetastorageLog, store: Metastorage, others: int, done: bool
 ) -> None:
     begin(any_log, 4)
@@ -217,7 +217,7 @@ def test_a_trimming_that_is_overtaken_while_it_reads_the_log_finds_that_out(
     assert any_log.frontier().since == max(others, 3)
 
 
-def test_an_append_whose_answer_was_lost_is_settled_by_its_id(
+def test_the_outcome_of_an_unanswered_append_is_found_by_its_id(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 1)
@@ -226,7 +226,7 @@ def test_an_append_whose_answer_was_lost_is_settled_by_its_id(
     assert any_log.updates(2, 3)[0].id == mine.id
 
 
-def test_an_append_whose_answer_was_lost_keeps_the_times_that_it_was_given(
+def test_an_unanswered_append_keeps_the_times_it_was_given(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 1)
@@ -235,7 +235,7 @@ def test_an_append_whose_answer_was_lost_keeps_the_times_that_it_was_given(
     assert appended.time == any_log.updates(2, 3)[0].time == time
 
 
-def test_an_append_that_was_lost_before_it_happened_is_reported(
+def test_an_append_that_never_arrived_raises_unavailable(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 1)
@@ -244,7 +244,7 @@ def test_an_append_that_was_lost_before_it_happened_is_reported(
     assert any_log.frontier().upper == 2
 
 
-def test_an_append_that_was_lost_to_another_is_out_of_sync(
+def test_an_unanswered_append_of_a_version_taken_by_another_is_out_of_sync(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 2)
@@ -253,7 +253,7 @@ def test_an_append_that_was_lost_to_another_is_out_of_sync(
 
 
 @pytest.mark.parametrize("trimmed_to", [2, 3])
-def test_an_append_without_an_answer_is_settled_though_it_was_trimmed_since(
+def test_the_outcome_of_an_unanswered_append_is_found_after_a_trim(
     any_log: MetastorageLog, store: Metastorage, trimmed_to: int
 ) -> None:
     begin(any_log, 1)
@@ -271,7 +271,7 @@ def test_an_append_without_an_answer_is_settled_though_it_was_trimmed_since(
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3, 4])
-def test_a_hole_anywhere_is_an_error_and_never_a_shorter_history(
+def test_a_missing_version_is_an_error_and_never_a_shorter_history(
     any_log: MetastorageLog, store: Metastorage, missing: int
 ) -> None:
     begin(any_log, 4)
@@ -280,7 +280,7 @@ def test_a_hole_anywhere_is_an_error_and_never_a_shorter_history(
         any_log.updates(1, any_log.frontier().upper)
 
 
-def test_a_log_that_was_cut_short_behind_its_version_is_an_error(
+def test_a_log_that_ends_before_its_recorded_version_is_corrupt(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 3)
@@ -291,7 +291,7 @@ def test_a_log_that_was_cut_short_behind_its_version_is_an_error(
 
 @pytest.mark.parametrize("key", [VERSION, SNAPSHOT_VERSION])
 @pytest.mark.parametrize("spoiled", [b"", b"%019d\x80" % 0, b"%019d" % 3, b"+%019d" % 3, b"3"])
-def test_what_is_no_version_where_the_log_keeps_one_is_an_error(
+def test_an_invalid_version_record_is_corrupt(
     any_log: MetastorageLog, store: Metastorage, key: str, spoiled: bytes
 ) -> None:
     begin(any_log, 3)
@@ -300,7 +300,7 @@ def test_what_is_no_version_where_the_log_keeps_one_is_an_error(
         any_log.frontier()
 
 
-def test_an_update_at_another_version_is_an_error(
+def test_an_update_stored_at_another_version_is_corrupt(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 3)
@@ -310,7 +310,7 @@ def test_an_update_at_another_version_is_an_error(
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
-def test_a_hole_below_the_version_to_be_trimmed_to_is_an_error(
+def test_a_missing_version_stops_a_trim_above_it(
     any_log: MetastorageLog, store: Metastorage, missing: int
 ) -> None:
     begin(any_log, 4)
@@ -321,7 +321,7 @@ def test_a_hole_below_the_version_to_be_trimmed_to_is_an_error(
 
 
 @pytest.mark.parametrize("damage", ["gone", "short"])
-def test_a_snapshot_that_lost_a_part_is_an_error(
+def test_a_snapshot_with_a_missing_or_empty_chunk_is_corrupt(
     any_log: MetastorageLog, store: Metastorage, damage: str
 ) -> None:
     begin(any_log, 3)
@@ -332,7 +332,7 @@ def test_a_snapshot_that_lost_a_part_is_an_error(
         any_log.snapshot()
 
 
-def test_a_snapshot_at_another_version_is_an_error(
+def test_a_snapshot_stored_at_another_version_is_corrupt(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 3)

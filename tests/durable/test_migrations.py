@@ -1,4 +1,4 @@
-"""Catalogs of older and newer releases: what is migrated, refused, and left as it is."""
+"""Catalogs of older and newer releases: what is migrated, refused, and left unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN = len(migrations.MIGRATIONS)
 
 @pytest.fixture
 def two_more(monkeypatch: pytest.MonkeyPatch) -> list[Migration]:
-    """A program of a later release, which has two steps more."""
+    """Patch the program into a later release, which has two more steps."""
 
     def put(name: str) -> Callable[[CatalogTransaction], None]:
         return lambda transaction: transaction.put(Setting(name, "done"))
@@ -42,12 +42,12 @@ def set_format(state: DurableCatalogState, text: str) -> None:
     state.commit_transaction(transaction)
 
 
-def test_a_new_catalog_has_the_format_of_its_program(member: LogMember) -> None:
+def test_a_new_catalog_has_the_format_of_the_release(member: LogMember) -> None:
     contents = member.open().recovered[-1].contents
     assert format_of(contents) == KNOWN > 0
 
 
-def test_each_missing_step_is_a_version_of_its_own_behind_the_new_epoch(
+def test_each_missing_step_is_its_own_version_after_the_fence(
     member: LogMember, request: pytest.FixtureRequest
 ) -> None:
     before = member.open()
@@ -68,7 +68,7 @@ def test_each_missing_step_is_a_version_of_its_own_behind_the_new_epoch(
 
 
 @pytest.mark.parametrize("how", ["join", "open_read_only"])
-def test_what_was_not_migrated_is_not_shared_or_read(
+def test_a_catalog_that_needs_migration_cannot_be_joined_or_read(
     member: LogMember, how: str, request: pytest.FixtureRequest
 ) -> None:
     member.open()
@@ -80,7 +80,7 @@ def test_what_was_not_migrated_is_not_shared_or_read(
 
 
 @pytest.mark.parametrize("how", ["open", "join", "open_read_only", "check_open"])
-def test_a_catalog_from_the_future_is_refused_and_its_holder_left_alone(
+def test_a_catalog_of_a_newer_format_is_refused_and_its_holder_is_not_fenced(
     new_member: Callable[[], LogMember], how: str, monkeypatch: pytest.MonkeyPatch, two_more: object
 ) -> None:
     holder, other = new_member().open(), new_member()
@@ -98,7 +98,7 @@ def test_a_catalog_from_the_future_is_refused_and_its_holder_left_alone(
     holder.confirm_leadership()
 
 
-def test_a_catalog_with_the_views_of_a_newer_program_is_refused(
+def test_a_catalog_with_a_newer_content_version_is_refused(
     member: LogMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
@@ -112,7 +112,7 @@ def test_a_catalog_with_the_views_of_a_newer_program_is_refused(
     holder.confirm_leadership()
 
 
-def test_a_trial_migrates_without_a_trace(
+def test_a_trial_migrates_without_changing_the_log(
     new_member: Callable[[], LogMember], request: pytest.FixtureRequest
 ) -> None:
     holder = new_member().open()
@@ -125,7 +125,7 @@ def test_a_trial_migrates_without_a_trace(
     holder.confirm_leadership()
 
 
-def test_a_crash_between_two_steps_leaves_the_rest_to_the_next_opener(
+def test_the_next_opener_continues_a_migration_that_crashed_between_two_steps(
     member: LogMember, two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrations, "MIGRATIONS", two_more[:KNOWN])
@@ -143,7 +143,7 @@ def test_a_crash_between_two_steps_leaves_the_rest_to_the_next_opener(
     assert {stored.name for stored in contents.objects("setting")} == {CONTENT, "one", "two"}
 
 
-def test_an_opener_that_is_overtaken_while_it_migrates_is_fenced(
+def test_an_opener_overtaken_during_its_migration_is_fenced(
     new_member: Callable[[], LogMember], two_more: list[Migration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = new_member(), new_member()
@@ -168,14 +168,14 @@ def test_an_opener_that_is_overtaken_while_it_migrates_is_fenced(
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "", "1.0"])
-def test_a_format_that_is_no_number_is_corrupt(member: LogMember, text: str) -> None:
+def test_a_format_that_is_not_a_number_is_corrupt(member: LogMember, text: str) -> None:
     set_format(member.open(), text)
     with pytest.raises(CorruptData, match=FORMAT):
         member.join()
 
 
 @pytest.mark.parametrize("how", ["join", "open", "check_open", "open_read_only", "is_initialized"])
-def test_a_kind_of_object_that_a_newer_release_added_is_refused_as_such(
+def test_an_object_kind_of_a_newer_release_is_refused_with_its_name(
     member: LogMember, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = member.open()

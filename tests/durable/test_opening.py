@@ -1,4 +1,4 @@
-"""Trying to open a catalog, and editing one by hand in the step that takes a new epoch."""
+"""Trial opens of a catalog, and edits by hand, which take a new epoch in the same step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def edit(
     )
 
 
-def test_a_trial_opens_as_in_earnest_and_leaves_no_trace(
+def test_a_trial_behaves_like_an_open_and_changes_nothing(
     new_member: Callable[[], LogMember],
 ) -> None:
     holder, other = new_member(), new_member()
@@ -103,7 +103,7 @@ def stored_on_server(address: str) -> dict[str, object]:
     return {}
 
 
-def test_a_look_and_a_trial_leave_each_row_and_blob_as_it_was(
+def test_reading_and_a_trial_change_no_row_and_no_blob(
     new_member: Callable[[], LogMember], tmp_path: Path
 ) -> None:
     look_and_try(new_member, lambda: stored_in(tmp_path))
@@ -113,7 +113,7 @@ SERVERS = ("metastorage on postgresql", "stash on postgresql", "persist on postg
 
 
 @pytest.mark.parametrize("name", [*SERVERS, "metastorage on etcd"])
-def test_a_look_and_a_trial_leave_each_row_of_a_server_as_it_was(name: str, tmp_path: Path) -> None:
+def test_reading_and_a_trial_change_no_row_on_a_server(name: str, tmp_path: Path) -> None:
     kind = LOGS[name]
     address = kind.create(tmp_path)
     with ExitStack() as opened:
@@ -145,13 +145,13 @@ def look_and_try(
     assert stored() == before
 
 
-def test_there_is_no_trial_without_a_catalog(member: LogMember) -> None:
+def test_a_trial_without_a_catalog_is_not_found(member: LogMember) -> None:
     with pytest.raises(NotFound, match="open it to create one"):
         member.openable().check_open(member="trial")
     assert member.head() == NOTHING
 
 
-def test_a_trial_beside_a_node_that_trims_the_log_begins_again(
+def test_a_trial_restarts_when_a_node_trims_the_log_meanwhile(
     new_member: Callable[[], LogMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, other = new_member(), new_member()
@@ -172,7 +172,7 @@ def test_a_trial_beside_a_node_that_trims_the_log_begins_again(
     assert tried.recovered[-1].contents.get("setting", b"note") is not None
 
 
-def test_a_buffer_keeps_the_rules_of_a_log(member: LogMember) -> None:
+def test_a_buffered_log_enforces_the_rules_of_a_log(member: LogMember) -> None:
     token = member.open().token
     log = BufferedLog(member.log)
     fenced = OpenableState(log).edit(
@@ -207,7 +207,7 @@ def test_an_edit_fences_every_holder_in_the_same_step(new_member: Callable[[], L
         holder.confirm_leadership()
 
 
-def test_an_edit_that_fails_or_changes_nothing_leaves_the_epoch(
+def test_an_edit_that_fails_or_changes_nothing_takes_no_epoch(
     new_member: Callable[[], LogMember],
 ) -> None:
     holder, editor = new_member(), new_member()
@@ -228,7 +228,7 @@ def test_an_edit_that_fails_or_changes_nothing_leaves_the_epoch(
     state.confirm_leadership()
 
 
-def test_an_edit_is_made_on_what_is_there_when_it_lands(
+def test_an_edit_overtaken_by_a_commit_is_redone_on_the_new_version(
     new_member: Callable[[], LogMember],
 ) -> None:
     holder, editor = new_member().open(), new_member()
@@ -236,7 +236,7 @@ def test_an_edit_is_made_on_what_is_there_when_it_lands(
 
     def change(transaction: CatalogTransaction) -> None:
         seen.append(transaction.version)
-        if len(seen) == 1:  # a holder commits between the look and the append
+        if len(seen) == 1:  # a holder commits between the read and the append
             other = holder.transaction(holder.recovered[-1], author="bob")
             put_setting("theirs")(other)
             holder.commit_transaction(other)
@@ -249,7 +249,7 @@ def test_an_edit_is_made_on_what_is_there_when_it_lands(
     assert {stored.name for stored in contents.objects("setting")} >= {"theirs", "ours"}
 
 
-def test_without_a_catalog_there_is_nothing_to_edit(member: LogMember) -> None:
+def test_an_edit_without_a_catalog_is_not_found(member: LogMember) -> None:
     with pytest.raises(NotFound, match="open it to create one"):
         edit(member, put_setting("note"))
     assert member.head() == NOTHING

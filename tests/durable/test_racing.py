@@ -1,7 +1,7 @@
 """Two processes race to open, join and commit, and are killed at counted points.
 
-On every log exactly the acknowledged commits are there, in one order, and at most one more of each
-process that was killed.
+Every log contains exactly the acknowledged commits, in one order, and at most one more of each
+killed process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUICK = ("shadow in sqlite",)
 
 
 class Race:
-    """The races on one log, and what is known of it."""
+    """The races on one log, and what they must have left in it."""
 
     def __init__(self, kind: str, folder: Path, *, seed: int, fault: str) -> None:
         self._kind, self._address = kind, LOGS[kind].create(folder)
@@ -43,7 +43,7 @@ class Race:
         self.killed = 0
 
     def run(self, number: int) -> None:
-        """One round."""
+        """Run one round and check its results."""
         names = [f"round {number} process {n}" for n in range(PROCESSES)]
         processes = [
             Process(
@@ -66,7 +66,7 @@ class Race:
             assert status in (0, -9), said
             self.killed += status != 0
         with LOGS[self._kind].open(self._address, HybridClock()) as log:
-            upper = log.check().frontier.upper  # behind every commit in flight
+            upper = log.check().frontier.upper  # above every commit in flight
             updates = log.updates(self.version + 1, upper)
             self._follow(updates)
             self._compare(log)
@@ -84,7 +84,7 @@ class Race:
         assert all(n == 1 for n in Counter(update.id for update in updates).values())
 
     def _compare(self, log: UpdateLog) -> None:
-        """What a process that starts now reads is what the updates made."""
+        """Assert that a process that starts now reads what the updates made."""
         try:
             latest = durable_state(log).open_read_only().recovered[-1]
         except NotFound:
@@ -94,7 +94,7 @@ class Race:
         assert latest.contents == self._contents
 
     def _compare_events(self, log: UpdateLog, updates: tuple[Update, ...], upper: int) -> None:
-        """Each commit has its audit event, and nothing else has one."""
+        """Assert that each commit has its audit event, and that there are no others."""
         scanned = log.scan(AUDIT_EVENT, upper - len(updates), upper)
         events = [decode(one.data, AuditEvent) for one in scanned]
         assert [(e.version, e.id, e.author) for e in events] == [
@@ -125,7 +125,9 @@ def race(kind: str, folder: Path, *, rounds: int, seed: int = 7, fault: str = ""
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_what_was_acknowledged_is_there_once_whoever_is_killed(kind: str, tmp_path: Path) -> None:
+def test_each_acknowledged_commit_is_in_the_log_once_whichever_process_is_killed(
+    kind: str, tmp_path: Path
+) -> None:
     race(kind, tmp_path, rounds=3)
 
 
@@ -137,7 +139,9 @@ def test_many_rounds(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_race_finds_a_planted_fault(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planted = FAULTS[fault]
     planted.fault(monkeypatch)
     with pytest.raises((AssertionError, CorruptData)) as found:
@@ -149,7 +153,9 @@ def test_a_fault_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", LOGS)
-def test_two_thousand_rounds(kind: str, tmp_path: Path) -> None:
+def test_each_acknowledged_commit_is_in_the_log_once_after_two_thousand_rounds(
+    kind: str, tmp_path: Path
+) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")  # shown where it fails
     race(kind, tmp_path, rounds=2000, seed=seed)

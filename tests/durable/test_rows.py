@@ -39,7 +39,7 @@ def record(name: str, value: int) -> bytes:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Update]:
-    """A few updates that follow each other, which change few objects often."""
+    """A few consecutive updates, which change few objects often."""
     there: dict[str, bytes] = {}
     updates = []
     for version in range(1, draw(st.integers(1, 5)) + 1):
@@ -70,7 +70,7 @@ def contents_of(updates: list[Update]) -> Contents:
 
 @settings(max_examples=30)
 @given(history=histories(), seed=st.integers(0, 1000))
-def test_rows_in_any_order_are_the_updates_and_the_snapshot_that_they_were(
+def test_rows_in_any_order_give_back_their_updates_and_snapshot(
     history: list[Update], seed: int
 ) -> None:
     rows = [row for one in history for row in rows_of(one)]
@@ -85,7 +85,7 @@ def test_rows_in_any_order_are_the_updates_and_the_snapshot_that_they_were(
 
 @settings(max_examples=15)
 @given(history=histories(), at=st.integers(0, 5))
-def test_rows_may_be_consolidated_up_to_any_version_before_the_rest_comes(
+def test_rows_can_be_consolidated_in_two_steps_split_at_any_version(
     history: list[Update], at: int
 ) -> None:
     rows = [row for one in history for row in rows_of(one)]
@@ -94,7 +94,7 @@ def test_rows_may_be_consolidated_up_to_any_version_before_the_rest_comes(
     assert again == consolidated(rows)
 
 
-def test_what_no_log_has_ordered_gets_its_time_in_every_row() -> None:
+def test_the_time_of_an_update_is_written_into_each_of_its_rows() -> None:
     made = update(3)
     time = Timestamp(77 << 16)
     head, event, *objects = Unordered(made).at(time)
@@ -104,7 +104,7 @@ def test_what_no_log_has_ordered_gets_its_time_in_every_row() -> None:
     assert updates_of([head, *objects]) == (made.at(time),)
 
 
-def test_a_copied_audit_event_gets_the_time_of_its_update() -> None:
+def test_a_copied_audit_event_gets_the_time_of_its_new_update() -> None:
     first = Unordered(update(3)).at(Timestamp(5))[1]
     again = replace(update(3), appended=(replace(update(3).appended[0], data=first.value),))
     assert Unordered(again).at(Timestamp(9))[1].value != first.value
@@ -147,7 +147,7 @@ def spoiled(rows: list[Row], how: str) -> list[Row]:
         "retraction turned",
     ],
 )
-def test_a_version_that_is_not_whole_is_corrupt(how: str) -> None:
+def test_an_incomplete_version_is_corrupt(how: str) -> None:
     change = Change("config", b"a", record("a", 1), record("a", 2))
     made = new_update(3, [Entry("set", {}, (change,))], author="ann", member="m")
     rows = rows_of(made.at(Timestamp(9)))
@@ -173,7 +173,7 @@ def test_rows_that_do_not_add_up_are_corrupt(how: str) -> None:
         consolidated(wrong)
 
 
-def test_a_checksum_is_of_every_part_of_a_row() -> None:
+def test_a_checksum_covers_every_field_of_a_row() -> None:
     row = Row("config", b"a", b"b", 1, Timestamp(2), 1)
     others = [
         row._replace(kind="confih"),
@@ -187,13 +187,13 @@ def test_a_checksum_is_of_every_part_of_a_row() -> None:
     assert len({checksum(one) for one in (row, *others)}) == 1 + len(others)
 
 
-def test_a_change_from_nothing_to_nothing_has_no_rows() -> None:
+def test_a_change_from_nothing_to_nothing_is_refused() -> None:
     change = Change("config", b"a", None, None)
     with pytest.raises(ValueError, match="from nothing to nothing"):
         rows_of(new_update(1, [Entry("set", {}, (change,))], author="a", member="m"))
 
 
-def test_no_kind_of_objects_is_named_like_the_heads() -> None:
+def test_heads_and_audit_events_are_not_rows_of_objects() -> None:
     assert not is_object(UPDATE)
     assert not is_object("audit_event")
     assert is_object("config")

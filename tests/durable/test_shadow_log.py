@@ -1,4 +1,4 @@
-"""Two logs that must say the same: what brings the second level, and which differences are found.
+"""Two logs that must agree: how the second is brought level, and which differences are found.
 
 What every log promises is in ``test_log_contract.py``.
 """
@@ -76,7 +76,7 @@ def shadow(first: UpdateLog, second: UpdateLog) -> ShadowLog:
 
 
 def contents(log: UpdateLog) -> tuple[object, ...]:
-    """All that a log says."""
+    """All that a log contains."""
     frontier = log.frontier()
     return (
         frontier,
@@ -91,7 +91,7 @@ def contents(log: UpdateLog) -> tuple[object, ...]:
 # -- level -----------------------------------------------------------------------------------------
 
 
-def test_what_a_crash_left_in_the_first_alone_comes_to_the_second(
+def test_updates_that_only_the_first_log_has_are_copied_to_the_second(
     first: MetastorageLog, second: StashLog
 ) -> None:
     begin(shadow(first, second), 2)
@@ -105,7 +105,7 @@ def test_what_a_crash_left_in_the_first_alone_comes_to_the_second(
     assert second.updates(7, 8) == (appended,)
 
 
-def test_a_trimming_of_the_first_alone_comes_to_the_second(
+def test_a_trim_of_the_first_log_alone_is_repeated_on_the_second(
     first: MetastorageLog, second: StashLog
 ) -> None:
     begin(shadow(first, second), 4)
@@ -115,7 +115,7 @@ def test_a_trimming_of_the_first_alone_comes_to_the_second(
 
 
 @pytest.mark.parametrize("place", ["before the first", "between the two", "in the middle"])
-def test_storage_usage_that_is_pruned_while_it_is_compared_is_no_difference(
+def test_storage_usage_pruned_during_the_comparison_is_not_a_difference(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     begin(shadow(first, second), 2)
@@ -140,7 +140,7 @@ def test_storage_usage_that_is_pruned_while_it_is_compared_is_no_difference(
     assert seen == (expected[:4] if place == "in the middle" else []) + expected[9:]
 
 
-def test_an_append_of_storage_usage_that_is_pruned_at_once_is_acknowledged(
+def test_an_append_of_storage_usage_that_is_pruned_immediately_is_acknowledged(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(shadow(first, second), 2)
@@ -159,7 +159,7 @@ def test_an_append_of_storage_usage_that_is_pruned_at_once_is_acknowledged(
     assert list(log.scan(STORAGE_USAGE_EVENT, 1, 4)) == []
 
 
-def test_a_pruning_that_has_reached_the_first_alone_is_no_difference_and_is_made_up_for(
+def test_a_prune_of_the_first_log_alone_is_repeated_on_the_second(
     first: MetastorageLog, second: StashLog
 ) -> None:
     log = shadow(first, second)
@@ -173,7 +173,7 @@ def test_a_pruning_that_has_reached_the_first_alone_is_no_difference_and_is_made
     assert second.frontier() == first.frontier() == log.frontier()
 
 
-def test_a_second_that_has_pruned_more_is_a_difference(
+def test_a_second_log_pruned_further_than_the_first_is_a_difference(
     first: MetastorageLog, second: StashLog
 ) -> None:
     log = shadow(first, second)
@@ -184,7 +184,7 @@ def test_a_second_that_has_pruned_more_is_a_difference(
         log.frontier()
 
 
-def test_storage_usage_that_one_of_the_two_has_lost_is_found(
+def test_storage_usage_missing_in_the_second_log_is_found(
     first: MetastorageLog, second: StashLog, database: Database
 ) -> None:
     log = shadow(first, second)
@@ -200,7 +200,7 @@ def test_storage_usage_that_one_of_the_two_has_lost_is_found(
         list(log.scan(STORAGE_USAGE_EVENT, 1, 5))
 
 
-def test_many_updates_come_to_the_second_in_parts(
+def test_many_updates_are_copied_to_the_second_log_in_parts(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.durable.log_copy.COPIED_AT_ONCE", 2)
@@ -209,7 +209,7 @@ def test_many_updates_come_to_the_second_in_parts(
     assert contents(second) == contents(first)
 
 
-def test_several_that_find_the_second_behind_bring_it_level_once(
+def test_concurrent_nodes_bring_the_second_log_level_once(
     new_database: Callable[..., Database], first: MetastorageLog, second: StashLog
 ) -> None:
     begin(first, 20)
@@ -232,7 +232,7 @@ def test_several_that_find_the_second_behind_bring_it_level_once(
 
 
 class Wrapped:
-    """A log of which some calls are other ones."""
+    """A log with some of its methods replaced."""
 
     def __init__(self, log: UpdateLog, **calls: Any) -> None:
         self._log, self._calls = log, calls
@@ -249,7 +249,7 @@ def away(*_: Any, **__: Any) -> Any:
     raise Unavailable("the server is away")
 
 
-def test_an_append_that_the_first_has_is_acknowledged_though_the_second_is_away(
+def test_an_append_in_the_first_log_is_acknowledged_if_the_second_is_unavailable(
     first: MetastorageLog, second: StashLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin(shadow(first, second), 1)
@@ -266,7 +266,7 @@ def test_an_append_that_the_first_has_is_acknowledged_though_the_second_is_away(
 def test_an_append_that_cannot_be_read_back_is_acknowledged(
     first: MetastorageLog, second: StashLog, away_log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is in the first, so an error that says the contrary would have it done twice."""
+    """The first log has it: an error that says otherwise would make the caller append it twice."""
     begin(shadow(first, second), 1)
     logs = {
         name: wrapped(log, updates=away) if name == away_log else log
@@ -278,7 +278,7 @@ def test_an_append_that_cannot_be_read_back_is_acknowledged(
     assert shadow(first, second).updates(2, 3) == (appended,)
 
 
-def test_a_second_that_refuses_what_it_should_take_differs(
+def test_a_second_log_that_refuses_an_update_of_the_first_is_a_difference(
     first: MetastorageLog, second: StashLog
 ) -> None:
     begin(shadow(first, second), 1)
@@ -291,7 +291,7 @@ def test_a_second_that_refuses_what_it_should_take_differs(
         shadow(first, wrapped(second, append=refuse)).frontier()
 
 
-def test_what_the_first_refuses_is_not_asked_of_the_second(
+def test_an_append_refused_by_the_first_log_is_not_sent_to_the_second(
     first: MetastorageLog, second: StashLog
 ) -> None:
     log = shadow(first, second)
@@ -303,7 +303,7 @@ def test_what_the_first_refuses_is_not_asked_of_the_second(
     assert contents(first) == contents(second)
 
 
-def test_who_may_only_read_gets_what_the_first_has(
+def test_a_read_only_shadow_reads_the_first_log_and_does_not_level_the_second(
     new_database: Callable[..., Database], first: MetastorageLog, second: StashLog
 ) -> None:
     begin(shadow(first, second), 2)
@@ -315,7 +315,7 @@ def test_who_may_only_read_gets_what_the_first_has(
     assert second.frontier().upper == 3
 
 
-def test_a_second_that_ends_before_the_first_begins_gets_its_snapshot(
+def test_a_second_log_that_ends_before_the_first_begins_gets_its_snapshot(
     first: MetastorageLog, second: StashLog
 ) -> None:
     begin(first, 4)
@@ -325,7 +325,7 @@ def test_a_second_that_ends_before_the_first_begins_gets_its_snapshot(
 
 
 @pytest.mark.parametrize("table", ["metastorage", "stash_row", "stash_appended"])
-def test_a_flipped_bit_in_either_is_refused_or_changes_nothing(
+def test_a_flipped_bit_in_either_log_is_refused_or_changes_nothing(
     first: MetastorageLog, second: StashLog, tmp_path: Path, table: str
 ) -> None:
     log = shadow(first, second)
@@ -400,7 +400,7 @@ FAULTS: dict[str, Callable[[UpdateLog], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("faulty", NAMES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_log_that_drops_doubles_or_alters_an_update_is_found(
+def test_a_log_that_drops_duplicates_or_alters_an_update_is_found(
     first: MetastorageLog, second: StashLog, fault: str, faulty: str
 ) -> None:
     begin(shadow(first, second), 2)
@@ -448,7 +448,7 @@ READS: dict[str, tuple[Callable[[UpdateLog], Any], Callable[[UpdateLog], object]
 
 @pytest.mark.parametrize("faulty", NAMES)
 @pytest.mark.parametrize("call", READS)
-def test_an_answer_that_is_another_one_is_found(
+def test_different_answers_of_the_two_logs_are_found(
     first: MetastorageLog, second: StashLog, call: str, faulty: str
 ) -> None:
     begin(shadow(first, second), 4)
@@ -458,7 +458,7 @@ def test_an_answer_that_is_another_one_is_found(
     logs: dict[str, UpdateLog] = {"metastorage": first, "stash": second}
     logs[faulty] = wrapped(logs[faulty], **{call: spoil(logs[faulty])})
     if call == "compact" and faulty == "metastorage":
-        # The first decides: the second follows it to the version that it says.
+        # The first log decides: the second follows it to the version that it reports.
         ask(shadow(logs["metastorage"], logs["stash"]))
         assert second.frontier() == first.frontier()
         return

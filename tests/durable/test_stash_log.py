@@ -45,7 +45,7 @@ Open = Callable[[], Database]
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens the database of one stash again and again."""
+    """Opens the database of one stash, any number of times."""
     address = STORES[request.param].create(tmp_path)
     opened: list[Database] = []
 
@@ -73,7 +73,7 @@ def count(database: Database, table: str) -> int:
     return int(database.rows(f"SELECT COUNT(*) FROM {table}")[0][0])
 
 
-def test_a_compaction_leaves_one_row_of_each_object(opening: Open) -> None:
+def test_a_compaction_leaves_one_row_per_object(opening: Open) -> None:
     database = opening()
     log = StashLog(database, HybridClock())
     begin(log, 4, objects=3)
@@ -84,7 +84,7 @@ def test_a_compaction_leaves_one_row_of_each_object(opening: Open) -> None:
     assert database.rows("SELECT COUNT(*) FROM stash_row WHERE diff < 0") == [(0,)]
 
 
-def test_a_stash_of_the_first_version_is_read_as_it_is_and_gets_a_nonce_when_it_is_opened(
+def test_a_stash_of_the_first_version_is_readable_and_gets_a_nonce_column_when_opened(
     file: Path,
 ) -> None:
     with stash_in(file) as log:
@@ -102,7 +102,7 @@ def test_a_stash_of_the_first_version_is_read_as_it_is_and_gets_a_nonce_when_it_
         assert log.token() == TOKEN
 
 
-def test_a_reader_makes_no_collection_and_the_writer_goes_on(file: Path) -> None:
+def test_a_reader_creates_no_collection_and_does_not_disturb_the_writer(file: Path) -> None:
     with stash_in(file) as log, closing(open_engine(sqlite_url(file), read_only=True)) as database:
         begin(log, 2)
         collections = count(database, "stash_collection")
@@ -124,7 +124,7 @@ def test_a_stash_of_a_newer_release_is_refused(opening: Open) -> None:
         StashLog(opening(), HybridClock())
 
 
-def test_a_closed_stash_says_so(opening: Open) -> None:
+def test_a_closed_stash_raises_stopping(opening: Open) -> None:
     log = StashLog(opening(), HybridClock())
     log.close()
     with pytest.raises(Stopping):
@@ -135,7 +135,7 @@ def test_a_closed_stash_says_so(opening: Open) -> None:
 
 
 class Noting:
-    """A companion that writes into a table of its own, and fails where it is told to."""
+    """A companion that writes into its own table, and fails if ``fails`` is set."""
 
     asks: tuple[Query, ...] = (("SELECT COUNT(*) FROM noted", ()),)
 
@@ -194,7 +194,7 @@ def test_a_companion_writes_in_the_transaction_of_the_append(
     ]
 
 
-def test_a_companion_that_fails_undoes_the_append(noting: Database) -> None:
+def test_a_failing_companion_undoes_the_append(noting: Database) -> None:
     log = StashLog(noting, HybridClock())
     begin(log, 1)
     failing = Noting(fails=True)
@@ -209,7 +209,7 @@ def test_a_companion_that_fails_undoes_the_append(noting: Database) -> None:
     assert count(noting, "noted") == 0
 
 
-def test_the_upper_is_read_in_a_transaction_of_the_caller(opening: Open) -> None:
+def test_upper_within_reads_the_upper_in_the_transaction_of_the_caller(opening: Open) -> None:
     database = opening()
     log = StashLog(database, HybridClock())
     with database.read() as connection:
@@ -223,7 +223,7 @@ def test_the_upper_is_read_in_a_transaction_of_the_caller(opening: Open) -> None
 
 
 class CutDatabase:
-    """A database whose commits get no answer: they happen, or not."""
+    """A database whose commits get no answer, whether they happen or not."""
 
     def __init__(self, database: Database, *, happens: bool) -> None:
         self._database, self._happens = database, happens
@@ -244,7 +244,7 @@ def cut(database: Database, *, happens: bool) -> StashLog:
     return StashLog(CutDatabase(database, happens=happens), HybridClock())  # type: ignore[arg-type]  # a wrapper
 
 
-def test_an_append_whose_answer_was_lost_is_settled_by_its_id(opening: Open) -> None:
+def test_the_outcome_of_an_unanswered_append_is_found_by_its_id(opening: Open) -> None:
     log = StashLog(opening(), HybridClock())
     begin(log, 1)
     mine = update(2)
@@ -258,7 +258,7 @@ def test_an_append_whose_answer_was_lost_is_settled_by_its_id(opening: Open) -> 
     assert log.frontier().upper == 3
 
 
-def test_an_append_is_settled_though_its_version_was_trimmed(opening: Open) -> None:
+def test_the_time_of_an_append_is_found_after_its_version_was_trimmed(opening: Open) -> None:
     log = StashLog(opening(), HybridClock())
     begin(log, 3)
     mine = log.updates(2, 3)[0]
@@ -268,7 +268,7 @@ def test_an_append_is_settled_though_its_version_was_trimmed(opening: Open) -> N
 
 
 @pytest.mark.parametrize(("others", "done"), [(2, True), (3, False), (4, False)])
-def test_a_compaction_that_another_one_overtook_finds_that_out(
+def test_an_overtaken_compaction_changes_nothing_unless_it_is_higher(
     opening: Open, others: int, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
@@ -297,12 +297,12 @@ FOUND_BY_THE_DATABASE = (
     ("stash_appended", "version"),
     ("stash_appended", "number"),
 )
-"""Primary keys: the check of a database compares them with their index."""
+"""Primary keys: the integrity check of the database compares them with their index."""
 Statement = tuple[str, tuple[Any, ...]]
 
 
 def damages(connection: sqlite3.Connection) -> Iterator[Statement]:
-    """What flips one bit in a column of a row, all columns of all rows in turn."""
+    """Statements that flip one bit in a column of a row, for all columns of all rows in turn."""
     for table in TABLES:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         for column in columns:
@@ -315,7 +315,7 @@ def damages(connection: sqlite3.Connection) -> Iterator[Statement]:
 
 
 def losses(connection: sqlite3.Connection) -> Iterator[Statement]:
-    """What takes one row away, all rows in turn."""
+    """Statements that delete one row, for all rows in turn."""
     for table in TABLES[1:3]:
         for (rowid,) in connection.execute(f"SELECT rowid FROM {table}"):
             yield f"DELETE FROM {table} WHERE rowid = ?", (rowid,)
@@ -349,7 +349,7 @@ def put_back(connection: sqlite3.Connection, kept: dict[str, list[tuple[Any, ...
 
 
 @pytest.mark.parametrize("damage", [damages, losses])
-def test_a_bit_that_was_flipped_and_a_row_that_was_lost_are_refused(
+def test_a_flipped_bit_or_a_lost_row_is_refused_or_changes_nothing(
     file: Path, damage: Callable[[sqlite3.Connection], Iterator[Statement]]
 ) -> None:
     with stash_in(file) as log:
@@ -361,7 +361,7 @@ def test_a_bit_that_was_flipped_and_a_row_that_was_lost_are_refused(
         raw.execute("PRAGMA synchronous = OFF")
         kept = contents_of(raw)
         for statement in list(damage(raw)):
-            with suppress(sqlite3.IntegrityError):  # another row lies there
+            with suppress(sqlite3.IntegrityError):  # another row has that key
                 raw.execute(*statement)
                 tried += 1
             log._kinds = Kinds({})
@@ -373,7 +373,7 @@ def test_a_bit_that_was_flipped_and_a_row_that_was_lost_are_refused(
     assert tried > 8
 
 
-def test_a_version_that_is_not_whole_is_not_trimmed(file: Path) -> None:
+def test_an_incomplete_version_is_not_trimmed(file: Path) -> None:
     with stash_in(file) as log, closing(sqlite3.connect(file, isolation_level=None)) as raw:
         begin(log, 4)
         before = log.frontier()
@@ -388,7 +388,7 @@ def test_a_version_that_is_not_whole_is_not_trimmed(file: Path) -> None:
         assert log.frontier() == before
 
 
-def test_versions_that_are_not_there_are_named(file: Path) -> None:
+def test_reading_past_the_last_version_names_the_last_version(file: Path) -> None:
     with stash_in(file) as log:
         begin(log, 2)
         with pytest.raises(VersionNotFound, match="the latest in the log is 2"):

@@ -54,7 +54,7 @@ def objects_of(state: ReadOnlyState, kind: str) -> list[AnyStored]:
     return list(latest(state).contents.objects(kind))
 
 
-def test_looking_at_a_store_changes_nothing(member: LogMember) -> None:
+def test_inspecting_an_empty_store_changes_nothing(member: LogMember) -> None:
     openable = member.openable()
     assert not openable.is_initialized()
     assert openable.epoch() is None
@@ -62,7 +62,7 @@ def test_looking_at_a_store_changes_nothing(member: LogMember) -> None:
     assert member.head() == NOTHING
 
 
-def test_an_unopened_catalog_answers_what_is_there_now(
+def test_an_unopened_catalog_reports_the_current_generation_and_epoch(
     new_member: Callable[[], LogMember],
 ) -> None:
     unopened = new_member().openable()
@@ -76,7 +76,9 @@ def test_an_unopened_catalog_answers_what_is_there_now(
 
 
 @pytest.mark.parametrize("how", ["join", "open_read_only"])
-def test_what_is_not_there_cannot_be_joined_or_read(member: LogMember, how: str) -> None:
+def test_a_catalog_that_does_not_exist_cannot_be_joined_or_read(
+    member: LogMember, how: str
+) -> None:
     openable = member.openable()
     with pytest.raises(NotFound, match="open it to create one"):
         openable.join(member="m") if how == "join" else openable.open_read_only()
@@ -115,7 +117,7 @@ def events(state: ReadOnlyState) -> list[Scanned]:
     return list(state.log.scan("audit_event", 1, latest(state).version + 1))
 
 
-def test_a_state_knows_when_its_epoch_began_after_trimming_too(
+def test_a_state_knows_when_its_epoch_began_even_after_a_trim(
     new_member: Callable[[], LogMember],
 ) -> None:
     new_member().open()
@@ -128,7 +130,7 @@ def test_a_state_knows_when_its_epoch_began_after_trimming_too(
         assert (state.epoch, state.boot_timestamp) == (2, began)
 
 
-def test_a_state_that_expired_neither_commits_nor_trims_nor_reads_the_log(
+def test_an_expired_state_neither_commits_nor_trims_nor_reads_the_log(
     new_member: Callable[[], LogMember],
 ) -> None:
     expired, other = new_member().open(), new_member().join()
@@ -146,11 +148,11 @@ def test_a_state_that_expired_neither_commits_nor_trims_nor_reads_the_log(
         with pytest.raises(Stopping):
             attempt()
     assert other.log.check().frontier == before
-    other.confirm_leadership()  # nobody is fenced by it
+    other.confirm_leadership()  # expiry fences nobody
     commit(other, "z")
 
 
-def test_opening_again_changes_nothing_but_the_epoch(new_member: Callable[[], LogMember]) -> None:
+def test_reopening_changes_only_the_epoch(new_member: Callable[[], LogMember]) -> None:
     opened = [new_member().open() for _ in range(3)]
     contents = [
         {kind: objects for kind, objects in state.recovered[-1].contents.dump() if kind != "fence"}
@@ -164,7 +166,7 @@ def test_opening_again_changes_nothing_but_the_epoch(new_member: Callable[[], Lo
     assert event.time == opened[0].recovered[-1].time
 
 
-def test_an_opener_that_is_overtaken_takes_the_epoch_after(
+def test_an_opener_overtaken_by_commits_takes_the_next_epoch_after_them(
     new_member: Callable[[], LogMember],
 ) -> None:
     holder, opener = new_member(), new_member()
@@ -188,7 +190,7 @@ def test_an_opener_that_is_overtaken_takes_the_epoch_after(
     assert new_member().open().token.epoch == 3
 
 
-def test_a_holder_that_only_reads_learns_by_its_next_sync_that_it_is_fenced(
+def test_a_holder_that_only_reads_is_fenced_at_its_next_sync(
     new_member: Callable[[], LogMember],
 ) -> None:
     first = new_member().open()
@@ -206,7 +208,7 @@ LEARNING: dict[str, Callable[[DurableCatalogState, CatalogTransaction], object]]
 
 
 @pytest.mark.parametrize("learning", LEARNING)
-def test_a_fenced_holder_is_told_by_whom_and_when(
+def test_a_fenced_holder_gets_an_error_with_the_new_holder_and_the_time(
     new_member: Callable[[], LogMember], learning: str
 ) -> None:
     first = new_member().open()
@@ -220,10 +222,10 @@ def test_a_fenced_holder_is_told_by_whom_and_when(
             LEARNING[learning](first, transaction)
 
 
-def test_a_holder_of_a_catalog_that_was_dropped_and_made_anew_is_fenced(
+def test_the_holder_of_a_catalog_that_was_dropped_and_recreated_is_fenced(
     log: UpdateLog, another_log: UpdateLog
 ) -> None:
-    """The new one has come to the same version, generation and epoch."""
+    """Even if the new catalog has reached the same version, generation and epoch."""
     former, holder = LogMember(log, []).open(), LogMember(another_log, []).open()
     commit(former, "a"), commit(holder, "a")
     transaction = begin(former)
@@ -231,7 +233,7 @@ def test_a_holder_of_a_catalog_that_was_dropped_and_made_anew_is_fenced(
         transaction.put(ZoneDescriptor(transaction.allocate_id()[0], "late", "ann"))
     assert former.token.rank == holder.token.rank
     assert former.log.frontier() == holder.log.frontier()
-    former.log = another_log  # what the address of its store leads to
+    former.log = another_log  # the log that the address of its store leads to now
     for attempt in (
         lambda: former.compact(2),
         lambda: former.commit_transaction(transaction),
@@ -244,7 +246,7 @@ def test_a_holder_of_a_catalog_that_was_dropped_and_made_anew_is_fenced(
 
 
 @pytest.mark.parametrize("generation", [0, 1])
-def test_nothing_that_a_fenced_holder_tries_becomes_durable(
+def test_a_fenced_holder_cannot_commit(
     new_member: Callable[[], LogMember], generation: int
 ) -> None:
     first = new_member().open()
@@ -282,7 +284,9 @@ def test_members_of_one_deployment_share_the_token_and_commit_in_turn(
     assert authors == {"opener", "second"}
 
 
-def test_of_two_transactions_on_one_base_one_commits(new_member: Callable[[], LogMember]) -> None:
+def test_only_one_of_two_transactions_on_the_same_base_commits(
+    new_member: Callable[[], LogMember],
+) -> None:
     one, two = new_member().open(), new_member().join()
     late = begin(two)
     with late.entry("create_zone", {}):
@@ -293,7 +297,7 @@ def test_of_two_transactions_on_one_base_one_commits(new_member: Callable[[], Lo
     assert zones(two) == {"default", "early"}
 
 
-def test_a_read_only_state_follows_and_has_no_means_to_write(
+def test_a_read_only_state_follows_all_writers_and_has_no_write_methods(
     new_member: Callable[[], LogMember],
 ) -> None:
     writer = new_member().open()
@@ -307,7 +311,7 @@ def test_a_read_only_state_follows_and_has_no_means_to_write(
     assert not hasattr(reader, "commit_transaction")
 
 
-def test_a_state_that_starts_from_a_snapshot_equals_one_that_replayed(
+def test_a_state_restored_from_a_snapshot_equals_a_replayed_one(
     new_member: Callable[[], LogMember],
 ) -> None:
     writer = new_member().open()
@@ -323,7 +327,7 @@ def test_a_state_that_starts_from_a_snapshot_equals_one_that_replayed(
     assert from_snapshot.recovered[-1].contents == expected
 
 
-def test_updates_are_read_up_to_a_version_and_once_each(
+def test_updates_after_returns_each_update_once_up_to_a_version(
     new_member: Callable[[], LogMember],
 ) -> None:
     writer, reader = new_member().open(), new_member().openable().open_read_only()
@@ -335,14 +339,14 @@ def test_updates_are_read_up_to_a_version_and_once_each(
     assert reader.updates_after(rest[-1]) == []
 
 
-def test_what_was_recovered_is_taken_once(member: LogMember) -> None:
+def test_the_recovered_versions_are_taken_once(member: LogMember) -> None:
     state = member.open()
     assert [applied.version for applied in state.take_recovered()] == [0, 1, 2]
     assert state.recovered == []
 
 
 def chain(state: DurableCatalogState, *names: str) -> list[CatalogTransaction]:
-    """A transaction for each zone, on what the one before it makes."""
+    """A chain of transactions, one per zone, each based on the one before it."""
     base: Position = latest(state)
     transactions = []
     for name in names:
@@ -354,7 +358,7 @@ def chain(state: DurableCatalogState, *names: str) -> list[CatalogTransaction]:
     return transactions
 
 
-def test_transactions_that_follow_each_other_are_committed_in_one_append(member: LogMember) -> None:
+def test_a_chain_of_transactions_is_committed_in_one_append(member: LogMember) -> None:
     state = member.open()
     applied = state.commit_transactions(chain(state, "a", "b", "c"))
     assert len({one.time for one in applied}) == 1
@@ -366,7 +370,7 @@ def test_transactions_that_follow_each_other_are_committed_in_one_append(member:
     ], "what was committed is what every node reads"
 
 
-def test_a_commit_that_is_tried_again_is_in_the_log_once(member: LogMember) -> None:
+def test_a_retried_commit_is_in_the_log_once(member: LogMember) -> None:
     state = member.open()
     transactions = chain(state, "a", "b")
     first = state.commit_transactions(transactions)
@@ -377,7 +381,7 @@ def test_a_commit_that_is_tried_again_is_in_the_log_once(member: LogMember) -> N
     assert latest(state).version == 4
 
 
-def test_a_transaction_moves_to_a_newer_base_with_what_it_does(
+def test_a_transaction_can_be_rebased_and_committed(
     new_member: Callable[[], LogMember],
 ) -> None:
     one, two = new_member().open(), new_member().join()
@@ -392,7 +396,7 @@ def test_a_transaction_moves_to_a_newer_base_with_what_it_does(
     assert zones(one) == {"default", "late"}
 
 
-def test_a_batch_changes_an_allocator_once(member: LogMember) -> None:
+def test_a_transaction_writes_a_changed_allocator_once(member: LogMember) -> None:
     state = member.open()
     transaction = begin(state)
     for number in range(3):
@@ -406,7 +410,7 @@ def test_a_batch_changes_an_allocator_once(member: LogMember) -> None:
     assert latest(state).contents == transaction.contents
 
 
-def test_an_object_is_as_the_last_change_of_a_transaction_left_it(
+def test_the_last_change_of_an_object_in_a_transaction_wins(
     new_member: Callable[[], LogMember],
 ) -> None:
     writer = new_member().open()
@@ -436,7 +440,7 @@ def test_an_object_is_as_the_last_change_of_a_transaction_left_it(
     assert new_member().join().recovered[-1].contents == applied.contents
 
 
-def test_ids_go_on_where_the_last_commit_left_them(new_member: Callable[[], LogMember]) -> None:
+def test_ids_continue_after_the_last_committed_id(new_member: Callable[[], LogMember]) -> None:
     one, two = new_member().open(), new_member().join()
     first = begin(one)
     with first.entry("allocate", {}):
@@ -449,7 +453,7 @@ def test_ids_go_on_where_the_last_commit_left_them(new_member: Callable[[], LogM
     )
 
 
-def test_a_transaction_without_a_change_is_a_silent_version_and_keeps_to_the_fence(
+def test_an_empty_transaction_is_a_silent_version_and_obeys_the_fence(
     new_member: Callable[[], LogMember],
 ) -> None:
     first = new_member().open()
@@ -462,7 +466,7 @@ def test_a_transaction_without_a_change_is_a_silent_version_and_keeps_to_the_fen
         first.commit_transaction(late)
 
 
-def test_bookkeeping_alone_leaves_no_audit_event(member: LogMember) -> None:
+def test_a_transaction_of_bookkeeping_alone_writes_no_audit_event(member: LogMember) -> None:
     state = member.open()
     transaction = begin(state)
     with transaction.entry("configure", {}):
@@ -472,7 +476,7 @@ def test_bookkeeping_alone_leaves_no_audit_event(member: LogMember) -> None:
     assert not list(state.log.scan("audit_event", update.version, update.version + 1))
 
 
-def test_a_corrupt_record_is_an_error_each_time_and_what_is_before_it_can_be_read(
+def test_a_corrupt_record_fails_every_read_and_earlier_versions_stay_readable(
     new_member: Callable[[], LogMember],
 ) -> None:
     writer, follower = new_member().open(), new_member().join()
@@ -491,13 +495,15 @@ def test_a_corrupt_record_is_an_error_each_time_and_what_is_before_it_can_be_rea
 # -- creating ----------------------------------------------------------------------------------
 
 
-def test_a_catalog_is_created_in_one_step(member: LogMember) -> None:
+def test_the_fence_and_the_contents_of_a_new_catalog_are_written_in_one_append(
+    member: LogMember,
+) -> None:
     state = member.open()
     first, second = state.log.updates(1, 3)
     assert first.time == second.time
 
 
-def test_who_comes_late_to_the_creation_takes_no_epoch(new_member: Callable[[], LogMember]) -> None:
+def test_creating_an_existing_catalog_takes_no_epoch(new_member: Callable[[], LogMember]) -> None:
     first, late = new_member(), new_member()
     state = first.open()
     with pytest.raises(OutOfSync, match="join it"):
@@ -508,7 +514,7 @@ def test_who_comes_late_to_the_creation_takes_no_epoch(new_member: Callable[[], 
     assert late.join().token == state.token
 
 
-def test_a_catalog_made_between_the_look_and_the_creation_is_left_alone(
+def test_a_catalog_created_by_another_node_meanwhile_is_left_unchanged(
     new_member: Callable[[], LogMember],
 ) -> None:
     first, late = new_member(), new_member()

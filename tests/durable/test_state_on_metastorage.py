@@ -1,4 +1,4 @@
-"""What the durable state meets in a log on a metastorage: trimmings, damage, newer records."""
+"""How the durable state handles trims, damage and newer records in a log on a metastorage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.durable.test_state import commit, latest, zones
 
 
 class TrimmedMeanwhile(MetastorageLog):
-    """A log that somebody trims between the look at its frontier and the read of its updates."""
+    """A log that is trimmed between the read of its frontier and the read of its updates."""
 
     def __init__(self, log: MetastorageLog, trim: Callable[[], object]) -> None:
         super().__init__(log._store)
@@ -38,7 +38,7 @@ def trimmed_while_read(new_store_member: Callable[[], Member]) -> TrimmedMeanwhi
     return TrimmedMeanwhile(new_store_member().log, lambda: writer.compact(7))
 
 
-def test_joining_while_the_log_is_trimmed_joins_and_takes_no_epoch(
+def test_a_join_during_a_trim_succeeds_and_takes_no_epoch(
     new_store_member: Callable[[], Member],
 ) -> None:
     state = durable_state(trimmed_while_read(new_store_member)).join(member="late")
@@ -46,7 +46,7 @@ def test_joining_while_the_log_is_trimmed_joins_and_takes_no_epoch(
     assert state.token.epoch == 1
 
 
-def test_a_state_that_meets_a_trimming_says_so_and_can_begin_again(
+def test_a_reader_overtaken_by_a_trim_raises_trimmed_away_and_can_restart(
     new_store_member: Callable[[], Member],
 ) -> None:
     new_store_member().open()
@@ -60,7 +60,7 @@ def test_a_state_that_meets_a_trimming_says_so_and_can_begin_again(
 
 
 @pytest.mark.parametrize("how", ["an update", "the snapshot"])
-def test_who_was_replaced_by_a_newer_release_learns_that_and_not_that_it_cannot_read(
+def test_a_node_replaced_by_a_newer_release_is_fenced_before_it_reads_newer_records(
     new_store_member: Callable[[], Member], how: str
 ) -> None:
     old = new_store_member().open(generation=1)
@@ -75,7 +75,7 @@ def test_who_was_replaced_by_a_newer_release_learns_that_and_not_that_it_cannot_
         old.start() if how == "the snapshot" else old.updates_after(old.recovered[-1])
 
 
-def test_a_fence_without_versions_is_told_as_damage(new_store_member: Callable[[], Member]) -> None:
+def test_a_fence_without_versions_is_corrupt(new_store_member: Callable[[], Member]) -> None:
     first, late = new_store_member(), new_store_member()
     first.open()
     late.store.invoke([], [Delete(VERSION)])
@@ -83,7 +83,7 @@ def test_a_fence_without_versions_is_told_as_damage(new_store_member: Callable[[
         late.join()
 
 
-def test_a_log_that_lost_its_fence_is_not_taken_for_a_new_one(
+def test_a_log_without_its_fence_token_is_not_taken_for_an_empty_one(
     new_store_member: Callable[[], Member],
 ) -> None:
     first, late = new_store_member(), new_store_member()

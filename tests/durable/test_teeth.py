@@ -1,4 +1,4 @@
-"""The suite of the logs can fail: each fault that is planted in the stash is found by it."""
+"""The suite of the logs can fail: it finds each fault planted in the stash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STASH = "stash on sqlite"
 
 @dataclass(frozen=True)
 class Tooth:
-    """``old`` in the source of ``owner.name`` is ``new``, and ``check`` of the suite finds that."""
+    """Replaces ``old`` by ``new`` in the source of ``owner.name``; ``check`` finds that."""
 
     owner: Any
     name: str
@@ -39,28 +39,28 @@ TEETH = {
         "append",
         "state.upper == expected_upper and state.token == token",
         "state.upper == expected_upper",
-        contract.test_a_log_of_another_owner_is_left_alone,
+        contract.test_an_append_or_a_trim_with_another_token_is_refused,
     ),
     "an append is not conditional": Tooth(
         StashLog,
         "append",
         "state.upper == expected_upper and state.token == token",
         "state.token == token",
-        contract.test_an_append_is_taken_at_the_next_version_alone,
+        contract.test_an_append_is_accepted_at_the_next_version_only,
     ),
     "times that were given are forgotten": Tooth(
         StashLog,
         "append",
         "at_times(updates, times, now)",
         "at_times(updates, None, now)",
-        contract.test_a_copy_of_a_log_has_the_times_of_the_original,
+        contract.test_a_copied_log_keeps_the_times_of_the_original,
     ),
     "a compaction goes one version too far": Tooth(
         StashLog,
         "compact",
         "since=up_to,",
         "since=up_to + 1,",
-        contract.test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay,
+        contract.test_a_trimmed_log_gives_the_same_contents_as_its_replay,
         (("objects", 1),),
     ),
     "a compaction leaves what it replaces": Tooth(
@@ -68,7 +68,7 @@ TEETH = {
         "compact",
         "for one in removed]",
         "for one in removed[1:]]",
-        contract.test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming,
+        contract.test_a_trim_preserves_objects_that_were_changed_or_removed,
         (("up_to", 4),),
     ),
     "pruning leaves the storage usage of its version": Tooth(
@@ -76,21 +76,21 @@ TEETH = {
         "with_pruned",
         "collection = ? AND version <= ?",
         "collection = ? AND version < ?",
-        contract.test_storage_usage_is_scanned_by_version_and_stays_until_it_is_pruned,
+        contract.test_storage_usage_is_scanned_by_version_and_kept_until_it_is_pruned,
     ),
     "pruning does not compare the token": Tooth(
         StashLog,
         "prune",
         "refuse_other_token(state.token, token)",
         "pass",
-        contract.test_nobody_prunes_with_another_token_or_above_the_last_version,
+        contract.test_pruning_with_another_token_or_above_the_last_version_is_refused,
     ),
     "a snapshot is without its last update": Tooth(
         UpdateLog,
         "snapshot",
         "min(start + READ_AT_ONCE, as_of + 1)",
         "min(start + READ_AT_ONCE, as_of)",
-        contract.test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay,
+        contract.test_a_trimmed_log_gives_the_same_contents_as_its_replay,
         (("objects", 1),),
     ),
     "a retraction has other bytes": Tooth(
@@ -99,7 +99,7 @@ TEETH = {
         "yield Row(change.kind, change.key, value, version, MIN_TIMESTAMP, diff)",
         "yield Row(change.kind, change.key, value + b'x' * (diff < 0), version, MIN_TIMESTAMP,"
         " diff)",
-        contract.test_objects_that_were_changed_and_removed_are_the_same_behind_a_trimming,
+        contract.test_a_trim_preserves_objects_that_were_changed_or_removed,
         (("up_to", 3),),
     ),
 }
@@ -108,7 +108,7 @@ TEETH = {
 @pytest.mark.teeth
 @pytest.mark.parametrize("new_logs", [STASH], indirect=True)
 @pytest.mark.parametrize("fault", TEETH)
-def test_a_fault_is_found(
+def test_the_log_suite_finds_a_planted_fault(
     new_log: NewLog, another_log: UpdateLog, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tooth = TEETH[fault]

@@ -1,4 +1,4 @@
-"""A transaction by itself: what it takes, refuses and takes back, before any log sees it."""
+"""A transaction by itself: what it accepts, refuses and undoes, before any log sees it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def transaction() -> CatalogTransaction:
     return CatalogTransaction(AppliedUpdate(Update(0, b"", "", "", ()), EMPTY), author="ann")
 
 
-def test_transactions_read_their_own_writes_and_leave_the_base_alone(
+def test_a_transaction_reads_its_own_writes_and_leaves_its_base_unchanged(
     transaction: CatalogTransaction,
 ) -> None:
     with transaction.entry("configure", {}):
@@ -53,7 +53,7 @@ def test_transactions_read_their_own_writes_and_leave_the_base_alone(
     assert len(transaction.entries) == 1
 
 
-def test_an_entry_that_fails_takes_back_what_it_did(transaction: CatalogTransaction) -> None:
+def test_a_failed_entry_is_undone(transaction: CatalogTransaction) -> None:
     with pytest.raises(InvalidInput), transaction.entry("configure", {}):
         transaction.put(ConfigEntry("a", "1"))
         transaction.delete("config", "a")
@@ -63,7 +63,7 @@ def test_an_entry_that_fails_takes_back_what_it_did(transaction: CatalogTransact
     assert transaction.entries == []
 
 
-def test_what_is_not_there_cannot_be_deleted(transaction: CatalogTransaction) -> None:
+def test_deleting_an_object_that_does_not_exist_is_refused(transaction: CatalogTransaction) -> None:
     with transaction.entry("configure", {}):
         with pytest.raises(ObjectNotFound, match="zone 7 does not exist"):
             transaction.delete("zone", 7)
@@ -81,7 +81,7 @@ def test_ids_are_never_given_twice(transaction: CatalogTransaction) -> None:
         transaction.allocate_id(amount=10**9)
 
 
-def test_ids_end_where_a_database_has_no_larger_number(transaction: CatalogTransaction) -> None:
+def test_allocating_above_the_largest_id_is_refused(transaction: CatalogTransaction) -> None:
     with transaction.entry("configure", {}):
         transaction.put(IdAllocator("object", MAX_ID - 1))
         assert list(transaction.allocate_id()) == [MAX_ID - 1]
@@ -122,7 +122,7 @@ BELOW: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("kind", [*TOP_LEVEL, *BELOW])
-def test_a_name_is_unique_below_its_parent_without_regard_to_case(
+def test_a_name_is_unique_below_its_parent_ignoring_case(
     transaction: CatalogTransaction, kind: str
 ) -> None:
     make = (TOP_LEVEL | BELOW)[kind]
@@ -141,7 +141,7 @@ def test_a_name_is_unique_below_its_parent_without_regard_to_case(
         transaction.put(make(13, "sales", 1))
 
 
-def test_relations_share_names_and_functions_have_their_own(
+def test_relations_share_a_namespace_and_functions_have_their_own(
     transaction: CatalogTransaction,
 ) -> None:
     table = replace(TABLE, schema_id=1, name="x")
@@ -152,7 +152,7 @@ def test_relations_share_names_and_functions_have_their_own(
             transaction.put(replace(table, id=12, name="X"))
 
 
-def test_a_put_that_is_refused_leaves_the_object_as_it_was(
+def test_a_refused_put_leaves_the_object_unchanged(
     transaction: CatalogTransaction,
 ) -> None:
     with transaction.entry("create", {}):
@@ -166,8 +166,8 @@ def test_a_put_that_is_refused_leaves_the_object_as_it_was(
     assert len(list(transaction.changes())) == 2
 
 
-def test_objects_put_together_may_exchange_their_names(transaction: CatalogTransaction) -> None:
-    """Reference cases 50 and 51: one by one, the first put meets the other object."""
+def test_objects_put_together_may_swap_names(transaction: CatalogTransaction) -> None:
+    """Reference cases 50 and 51: put one by one, the first would collide with the other object."""
     first, second = BELOW["view"](10, "x", 1), BELOW["view"](11, "y", 1)
     with transaction.entry("create", {}):
         transaction.put_all([first, second])
@@ -180,7 +180,9 @@ def test_objects_put_together_may_exchange_their_names(transaction: CatalogTrans
     assert EMPTY.apply(transaction.changes()) == transaction.contents
 
 
-def test_a_name_given_up_is_free_for_what_is_put_with_it(transaction: CatalogTransaction) -> None:
+def test_a_name_given_up_is_free_for_an_object_put_together_with_it(
+    transaction: CatalogTransaction,
+) -> None:
     with transaction.entry("create", {}):
         transaction.put_all([ZoneDescriptor(10, "a", "ann"), ZoneDescriptor(11, "b", "ann")])
     with transaction.entry("move", {}):
@@ -199,7 +201,7 @@ def test_a_name_given_up_is_free_for_what_is_put_with_it(transaction: CatalogTra
         pytest.param(("b", "a", "taken"), id="one that stays, after an exchange"),
     ],
 )
-def test_of_objects_put_together_none_is_put_when_two_end_at_one_name(
+def test_no_object_is_put_if_two_put_together_end_with_the_same_name(
     transaction: CatalogTransaction, names: tuple[str, ...]
 ) -> None:
     zones = [ZoneDescriptor(10 + place, name, "ann") for place, name in enumerate("abc")]
@@ -215,7 +217,7 @@ def test_of_objects_put_together_none_is_put_when_two_end_at_one_name(
         assert len(transaction._changes) == written
 
 
-def test_of_two_values_for_one_key_the_last_is_put(transaction: CatalogTransaction) -> None:
+def test_the_last_of_two_values_for_one_key_is_put(transaction: CatalogTransaction) -> None:
     with transaction.entry("configure", {}):
         transaction.put_all([ConfigEntry("a", "1"), ConfigEntry("a", "2")])
     (change,) = transaction.changes()
@@ -223,7 +225,7 @@ def test_of_two_values_for_one_key_the_last_is_put(transaction: CatalogTransacti
     assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
 
 
-def test_objects_without_names_that_are_put_together_are_changed_in_place(
+def test_objects_outside_a_namespace_put_together_are_changed_in_place(
     transaction: CatalogTransaction,
 ) -> None:
     for value in "12":
@@ -235,7 +237,7 @@ def test_objects_without_names_that_are_put_together_are_changed_in_place(
     ] * 3
 
 
-def test_a_system_object_is_mapped_to_an_object_that_exists(
+def test_a_system_object_can_only_be_mapped_to_an_existing_object(
     transaction: CatalogTransaction,
 ) -> None:
     first, second = (
@@ -254,8 +256,8 @@ def test_a_system_object_is_mapped_to_an_object_that_exists(
         assert transaction.get_named("system_object_fingerprint", entry.name) == entry
 
 
-def test_what_an_entry_makes_and_removes_leaves_nothing(transaction: CatalogTransaction) -> None:
-    """Reference cases 45 to 48: the log has what came of the entry, not each step to it."""
+def test_an_entry_records_only_the_net_changes(transaction: CatalogTransaction) -> None:
+    """Reference cases 45 to 48: the log has the result of the entry, not each step to it."""
     with transaction.entry("create", {}):
         transaction.put(ZoneDescriptor(10, "a", "ann"))
         transaction.put(ZoneDescriptor(11, "b", "ann"))
@@ -278,10 +280,10 @@ def test_what_an_entry_makes_and_removes_leaves_nothing(transaction: CatalogTran
     assert EMPTY.apply(transaction.changes()) == transaction.contents
 
 
-def test_what_ends_as_it_began_keeps_the_time_of_its_last_change(
+def test_an_object_that_ends_unchanged_keeps_the_time_of_its_last_change(
     transaction: CatalogTransaction,
 ) -> None:
-    """The node that commits has the same as those that read the log."""
+    """The node that commits has the same times as the nodes that read the log."""
     with transaction.entry("create", {}):
         transaction.put_all(ConfigEntry(name, "1") for name in "ab")
     base = EMPTY.apply(transaction.changes(), at=Timestamp(5))
@@ -298,7 +300,7 @@ def test_what_ends_as_it_began_keeps_the_time_of_its_last_change(
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["1", "2", "a", "b", None])), max_size=12)
 )
-def test_consolidated_changes_lead_to_the_same_objects(
+def test_consolidated_changes_give_the_same_objects_and_times(
     steps: list[tuple[int, str | None]],
 ) -> None:
     transaction = CatalogTransaction(AppliedUpdate(Update(0, b"", "", "", ()), EMPTY), author="ann")

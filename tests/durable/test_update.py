@@ -7,7 +7,7 @@ from strandline.errors import CorruptData, InvalidInput
 from strandline.wire.codecs import Reader
 
 
-def test_arguments_are_parsed_at_the_first_touch_and_written_as_they_were_read() -> None:
+def test_arguments_are_written_back_as_they_were_read() -> None:
     out = bytearray()
     ARGUMENTS.write(out, {"b": 1, "a": ["é"]})
     text = b'{"a":["\xc3\xa9"],"b":1}'
@@ -21,12 +21,12 @@ def test_arguments_are_parsed_at_the_first_touch_and_written_as_they_were_read()
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff{}", b"[" * 100_000])
-def test_what_is_no_object_is_refused_when_it_is_looked_at(text: bytes) -> None:
+def test_arguments_that_are_not_a_json_object_are_refused_on_access(text: bytes) -> None:
     arguments = EntryArguments(None, text=text)
     with pytest.raises(CorruptData, match="not a JSON object"):
         arguments.get("a")
 
 
-def test_half_a_character_is_refused_when_the_text_is_written() -> None:
+def test_a_lone_surrogate_in_arguments_is_refused_on_write() -> None:
     with pytest.raises(InvalidInput, match="whole characters"):
         ARGUMENTS.write(bytearray(), {"a": "\ud800"})

@@ -1,4 +1,4 @@
-"""Updates made by hand, logs filled with them, and stores that fail or race at a chosen call."""
+"""Handmade updates, logs filled with them, and stores that fail or race at a chosen call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = FenceToken(0, 1, nonce=7)
 
 
 def update(version: int, verb: str = "create_zone", *, objects: int = 1) -> Update:
-    """The update of ``version``, which makes so many objects of its own."""
+    """The update of ``version``, which makes ``objects`` new objects."""
     changes = []
     for number in range(objects):
         entry = ConfigEntry(f"key {version:04d} {number:03d}", "x" * 20)
@@ -30,7 +30,7 @@ def update(version: int, verb: str = "create_zone", *, objects: int = 1) -> Upda
 
 
 def measured(version: int, events: int = 2) -> Update:
-    """The update of ``version``, which appends so many events of storage usage."""
+    """The update of ``version``, which appends ``events`` events of storage usage."""
     usage = [StorageUsageEvent(((n, 100 * version + n),), version) for n in range(events)]
     entry = ConfigEntry(f"measured {version:04d}", "")
     change = Change("config", entry.name.encode(), None, encode(entry))
@@ -51,9 +51,9 @@ def begin(log: UpdateLog, versions: int, *, objects: int = 1) -> None:
 
 
 class RacedStore:
-    """A store on which ``meddle`` happens at the n-th call of one method.
+    """A store on which ``meddle`` is called at the n-th call of one method.
 
-    Before the call; or, where the answer is ``cut``, after it, and the caller gets an error.
+    It is called before that call or, with ``cut``, after it; then the caller gets an error.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RacedStore:
 
 
 class CutStore:
-    """A store whose answers are lost: the invoke happens, or not, and the caller gets an error."""
+    """A store whose answers are lost: the invoke happens or not, and the caller gets an error."""
 
     def __init__(self, store: Metastorage, *, happens: bool) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class CutStore:
 
 
 def everything(log: UpdateLog) -> tuple[object, ...]:
-    """All that a log says."""
+    """All that a log contains."""
     frontier = log.frontier()
     return (
         frontier,

@@ -1,4 +1,4 @@
-"""Messages of clients that are wrong: valid ones that were damaged, and such as nobody sends.
+"""Invalid messages of clients: valid ones that were damaged, and others that no client sends.
 
 Everything is derived from one random number generator, so a seed repeats a run.
 """
@@ -32,7 +32,7 @@ from strandline.metastore.thrift.messages import CALL, encode_message
 
 _BITS = {I8: 8, I16: 16, I32: 32, I64: 64}
 NAMES = ("default", "fuzzed", "t", "p=a", "", "*", "\x00", "\U0001f600", "default@1", "x" * 300)
-"""Texts of arguments; a schema ``fuzzed`` with the table ``t`` may be there."""
+"""Texts of arguments; a schema ``fuzzed`` with the table ``t`` may exist."""
 SIZES = (0, 1, 0x7F, 0xFFFF, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _METHODS = sorted(set(HIVE_CODEC.table.methods) - {"shutdown"})
 _DEEPEST = 3
@@ -42,7 +42,7 @@ _DEEPEST = 3
 
 
 def flipped(random: Random, message: bytes) -> bytes:
-    """Some bits of it are others."""
+    """Flip some of its bits."""
     data = bytearray(message)
     for _ in range(random.randint(1, 8)):
         data[random.randrange(len(data))] ^= 1 << random.randrange(8)
@@ -50,30 +50,30 @@ def flipped(random: Random, message: bytes) -> bytes:
 
 
 def cut(random: Random, message: bytes) -> bytes:
-    """Its end is missing."""
+    """Cut off its end."""
     return message[: random.randrange(len(message))]
 
 
 def extended(random: Random, message: bytes) -> bytes:
-    """Bytes that do not belong there are in the middle of it, or behind."""
+    """Insert random bytes in the middle or append them."""
     at = random.randrange(len(message) + 1)
     return message[:at] + random.randbytes(random.randint(1, 40)) + message[at:]
 
 
 def resized(random: Random, message: bytes) -> bytes:
-    """Four bytes say another size: huge, negative or none."""
+    """Replace four bytes by another size: huge, negative or zero."""
     at = random.randrange(max(1, len(message) - 3))
     return message[:at] + struct.pack(">I", random.choice(SIZES)) + message[at + 4 :]
 
 
 def doubled(random: Random, message: bytes) -> bytes:
-    """A part of it is there twice."""
+    """Repeat a part of it."""
     at, end = sorted(random.randrange(len(message) + 1) for _ in range(2))
     return message[:end] + message[at:]
 
 
 def whole(random: Random, message: bytes) -> bytes:
-    """It is as it was."""
+    """Leave it unchanged."""
     return message
 
 
@@ -110,7 +110,7 @@ def thrift_message(random: Random) -> bytes:
 
 
 def thrift_call(random: Random) -> bytes:
-    """A call that decodes, of any method, with arguments that mean nothing."""
+    """A call of any method that can be decoded, with random arguments."""
     method = random.choice(_METHODS)
     arguments = _struct(random, f"{method}_args", 0)
     body = HIVE_CODEC.encode_struct(f"{method}_args", arguments)
@@ -118,13 +118,13 @@ def thrift_call(random: Random) -> bytes:
 
 
 def _nested(random: Random) -> bytes:
-    """Structs, lists or maps inside each other, deeper than any client needs."""
+    """Nested structs, lists or maps, deeper than any client needs."""
     depth = random.choice((10, 63, 64, 65, 500, 100_000))
     opening = random.choice((b"\x0c\x00\x01", b"\x0f\x00\x01\x0f\x00\x00\x00\x01", b"\x0d\x00\x01"))
     return encode_message(CALL, random.choice(_METHODS), 1, opening * depth)
 
 
-# Values of the protocol are of many types: hence Any.
+# Values of the protocol have many types: hence Any.
 def _struct(random: Random, name: str, depth: int) -> dict[str, Any]:
     fields = {}
     for field in HIVE_CODEC.table.structs[name].fields:
@@ -171,7 +171,7 @@ _BODIES: tuple[dict[str, Any], ...] = (  # Any: JSON
 )
 _ODD_JSON = (b"", b"NaN", b"[" * 50_000, b'{"a":' * 20_000, b"\xff\xfe", b'"\\ud800"', b"1e999999")
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"
-"""A request that is hidden in, or behind, another."""
+"""A request that is hidden in, or after, another."""
 
 
 def http_message(random: Random) -> bytes:
@@ -185,7 +185,7 @@ def http_message(random: Random) -> bytes:
 
 
 def http_call(random: Random) -> bytes:
-    """A request for any call; its head is right."""
+    """A request for any call, with a correct head."""
     call = CALLS[random.choice(sorted(CALLS))]
     if call.request_type == CONTENT_TYPE:
         body = _staging(random)
@@ -209,7 +209,7 @@ def _staging(random: Random) -> bytes:
 
 
 def smuggling() -> list[bytes]:
-    """Requests whose end two readers may see at different places, with one more behind each."""
+    """Requests whose end two readers may see at different places, each followed by another."""
     length = len(HIDDEN)
     heads = [
         f"Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n",

@@ -1,8 +1,8 @@
-"""A node under attack by one client goes on answering another: the attacks that 0.2.0 gave in to.
+"""A node under attack by one client keeps answering another. 0.2.0 did not survive these attacks.
 
-Each attack runs against a real process while a prober asks it small things, over both protocols.
-A wait is measured in CPU time of the node, with its children: what they did before they answered
-the prober. It is the same on a machine that is busy with something else. 0.2.0 missed the bound by
+Each attack runs against a real process while a prober sends it small requests over both protocols.
+A wait is measured in the CPU time that the node and its children used before they answered the
+prober, so it is the same on a machine that is busy with something else. 0.2.0 exceeded the bound by
 far: its prober waited for 2 to 50 seconds, or for minutes.
 """
 
@@ -35,9 +35,9 @@ from tests.servers.thrift_client import ThriftClient
 pytestmark = pytest.mark.soak
 
 MOST_CPU_SECONDS = 0.3
-"""What the node may do for others before it answers the prober."""
+"""CPU seconds that the node may use for others before it answers the prober."""
 LONGEST_SECONDS = 20.0
-"""What the prober may wait for one answer; for a node that waits for something itself."""
+"""Seconds that the prober may wait for one answer, for a node that itself waits."""
 MORE_MEMORY = 1 << 30
 
 
@@ -160,7 +160,7 @@ ATTACKS: list[Callable[[NodeProcess], None]] = [
 
 
 def cpu_seconds(node: psutil.Process) -> float:
-    """What the node's process and its children have used, also those that have ended."""
+    """The CPU time of the node's process and its children, including those that have ended."""
     total = 0.0
     for process in [node, *node.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
@@ -169,7 +169,7 @@ def cpu_seconds(node: psutil.Process) -> float:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_another_client_is_answered_meanwhile(
+def test_another_client_is_answered_during_an_attack(
     node: NodeProcess, attack: Callable[[NodeProcess], None]
 ) -> None:
     process = psutil.Process(node.pid)

@@ -1,6 +1,6 @@
-"""Input that no client should send, at both ports of a real node, beside clients that behave.
+"""Input that no client should send, at both ports of a real node, beside well-behaved clients.
 
-A wrong call is answered with a typed error that is short, and changes nothing.
+A wrong call gets a short typed error, and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tests.end_to_end.mutations import http_message, thrift_message
 from tests.servers.thrift_client import ThriftClient
 
 MESSAGES, MANY_MESSAGES = 150, 10_000
-"""Of each protocol."""
+"""Messages of each protocol."""
 TURN = 10
-"""Messages between two questions of the clients that behave."""
+"""Messages between two checks of the well-behaved clients."""
 HALF_SENT = 30
-"""Connections on which a message has begun and does not go on."""
+"""Connections on which a message was begun and not completed."""
 MORE_MEMORY = 128 << 20
-"""Bytes that a node may have grown by."""
+"""Bytes by which the memory of a node may grow."""
 CUT_OFF = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 PATIENCE = 60.0
 FEW_DESCRIPTORS = 256
-"""What the node may open by default; it raises that itself."""
+"""The default limit of open files; the node raises it itself."""
 IDLE_CONNECTIONS = 900
-"""With each port; a thousand are allowed."""
+"""Connections to each port; a thousand are allowed."""
 PARTITION = {
     "values": ["a"],
     "dbName": "kept",
@@ -79,7 +79,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
-    """What is started meanwhile may open few files, as is usual, and then allow itself more."""
+    """Let processes started in the block open only a few files at first; they may raise that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_DESCRIPTORS, hard))
     try:
@@ -98,7 +98,7 @@ def address(uri: str) -> tuple[str, int]:
 
 
 class BehavedClients:
-    """Clients of both protocols on connections that stay, and what they are answered."""
+    """Clients of both protocols on permanent connections, and their expected answers."""
 
     def __init__(self, node: NodeProcess, stack: ExitStack) -> None:
         self._hive = stack.enter_context(hive_client(node))
@@ -106,7 +106,7 @@ class BehavedClients:
         self._expected = self._answers()
 
     def ask(self) -> None:
-        """They are answered, and what they are answered has not changed."""
+        """Assert that the clients are answered, and that the answers have not changed."""
         assert self._answers() == self._expected
 
     def _answers(self) -> list[object]:
@@ -122,7 +122,7 @@ class BehavedClients:
 LONG = "n" * 100_000
 TEN_MEGABYTES = "n" * 10_000_000
 LONGEST_ANSWER = 5_000
-"""Characters of an error: it does not repeat all that a client sent."""
+"""Characters of an error: it must not repeat everything that a client sent."""
 KEPT = {"db_name": "kept", "tbl_name": "t"}
 
 
@@ -197,7 +197,7 @@ LONG_NAMES: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
     ],
     ids=lambda value: value if value in LONG_NAMES else len(value),
 )
-def test_a_name_of_megabytes_is_refused_in_few_words(
+def test_a_very_long_name_is_refused_with_a_short_error(
     node: NodeProcess, what: str, name: str
 ) -> None:
     method, arguments = LONG_NAMES[what](name)
@@ -211,7 +211,7 @@ def test_a_name_of_megabytes_is_refused_in_few_words(
 
 
 @pytest.mark.parametrize("field", ["user", "hostname", "dbname", "agentInfo"])
-def test_a_long_text_of_a_lock_gets_no_lock(node: NodeProcess, field: str) -> None:
+def test_a_lock_request_with_a_long_text_is_not_granted(node: NodeProcess, field: str) -> None:
     with hive_client(node) as client:
         answer = client.call("lock", **new_lock(**{field: LONG}))
         assert (answer["lockid"], answer["state"]) == (0, NOT_ACQUIRED)
@@ -231,9 +231,9 @@ def test_every_method_without_arguments_is_answered_or_refused(node: NodeProcess
     assert statistics["thrift"]["failures"] == 0
 
 
-# Values of the protocol are of many types: hence Any.
+# Values of the protocol have many types: hence Any.
 def emptiest(struct: str) -> dict[str, Any]:
-    """Arguments, or a struct in them with what it must have; each as empty as it can be."""
+    """Arguments, or a struct with its required fields, each as empty as possible."""
     return {
         field.name: emptiest(field.type.name)
         if field.type.wire == STRUCT
@@ -247,7 +247,7 @@ EMPTY: dict[int, Any] = {STRING: "", LIST: [], SET: set(), MAP: {}, BOOL: False,
 WRONG_JSON: tuple[object, ...] = (None, "", [], -1, 2**63, 0.5, [None], LONG)
 
 
-def test_every_call_over_http_with_arguments_that_mean_nothing_is_refused_or_answered(
+def test_every_http_call_with_meaningless_arguments_is_refused_or_answered(
     node: NodeProcess,
 ) -> None:
     with ExitStack() as stack:
@@ -271,7 +271,7 @@ def test_every_call_over_http_with_arguments_that_mean_nothing_is_refused_or_ans
 
 
 def throw(uri: str, message: bytes) -> None:
-    """Send a message on a connection of its own, and read what comes until the node closes it."""
+    """Send a message on a new connection, and read until the node closes it."""
     with socket.create_connection(address(uri), timeout=PATIENCE) as stream:
         try:
             stream.sendall(message)
@@ -284,7 +284,7 @@ def throw(uri: str, message: bytes) -> None:
 
 
 def attack(node: NodeProcess, random: Random, *, messages: int) -> None:
-    """Throw messages at both ports. The node stays up, its memory bounded, the others unharmed."""
+    """Send messages to both ports. The node stays up, its memory bounded, others unaffected."""
     process = psutil.Process(node.pid)
     ports: tuple[tuple[str, Callable[[Random], bytes]], ...] = (
         (node.thrift_uri, thrift_message),
@@ -312,11 +312,11 @@ def attack(node: NodeProcess, random: Random, *, messages: int) -> None:
     assert grown < MORE_MEMORY
 
 
-def test_damaged_messages_harm_no_other_client(node: NodeProcess) -> None:
+def test_damaged_messages_do_not_affect_other_clients(node: NodeProcess) -> None:
     attack(node, Random(1), messages=MESSAGES)
 
 
-def test_idle_connections_keep_no_other_client_out(node: NodeProcess) -> None:
+def test_idle_connections_do_not_keep_other_clients_out(node: NodeProcess) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     before = psutil.Process(node.pid).memory_info().rss
@@ -337,7 +337,7 @@ def test_idle_connections_keep_no_other_client_out(node: NodeProcess) -> None:
 
 
 @pytest.mark.soak
-def test_many_damaged_messages_harm_no_other_client(
+def test_many_damaged_messages_do_not_affect_other_clients(
     node: NodeProcess, request: pytest.FixtureRequest
 ) -> None:
     seed = int(request.config.getoption("--hypothesis-seed") or 0)  # of `make soak`

@@ -35,7 +35,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Its queries have enough rows to be compiled, unlike those of other tests.
+        # Its queries have enough rows to be worth compiling, unlike those of other tests.
         env={
             **os.environ,
             "TMPDIR": str(folder.parent),
@@ -63,7 +63,7 @@ def nodes_on(folder: Path) -> list[int]:
         pytest.param("local", "etcd", marks=pytest.mark.soak),
     ],
 )
-def test_every_check_of_the_main_job_holds(client: str, kind: str, tmp_path: Path) -> None:
+def test_all_checks_of_the_demo_hold(client: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     process = start(client, 1, folder, kind=kind)
     try:
@@ -84,7 +84,7 @@ def test_every_check_of_the_main_job_holds(client: str, kind: str, tmp_path: Pat
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["folder", "postgresql"])
 @pytest.mark.parametrize("log", sorted(LOGS))
-def test_every_check_holds_on_each_log(log: str, kind: str, tmp_path: Path) -> None:
+def test_all_checks_of_the_demo_hold_on_each_log(log: str, kind: str, tmp_path: Path) -> None:
     process = start("http", 1, tmp_path / "work", kind=kind, log=log)
     out, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out[-4000:] + errors[-4000:]
@@ -92,7 +92,7 @@ def test_every_check_holds_on_each_log(log: str, kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     process = start("local", 1, tmp_path, kind="folder")
     _, errors = process.communicate(timeout=60)
@@ -104,7 +104,9 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", stores.KINDS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_whole_year(client: str, kind: str, tmp_path: Path) -> None:
+def test_all_checks_of_the_demo_hold_for_a_whole_year(
+    client: str, kind: str, tmp_path: Path
+) -> None:
     process = start(client, 12, tmp_path / "work", kind=kind)
     out, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out[-4000:] + errors[-4000:]

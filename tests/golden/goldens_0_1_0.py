@@ -1,6 +1,6 @@
 """What 0.1.0 wrote. It is frozen: every later release reads these bytes.
 
-The values are what this release reads: where a class has fields that came later, these have their
+The values are those that this release reads: in classes that got fields later, these have their
 defaults.
 """
 

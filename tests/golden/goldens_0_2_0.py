@@ -1,4 +1,4 @@
-"""What 0.2.0 wrote first: the formats of new kinds, and the second versions of older ones."""
+"""The formats that 0.2.0 added: those of new kinds, and the second versions of older ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMN_PAYLOAD = n(1) + text("id") + INT_TREE + NO + some(text("key")) + NONE + 
 COLUMN = goldens_0_1_0.COLUMN
 COLUMNS = n(1) + nested(15, 1, COLUMN_PAYLOAD)
 
-# SELECT and INSERT for everybody by role 9; CREATE_ROLE, which takes two bytes, for role 7 by 8.
+# SELECT and INSERT for all users by role 9; CREATE_ROLE, which takes two bytes, for role 7 by 8.
 GRANTS = (
     p.Grant(p.PUBLIC, 9, p.Privilege.SELECT | p.Privilege.INSERT),
     p.Grant(7, 8, p.Privilege.CREATE_ROLE),

@@ -1,4 +1,4 @@
-"""What 0.2.1 wrote first: records with a checksum, and the time inside what a log orders."""
+"""The formats that 0.2.1 added: records with a checksum, and the time inside what a log orders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from strandline.durable.update import AuditEvent, Change, Entry, Update
 from strandline.fencing import FenceToken
 from tests.golden.layout import NONE, n, nested, sealed, some, text
 
-# 3 << 16 and its lowest bit: 8 bytes, low first.
+# 3 << 16 with its lowest bit set: 8 bytes, low first.
 TIME = Timestamp((3 << 16) + 1)
 TIME_BYTES = b"\x01\x00\x03\x00\x00\x00\x00\x00"
 
@@ -38,8 +38,8 @@ GOLDENS: list[tuple[object, bytes]] = [
     ),
 ]  # fmt: skip
 
-# A record of an older format is written with a checksum too. The checksum of 05 00 01 02 03,
-# worked out by the definition of CRC-32 (polynomial 04c11db7, reflected).
+# A record of an older format is also written with a checksum. This is the checksum of 05 00 01 02
+# 03, computed by the definition of CRC-32 (polynomial 04c11db7, reflected).
 FENCE: tuple[object, bytes] = (
     FenceToken(2, 3),
     b"\x02\x00\x62\x21\x3f\xa4\x05\x00\x01\x02\x03",

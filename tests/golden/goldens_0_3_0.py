@@ -1,4 +1,4 @@
-"""What 0.3.0 wrote first: files that say by which schema, and in which form, they were written."""
+"""The formats that 0.3.0 added: files that name their schema version and their form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What 0.4.0 wrote first: partitioned tables, and files with their partitions in typed values."""
+"""The formats that 0.4.0 added: partitioned tables, and files with typed partition values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What 0.5.0 wrote first: a fence token with a nonce."""
+"""The format that 0.5.0 added: a fence token with a nonce."""
 
 from __future__ import annotations
 

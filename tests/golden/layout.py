@@ -1,7 +1,7 @@
-"""Bytes written down by hand from the documented layout, for the golden tests.
+"""Bytes written by hand from the documented layout, for the golden tests.
 
-These few functions are the layout's words, written without the encoder that they check: a golden
-file made by the encoder would only prove that it agrees with itself.
+These few functions are the words of the layout, written without the encoder that they check: a
+golden file made by the encoder would only prove that the encoder agrees with itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NONE = b"\x00"
 
 
 def some(value: bytes) -> bytes:
-    """An optional that is there."""
+    """An optional with a value."""
     return b"\x01" + value
 
 

@@ -1,4 +1,4 @@
-"""What a release wrote is frozen: these bytes are read, and written again, by every later one."""
+"""What a release wrote is frozen: every later release reads and rewrites these bytes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OBJECTS = [
 
 @contextmanager
 def writing_as(release: str) -> Iterator[None]:
-    """As if no format had come after ``release``, so that nested objects too are of then."""
+    """Write as if ``release`` were the last one, so that nested objects too have its formats."""
     names = list(RELEASES)
     known = names[: names.index(release) + 1]
     pinned = {
@@ -74,7 +74,7 @@ def writing_as(release: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("release", "value", "data"), GOLDENS)
-def test_an_object_is_exactly_its_golden_bytes_in_both_directions(
+def test_an_object_is_encoded_to_and_decoded_from_its_golden_bytes(
     release: str, value: object, data: bytes
 ) -> None:
     assert decode(data, type(value)) == value
@@ -90,7 +90,7 @@ def test_a_record_is_sealed_with_the_checksum_of_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(("release", "value", "data"), GOLDENS)
-def test_no_byte_of_a_sealed_record_can_be_flipped(
+def test_a_flipped_byte_of_a_sealed_record_is_refused(
     release: str, value: object, data: bytes
 ) -> None:
     sealed = registry.seal(registry.seal(b"", b"") + data[2:], b"") if release in UNSEALED else data
@@ -118,7 +118,7 @@ def test_every_format_of_a_release_has_golden_bytes(release: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "data"), OBJECTS)
-def test_what_the_first_release_wrote_keeps_its_bytes_until_it_changes(
+def test_an_unchanged_object_keeps_the_bytes_that_the_first_release_wrote(
     value: object, data: bytes
 ) -> None:
     kind = BY_CLASS[type(value)]

@@ -1,4 +1,4 @@
-"""The page on the wire format is enough to read every golden record."""
+"""The page on the wire format is sufficient to read every golden record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AS_BEFORE = re.compile(r"as version (\d+); ")
 
 
 def fields_of_types() -> dict[tuple[str, int], list[tuple[str, str]]]:
-    """Name and element of each field, by type and version, in the order of the page."""
+    """The name and the element of each field, by type and version, in the order of the page."""
     found: dict[tuple[str, int], list[tuple[str, str]]] = {}
     rows = re.findall(r"^\| `(\w+)`( \d+)? \| (\w.*`.*) \|$", PAGE, re.MULTILINE)
     for name, version, cell in rows:
@@ -68,7 +68,7 @@ FIELDS = fields_of_types()
 
 
 def read(reader: Reader, words: list[str]) -> object:
-    """Read one element, whose description is taken off the front of ``words``."""
+    """Read one element, whose description is removed from the front of ``words``."""
     name = words.pop(0)
     inner: list[str] = []
     if words and words[0] == "(":
@@ -135,7 +135,7 @@ def read_payload(reader: Reader, key: tuple[str, int]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("value", "data"), GOLDENS, ids=lambda v: type(v).__name__)
-def test_the_page_reads_every_golden_record(value: object, data: bytes) -> None:
+def test_every_golden_record_can_be_read_by_the_page(value: object, data: bytes) -> None:
     reader = Reader(data)
     if reader.fixed16() == 2:
         assert int.from_bytes(reader.take(4), "little") == crc32(data[6:])

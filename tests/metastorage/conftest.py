@@ -1,4 +1,4 @@
-"""A fresh store of each kind, and more nodes on it."""
+"""Fixtures: an empty store of each kind, and more nodes on it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from strandline.metastorage import Metastorage, Outcome, Put
 from tests.metastorage.stores import PATIENCE, STORES, Server, StoreKind
 
 LONG = 60.0
-"""Seconds that a waiter is given whom news has to wake, as it does within milliseconds."""
+"""Seconds given to a waiter that a change has to wake; it wakes within milliseconds."""
 
 
 @dataclass
 class Wall:
-    """A wall clock that stands until it is set."""
+    """A wall clock that stands still until it is set."""
 
     now: int
 
@@ -30,7 +30,7 @@ class Wall:
 
 @dataclass
 class Place:
-    """One store, to be opened by as many nodes as a test wants."""
+    """One store, which a test can open as any number of nodes."""
 
     kind: str
     address: str
@@ -43,9 +43,9 @@ class Place:
         patience: float = PATIENCE,
         port: int | None = None,
     ) -> Metastorage:
-        """The store as another node has it open, with that node's wall clock.
+        """Open the store as one more node, with that node's wall clock.
 
-        ``port`` is that of a proxy before the server.
+        ``port`` is that of a proxy in front of the server.
         """
         kind = STORES[self.kind]
         clock = HybridClock() if wall is None else HybridClock(wall)
@@ -76,7 +76,7 @@ def place(kind_name: str, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def server(kind: StoreKind) -> Iterator[Server]:
-    """The server of a kind that has one; it runs again after the test."""
+    """The server of a kind that has one; it is started again after the test."""
     server = kind.server()
     yield server
     if server.running():
@@ -99,7 +99,7 @@ def keys(store: Metastorage, prefix: str = "") -> list[str]:
 
 
 def hears(store: Metastorage, prefix: str, after: int) -> bool:
-    """Whether a waiter is woken by a change, and does not just find it when its time is over."""
+    """Whether a change wakes the waiter; finding it at the end of the timeout does not count."""
     began = time.monotonic()
     changed = store.wait_for_change(prefix, after, timeout=LONG)
     return changed and time.monotonic() - began < LONG / 2

@@ -1,4 +1,4 @@
-"""One place in a real etcd, seen through stores and through its bare keys."""
+"""One place in a real etcd, accessed through stores and through its raw keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers import etcd
 
 
 class EtcdPlace:
-    """One place in the server: its stores, and what lies under its prefix."""
+    """One place in the server: its stores, and the keys under its prefix."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.server = etcd.running()
@@ -43,10 +43,10 @@ class EtcdPlace:
         return store
 
     def chunks(self) -> list[Pair]:
-        """All chunks of all values, without their bytes."""
+        """All chunks of all values, without their contents."""
         start, end = self.keys.chunk_bound(""), self.keys.chunks_end
         return self.gateway.range(start, end, keys_only=True).pairs
 
     def do(self, *operations: dict[str, object]) -> None:
-        """What somebody does to the keys who does not know what they mean."""
+        """Change keys directly, as a program does that does not know what they mean."""
         self.gateway.txn([], operations, repeatable=False)

@@ -52,7 +52,7 @@ CONDITIONS = st.lists(
 
 @st.composite
 def operations(draw: st.DrawFn) -> list[Operation]:
-    """Operations of one branch: none touches what another puts."""
+    """Operations of one branch: none touches a key that another one puts."""
     puts = draw(st.dictionaries(KEYS, VALUES, max_size=3))
     found: list[Operation] = [Put(key, value) for key, value in puts.items()]
     for start, end in draw(st.lists(st.tuples(KEYS, KEYS), max_size=2)):
@@ -64,7 +64,7 @@ def operations(draw: st.DrawFn) -> list[Operation]:
 
 
 class AgainstADictionary(RuleBasedStateMachine):
-    """Two nodes with wall clocks of their own on one store, and a dictionary."""
+    """Two nodes with separate wall clocks on one store, and a dictionary."""
 
     def __init__(self, kind: StoreKind) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class AgainstADictionary(RuleBasedStateMachine):
 
     @initialize(node=NODES, there=st.dictionaries(KEYS, VALUES, min_size=2))
     def begin(self, node: int, there: dict[str, bytes]) -> None:
-        """The store is not empty, so that what comes finds something."""
+        """Fill the store, so that the later calls find something."""
         self.invoke(node, [], [Put(key, value) for key, value in there.items()], [])
 
     @rule(node=NODES, wall=st.integers(1, 5_000))
@@ -138,7 +138,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         by_value: bool,
         further: list[Condition],
     ) -> None:
-        """The first condition holds, and the other node hears of what became of it."""
+        """The first condition holds, and the other node is told of a resulting change."""
         found = self.entries.get(key)
         holds: Condition = Absent(key)
         if found is not None:
@@ -212,9 +212,9 @@ AS_USUAL = settings(max_examples=25, stateful_step_count=25)
 def compare_with_a_dictionary(
     kind: StoreKind, how: settings = AS_USUAL, *, first: int | None = None
 ) -> None:
-    """Random calls on stores of this kind give what a dictionary gives.
+    """Assert that random calls on stores of this kind give what a dictionary gives.
 
-    They are the same each time that they begin with the same ``first`` number.
+    With the same ``first``, the calls are the same every time.
     """
 
     class OnThisKind(AgainstADictionary):

@@ -1,7 +1,7 @@
 """The stores that the conformance suite is run on.
 
-A kind makes an empty store and opens it, any number of times and in any process, by its address.
-Where a server stands behind it, tests may also take that away, and reach it through a proxy.
+A kind makes an empty store and opens it by its address, any number of times and in any process. If
+it has a server, tests can also stop the server, and connect to it through a proxy.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PATIENCE = 30.0
 
 
 class Server(Protocol):
-    """A real server that the tests of one process share; started when it is first asked for."""
+    """A real server that the tests of one process share; it is started on first use."""
 
     @property
     def port(self) -> int:
-        """Where it listens on the loopback interface, the same after a restart."""
+        """Its port on the loopback interface, which is the same after a restart."""
 
     def stop(self) -> None:
-        """End it as an administrator does, connections and all; return when it is gone."""
+        """Stop it as an administrator does, with its connections; return when it has ended."""
 
     def start(self) -> None:
         """Start it again on the same data; return when it answers."""
@@ -37,27 +37,27 @@ class Server(Protocol):
         """Stop and start."""
 
     def pause(self) -> None:
-        """SIGSTOP every process of it: connections stand, nothing is answered."""
+        """Send SIGSTOP to all its processes: connections stay open, and nothing is answered."""
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to all its processes."""
 
     def running(self) -> bool:
         """Whether it was started and not stopped."""
 
 
 class StoreKind(ABC):
-    """One implementation of the metastorage and the server behind it."""
+    """One implementation of the metastorage, and the server that it uses."""
 
     @abstractmethod
     def create(self, folder: Path) -> str:
-        """The address of an empty store; what it keeps on disk lies in ``folder``."""
+        """Make an empty store and return its address; its files are in ``folder``."""
 
     @contextmanager
     def open(
         self, address: str, clock: HybridClock, *, patience: float = PATIENCE
     ) -> Iterator[Metastorage]:
-        """The store at ``address`` as one more node opens it.
+        """Open the store at ``address`` as one more node.
 
         A call that gets no answer for ``patience`` seconds ends with an error.
         """
@@ -70,16 +70,16 @@ class StoreKind(ABC):
     has_server = False
 
     def server(self) -> Server:
-        """The server behind the stores of this kind, where there is one."""
+        """The server of the stores of this kind, if it has one."""
         raise NotImplementedError
 
     @property
     def commit_mark(self) -> bytes:
-        """What a client's bytes hold that make a write of the value ``AAA…`` happen."""
+        """Bytes in the client's message that commits a write of the value ``AAA…``."""
         raise NotImplementedError
 
     def through(self, address: str, port: int) -> str:
-        """The same store, reached by way of another port of the loopback interface."""
+        """The address of the same store through another port of the loopback interface."""
         raise NotImplementedError
 
 
@@ -112,7 +112,7 @@ class Etcd(StoreKind):
     def server(self) -> Server:
         return etcd.running()
 
-    commit_mark = b"QUFBQUFBQUFB"  # of AAA… in base64, wherever it begins
+    commit_mark = b"QUFBQUFBQUFB"  # AAA… in base64, at any alignment
 
     def through(self, address: str, port: int) -> str:
         return address.replace(f":{etcd.running().port}/", f":{port}/")

@@ -1,8 +1,8 @@
 """Planted faults: how one is registered, and how the check that must find it is run.
 
 A fault patches the real implementation of a store. The check is a test of the conformance suite,
-called with its fixtures as ever. It must fail, and by the statement that is there for it: not by an
-error of the patch, nor by an assertion elsewhere.
+called with its usual fixtures. It must fail at the statement that is there for this fault, not with
+an error of the patch or with another assertion.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Check = Callable[..., None]
 
 SUITE = Path(__file__).parent
 LONG = 0.8
-"""Seconds in which a waiter is missed here, who has a minute in the suite."""
+"""Seconds after which a waiter counts as not woken here; in the suite it has a minute."""
 
 
 @dataclass(frozen=True)
 class Tooth:
-    """A fault under stores of one kind, and how a check must complain of it.
+    """A fault in stores of one kind, and how a check must complain of it.
 
-    ``complaint`` is looked for in the lines of the suite that led to the failure and in what was
-    said; ``given`` are the parameters of the one case of the check that is run.
+    ``complaint`` is searched for in the lines of the suite that led to the failure and in the
+    message of the error; ``given`` are the parameters of the one case of the check that is run.
     """
 
     fault: Fault
@@ -51,7 +51,7 @@ class Tooth:
     given: dict[str, object]
 
     def bite(self, request: pytest.FixtureRequest) -> None:
-        """Run the check with the fault planted; fails unless it complains as it should."""
+        """Run the check with the fault planted; fails unless the check complains as it should."""
         names = inspect.signature(self.check).parameters
         fixtures = {n: request.getfixturevalue(n) for n in names if n not in self.given}
         with (
@@ -64,7 +64,7 @@ class Tooth:
         assert re.search(self.complaint, _complaint(found.value)), _complaint(found.value)
 
     def _process(self, target: str, *arguments: object) -> Process:
-        """One more process of the suite, with the fault in it, too."""
+        """One more process of the suite, with the same fault planted in it."""
         fault = (self.fault.__module__, self.fault.__name__)
         return Process("tests.metastorage.teeth:with_fault", *fault, target, *arguments)
 
@@ -75,9 +75,9 @@ class Teeth(list[Tooth]):
     def found_by(
         self, check: Check, *kinds: str, complaint: str, **given: object
     ) -> Callable[[Fault], Fault]:
-        """Register a fault under stores of these kinds, one tooth for each.
+        """Register a fault in stores of these kinds, one tooth for each.
 
-        A check that has a short and a long form is run in its long one.
+        A check that has a short and a long form is run in its long form.
         """
         if "times" in inspect.signature(check).parameters:
             given = {"times": test_conformance_order.LONG, **given}
@@ -88,8 +88,8 @@ class Teeth(list[Tooth]):
 
         return register
 
-    def cases(self) -> list[Any]:  # Any: pytest does not tell of what
-        """The parameters ``kind_name`` and ``tooth`` of the test that lets them bite."""
+    def cases(self) -> list[Any]:  # Any: pytest does not name the type
+        """The parameters ``kind_name`` and ``tooth`` of the test that runs these teeth."""
         return [
             pytest.param(tooth.kind, tooth, id=f"{tooth.fault.__name__}-{tooth.kind}")
             for tooth in self
@@ -97,7 +97,7 @@ class Teeth(list[Tooth]):
 
 
 def wrap(patch: pytest.MonkeyPatch, name: str, *places: object, by: Callable[..., object]) -> None:
-    """Put ``by`` in the place of a function or method; it is given the real one first."""
+    """Replace a function or method by ``by``, which gets the real one as its first argument."""
     for one in places:
         patch.setattr(one, name, _around(getattr(one, name), by))
 
@@ -112,7 +112,7 @@ def _around(real: Callable[..., object], by: Callable[..., object]) -> Callable[
 def with_fault(
     say: Say, hear: Hear, module: str, fault: str, target: str, *arguments: object
 ) -> None:
-    """What a process of the suite does, with a fault planted first."""
+    """What a process of the suite does, after a fault is planted in it."""
     patch = pytest.MonkeyPatch()
     waiters_are_missed_soon(patch)
     getattr(import_module(module), fault)(patch)
@@ -121,13 +121,13 @@ def with_fault(
 
 
 def waiters_are_missed_soon(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a minute until a waiter that is not woken is missed."""
+    """Shorten the time after which a waiter counts as not woken from a minute to `LONG`."""
     for module in (conftest, test_conformance, test_conformance_leases):
         patch.setattr(module, "LONG", LONG)
 
 
 def _complaint(error: BaseException) -> str:
-    """The lines of the suite that led there, and what was said."""
+    """The lines of the suite that led to the error, and its message."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, AssertionError) and "/tests/" not in frames[-1].filename:
         return f"an assertion that is not the suite's: {frames[-1]}"

@@ -1,4 +1,4 @@
-"""What every metastorage has to prove: entries, waiting, ends. Nothing knows which one it is."""
+"""What every metastorage has to prove: entries, waiting, closing. No test knows its kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_empty_store_has_revision_0_and_nothing_in_it(store: Metastorage) -> 
     assert store.invoke([Exists("a")], [Put("a", b"")]) == Outcome(False, 0, Timestamp(0))
 
 
-def test_a_key_carries_the_revision_and_time_of_the_invoke_that_wrote_it(
+def test_a_key_has_the_revision_and_time_of_the_invoke_that_wrote_it(
     store: Metastorage,
 ) -> None:
     first = store.invoke([], [Put("a", b"1"), Put("b", b"\0\xff")])
@@ -63,7 +63,7 @@ def with_time(key: str, body: bytes = b"") -> PutTimed:
     return PutTimed(key, lambda time: time.to_bytes(8, "little"), body)
 
 
-def test_a_value_may_hold_the_time_of_its_own_invoke(store: Metastorage) -> None:
+def test_a_value_can_contain_the_time_of_its_own_invoke(store: Metastorage) -> None:
     for number, body in enumerate((b"", b"small", b"x" * 200_000, b"x" * 1_200_000)):
         outcome = store.invoke([], [with_time("a", body), Put(f"k{number}", b"")])
         value = outcome.time.to_bytes(8, "little") + body
@@ -76,7 +76,7 @@ def test_a_value_may_hold_the_time_of_its_own_invoke(store: Metastorage) -> None
     assert found.value == found.time.to_bytes(8, "little")
 
 
-def test_times_in_values_grow_whoever_writes(place: Place) -> None:
+def test_times_in_values_increase_across_nodes(place: Place) -> None:
     nodes = [place.node(), place.node()]
     inside = []
     for number in range(20):
@@ -89,7 +89,7 @@ def test_times_in_values_grow_whoever_writes(place: Place) -> None:
     assert inside == sorted(set(inside))
 
 
-def test_a_value_with_a_time_is_checked_like_any_other(store: Metastorage) -> None:
+def test_a_value_with_a_time_is_validated_like_any_other(store: Metastorage) -> None:
     invokes: list[list[Operation]] = [
         [with_time("a"), Put("a", b"")],
         [with_time("")],
@@ -117,7 +117,7 @@ def test_a_range_is_in_byte_order_and_half_open(store: Metastorage) -> None:
     assert store.range("a", "a") == []
 
 
-def test_a_range_of_many_keys_is_whole(store: Metastorage) -> None:
+def test_a_range_of_many_keys_is_complete(store: Metastorage) -> None:
     names = [f"k{number:04d}" for number in range(700)]
     for first in range(0, len(names), many := min(store.max_operations, 200)):
         store.invoke([], [Put(name, b"") for name in names[first : first + many]])
@@ -125,7 +125,7 @@ def test_a_range_of_many_keys_is_whole(store: Metastorage) -> None:
     assert [found.key for found in store.range("k", "l", limit=600)] == names[:600]
 
 
-def test_deletes_remove_what_is_there(store: Metastorage) -> None:
+def test_deletes_remove_existing_keys_and_no_others(store: Metastorage) -> None:
     store.invoke([], [Put(f"k{n}", b"") for n in (0, 1, 2, 3, 4, 5, 50)])
     outcome = store.invoke([], [Delete("k5"), DeleteRange("k1", "k3"), Put("new", b"")])
     assert (outcome.succeeded, outcome.revision) == (True, 2)
@@ -176,7 +176,7 @@ def test_all_conditions_must_hold(store: Metastorage) -> None:
         ([], [DeleteRange("b", "a")]),
     ],
 )
-def test_an_invoke_that_changes_nothing_does_not_move_the_head(
+def test_an_invoke_that_changes_nothing_does_not_change_the_revision(
     store: Metastorage, conditions: list[Condition], operations: list[Operation]
 ) -> None:
     before = put(store, "a")
@@ -186,7 +186,7 @@ def test_an_invoke_that_changes_nothing_does_not_move_the_head(
     assert put(store, "a").revision == 2
 
 
-def test_an_invoke_of_many_conditions_and_operations_is_one_step(store: Metastorage) -> None:
+def test_an_invoke_of_many_conditions_and_operations_is_atomic(store: Metastorage) -> None:
     many = min(store.max_operations, 200)
     names = [f"k{number:03d}" for number in range(many)]
     first = store.invoke([Absent(name) for name in names], [Put(name, b"1") for name in names])
@@ -204,7 +204,7 @@ def test_an_invoke_of_many_conditions_and_operations_is_one_step(store: Metastor
     assert {(found.value, found.revision, found.time) for found in left} == {(b"2", 2, second.time)}
 
 
-def test_an_invoke_that_is_longer_than_the_store_takes_is_refused(store: Metastorage) -> None:
+def test_an_invoke_with_too_many_conditions_or_operations_is_refused(store: Metastorage) -> None:
     too_many = store.max_operations + 1
     for conditions, operations in (
         ([Absent("a")] * too_many, []),
@@ -215,7 +215,7 @@ def test_an_invoke_that_is_longer_than_the_store_takes_is_refused(store: Metasto
     assert store.revision() == 0
 
 
-def test_another_node_reads_what_was_written(place: Place) -> None:
+def test_a_write_is_read_by_another_node_at_once(place: Place) -> None:
     one, other = place.node(), place.node()
     for number in range(20):
         outcome = put(one, "a", b"%d" % number)
@@ -224,7 +224,7 @@ def test_another_node_reads_what_was_written(place: Place) -> None:
         assert other.range("a", "b") == one.range("a", "b")
 
 
-def test_what_was_written_is_there_after_a_restart(place: Place) -> None:
+def test_writes_survive_a_restart(place: Place) -> None:
     outcome = put(place.node(), "a", b"1")
     place.close()
     store = place.node()
@@ -233,7 +233,9 @@ def test_what_was_written_is_there_after_a_restart(place: Place) -> None:
     assert put(store, "b").time > outcome.time
 
 
-def test_a_value_of_twenty_megabytes_is_one_value(store: Metastorage) -> None:
+def test_a_value_of_twenty_megabytes_is_written_compared_and_deleted_as_one(
+    store: Metastorage,
+) -> None:
     value = random.Random(0).randbytes(20_000_000)
     put(store, "big", value)
     found = store.get("big")
@@ -259,11 +261,11 @@ def test_a_value_of_twenty_megabytes_is_one_value(store: Metastorage) -> None:
         [DeleteRange("a", "c"), Put("b", b"")],
         [Delete("")],
         [DeleteRange("é", "ü")],
-        [Put("a", "text")],  # type: ignore[arg-type]  # what a caller without types may send
+        [Put("a", "text")],  # type: ignore[arg-type]  # a caller without type checks may send this
     ],
     ids=lambda operations: type(operations[-1]).__name__,
 )
-def test_what_no_store_takes_is_refused_whole(
+def test_an_invoke_with_an_invalid_operation_is_refused_as_a_whole(
     store: Metastorage, operations: list[Operation]
 ) -> None:
     put(store, "kept")
@@ -275,7 +277,7 @@ def test_what_no_store_takes_is_refused_whole(
     assert store.revision() == 1
 
 
-def test_other_bad_arguments_are_refused(store: Metastorage) -> None:
+def test_other_invalid_arguments_are_refused(store: Metastorage) -> None:
     lease = store.acquire_lease("lead", "me", ttl_ms=1000)
     assert lease is not None
     for call in (
@@ -297,7 +299,7 @@ def test_other_bad_arguments_are_refused(store: Metastorage) -> None:
             call()
 
 
-def test_numbers_beyond_those_that_a_store_gives_are_only_large(store: Metastorage) -> None:
+def test_numbers_beyond_64_bits_are_accepted_and_never_match(store: Metastorage) -> None:
     put(store, "a", b"1")
     assert [found.key for found in store.range("", "~", limit=1 << 80)] == ["a"]
     assert not store.wait_for_change("", 1 << 80, timeout=0)
@@ -306,7 +308,7 @@ def test_numbers_beyond_those_that_a_store_gives_are_only_large(store: Metastora
     assert not store.invoke([LeaseHeld("a", 1 << 80)], []).succeeded
 
 
-def test_the_longest_key_and_the_empty_value_are_fine(store: Metastorage) -> None:
+def test_the_longest_key_and_the_empty_value_are_accepted(store: Metastorage) -> None:
     put(store, "~" * MAX_KEY_LENGTH)
     found = store.get("~" * MAX_KEY_LENGTH)
     assert found is not None
@@ -317,11 +319,11 @@ def test_the_longest_key_and_the_empty_value_are_fine(store: Metastorage) -> Non
 
 
 def wait(store: Metastorage, prefix: str, after: int) -> bool:
-    """The answer that needs no waiting."""
+    """The answer without waiting."""
     return store.wait_for_change(prefix, after, timeout=0)
 
 
-def test_a_change_of_the_past_is_told_at_once(place: Place) -> None:
+def test_a_wait_for_a_past_change_returns_at_once(place: Place) -> None:
     store, other = place.node(), place.node()
     store.invoke([], [Put("a.1", b""), Put("a.2", b""), Put("b", b"")])
     put(store, "c")
@@ -350,7 +352,7 @@ def test_a_delete_is_a_change_under_its_own_prefix_only(place: Place, operation:
     assert wait(other, "a.2", 2)
 
 
-def test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others(place: Place) -> None:
+def test_a_waiter_is_woken_only_by_changes_under_its_prefix(place: Place) -> None:
     store, other = place.node(), place.node()
     for writer in (store, other):
         seen = store.revision()
@@ -363,13 +365,13 @@ def test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others(place: Place) -
             assert waiting.result()
 
 
-def test_waiting_ends_with_its_time(store: Metastorage) -> None:
+def test_a_wait_ends_at_its_timeout(store: Metastorage) -> None:
     began = time.monotonic()
     assert not store.wait_for_change("a", 0, timeout=0.02)
     assert time.monotonic() - began >= 0.02
 
 
-def test_a_follower_sees_every_state_that_stays(place: Place) -> None:
+def test_a_follower_sees_every_state_that_lasts_until_it_reads(place: Place) -> None:
     writer, follower = place.node(), place.node()
     rounds = 100
     turn = threading.Barrier(2)
@@ -396,7 +398,7 @@ def test_a_follower_sees_every_state_that_stays(place: Place) -> None:
 # Ends and counts
 
 
-def test_a_closed_store_refuses_and_ends_those_who_wait(place: Place) -> None:
+def test_a_closed_store_refuses_calls_and_ends_waits(place: Place) -> None:
     store, other = place.node(), place.node()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait_for_change, "a", 0, timeout=LONG)

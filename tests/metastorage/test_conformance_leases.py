@@ -18,7 +18,7 @@ from strandline.metastorage import (
 from tests.metastorage.conftest import LONG, Place, Wall, keys, put
 
 
-def test_a_lease_has_one_holder_and_its_token_grows_with_each(place: Place) -> None:
+def test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token(place: Place) -> None:
     wall = Wall(1_000)
     store, other = place.node(wall), place.node(wall)
     assert store.lease("lead") is None
@@ -38,7 +38,7 @@ def test_a_lease_has_one_holder_and_its_token_grows_with_each(place: Place) -> N
     assert store.revision() == 0
 
 
-def test_the_holder_keeps_its_token_when_it_asks_again(store: Metastorage) -> None:
+def test_a_holder_that_acquires_its_lease_again_keeps_the_token(store: Metastorage) -> None:
     first = store.acquire_lease("lead", "one", ttl_ms=60_000)
     again = store.acquire_lease("lead", "one", ttl_ms=120_000)
     assert first is not None
@@ -47,7 +47,7 @@ def test_the_holder_keeps_its_token_when_it_asks_again(store: Metastorage) -> No
     assert again.expires > first.expires
 
 
-def test_an_expired_lease_is_gone_for_every_reader_for_good(place: Place) -> None:
+def test_an_expired_lease_stays_expired_for_every_reader(place: Place) -> None:
     wall, late = Wall(1_000), Wall(1_000)
     store, slow = place.node(wall), place.node(late)
     first = store.acquire_lease("lead", "one", ttl_ms=500)
@@ -71,7 +71,7 @@ def test_an_expired_lease_is_gone_for_every_reader_for_good(place: Place) -> Non
     assert slow.lease("lead") == second
 
 
-def test_a_lease_expires_by_the_store_s_time_not_by_the_reader_s(place: Place) -> None:
+def test_a_lease_expires_by_the_time_of_the_store_not_of_the_reader(place: Place) -> None:
     wall, late = Wall(1_000), Wall(1_000)
     store, slow = place.node(wall), place.node(late)
     first = slow.acquire_lease("lead", "one", ttl_ms=500)
@@ -81,7 +81,9 @@ def test_a_lease_expires_by_the_store_s_time_not_by_the_reader_s(place: Place) -
     assert slow.lease("lead") is None
 
 
-def test_a_write_that_relies_on_a_lease_names_its_token(place: Place) -> None:
+def test_a_write_conditional_on_a_lease_needs_its_token_and_is_refused_after_expiry(
+    place: Place,
+) -> None:
     wall = Wall(1_000)
     store, slow = place.node(wall), place.node(Wall(1_000))
     lease = store.acquire_lease("lead", "one", ttl_ms=500)
@@ -100,7 +102,7 @@ def test_a_write_that_relies_on_a_lease_names_its_token(place: Place) -> None:
     assert keys(store) == ["a"]
 
 
-def test_a_lost_lease_can_not_be_renewed(place: Place) -> None:
+def test_a_lost_lease_cannot_be_renewed(place: Place) -> None:
     wall = Wall(1_000)
     store = place.node(wall)
     lost = store.acquire_lease("lead", "one", ttl_ms=500)
@@ -111,7 +113,7 @@ def test_a_lost_lease_can_not_be_renewed(place: Place) -> None:
         store.renew_lease(lost, ttl_ms=500)
 
 
-def test_one_of_many_gets_a_lease(place: Place) -> None:
+def test_only_one_of_many_concurrent_callers_gets_a_lease(place: Place) -> None:
     nodes = [place.node(), place.node()]
     names = [f"lead{number}" for number in range(10)]
     together = threading.Barrier(8)

@@ -1,6 +1,6 @@
 """What every metastorage has to prove: one order and time over threads, nodes and processes.
 
-``times`` is how many times the short form of a test each does; the long form is for `make soak`.
+``times`` is how many times each test does its short form; the long form is for `make soak`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SHORT, LONG = 1, 10
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test with ``times`` has both forms."""
+    """Give each test that has ``times`` both forms."""
     if "times" in metafunc.fixturenames:
         forms = [SHORT, pytest.param(LONG, marks=pytest.mark.soak)]
         metafunc.parametrize("times", forms, ids=["short", "long"])
 
 
-def test_time_grows_with_revision_whatever_the_wall_clocks_do(place: Place) -> None:
+def test_time_increases_with_the_revision_whatever_the_wall_clocks_show(place: Place) -> None:
     walls = [Wall(1_000), Wall(900_000), Wall(50)]
     nodes = [place.node(wall) for wall in walls]
     dice = random.Random(7)
@@ -69,7 +69,7 @@ def test_every_write_after_a_check_has_a_later_time(place: Place) -> None:
     assert put(place.node(behind), "a").time > checked.time
 
 
-def test_nobody_writes_at_a_time_that_is_more_than_a_day_ahead_of_its_clock(place: Place) -> None:
+def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Place) -> None:
     wrong, right = Wall(1_000 + MAX_AHEAD_MS + 1), Wall(1_000)
     put(place.node(right), "a")
     written = put(place.node(wrong), "a")
@@ -77,7 +77,7 @@ def test_nobody_writes_at_a_time_that_is_more_than_a_day_ahead_of_its_clock(plac
     for _ in range(2):
         with pytest.raises(WrongClock, match="nothing was written"):
             put(node, "a")
-    assert node.check().time > written.time  # a look is no reason to refuse what is there
+    assert node.check().time > written.time  # a check is allowed at any stored time
     assert node.revision() == written.revision == 2
     found = node.get("a")
     assert found is not None
@@ -86,8 +86,8 @@ def test_nobody_writes_at_a_time_that_is_more_than_a_day_ahead_of_its_clock(plac
     assert put(node, "a").time > written.time
 
 
-def test_checks_and_writes_of_many_threads_form_one_order(place: Place, times: int) -> None:
-    """No write that a check did not see may have a time that the check promised to be past."""
+def test_checks_and_writes_of_many_threads_have_one_order(place: Place, times: int) -> None:
+    """A write that a check did not see must have a time after that of the check."""
     walls = [Wall(1_000), Wall(5_000), Wall(100)]
     nodes = [place.node(wall) for wall in walls]
     heads: list[Head] = []
@@ -141,7 +141,7 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
     assert [node.revision() for node in nodes] == [60 * times] * 2
 
 
-def test_increments_of_many_threads_lose_nothing(place: Place, times: int) -> None:
+def test_no_increment_of_many_threads_is_lost(place: Place, times: int) -> None:
     nodes = [place.node(), place.node()]
 
     def increments(number: int) -> None:
@@ -167,7 +167,7 @@ def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(
 # Several processes
 
 
-def test_increments_of_many_processes_lose_nothing(place: Place, times: int) -> None:
+def test_no_increment_of_many_processes_is_lost(place: Place, times: int) -> None:
     store = place.node()
     with ExitStack() as stack:
         others = [
@@ -190,7 +190,7 @@ def test_increments_of_many_processes_lose_nothing(place: Place, times: int) -> 
     assert (int(found.value), found.revision, store.revision()) == (45 * times,) * 3
 
 
-def test_a_waiter_in_another_process_is_told_of_puts_and_deletes(place: Place) -> None:
+def test_a_waiter_in_another_process_is_woken_by_puts_and_deletes(place: Place) -> None:
     store = place.node()
     with Process(
         "tests.metastorage.work:wait_for_changes", place.kind, place.address, "p."
@@ -211,7 +211,7 @@ def test_a_waiter_in_another_process_is_told_of_puts_and_deletes(place: Place) -
         assert other.finish() == 0
 
 
-def test_the_revision_in_another_process_is_never_old(place: Place, times: int) -> None:
+def test_the_revision_read_in_another_process_is_never_stale(place: Place, times: int) -> None:
     store = place.node()
     with Process("tests.metastorage.work:answer_revisions", place.kind, place.address) as other:
         assert other.hear() == "ready"
@@ -225,7 +225,7 @@ def test_the_revision_in_another_process_is_never_old(place: Place, times: int) 
         assert other.finish() == 0
 
 
-def test_a_process_killed_while_it_writes_loses_nothing_acknowledged_and_tears_nothing(
+def test_a_killed_writer_loses_no_acknowledged_write_and_leaves_none_half_done(
     place: Place,
 ) -> None:
     store = place.node()

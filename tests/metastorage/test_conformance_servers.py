@@ -1,4 +1,4 @@
-"""What every metastorage with a server has to prove: the server goes away and comes back."""
+"""What every metastorage with a server has to prove: the server stops and comes back."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.servers.loopback import Cut, Proxy
 
 SHORT = 1.0
 AWHILE = 0.2
-"""Seconds in which a waiter finds that the server is away."""
+"""Seconds in which a waiter notices that the server is away."""
 SOON = 20.0
-"""Seconds after which one who has not found the server again will not."""
+"""Seconds after which a waiter that has not reconnected never will."""
 VALUE = b"A" * 48
 
 
@@ -42,19 +42,19 @@ def calls_of(store: Metastorage) -> list[Callable[[], object]]:
 
 
 def errors_of(calls: list[Callable[[], object]]) -> list[BaseException | None]:
-    """What each of the calls raises, which are made at the same time."""
+    """The exceptions of the calls, which are made concurrently."""
     with ThreadPoolExecutor(len(calls)) as threads:
         answers = [threads.submit(call) for call in calls]
         return [answer.exception() for answer in answers]
 
 
 @pytest.mark.parametrize("first", [0, 3, 5])
-def test_after_a_restart_of_the_server_the_first_call_succeeds(
+def test_the_first_call_after_a_restart_of_the_server_succeeds(
     place: Place, server: Server, first: int
 ) -> None:
     store = place.node(Wall(1_000))
     before = put(store, "a", b"1")
-    with ThreadPoolExecutor(4) as threads:  # so that several connections are open
+    with ThreadPoolExecutor(4) as threads:  # opens several connections
         list(threads.map(lambda _: store.range("", "~"), range(16)))
     server.restart()
     calls_of(store)[first]()
@@ -64,7 +64,7 @@ def test_after_a_restart_of_the_server_the_first_call_succeeds(
     assert put(store, "a").time > before.time
 
 
-def test_a_server_that_is_away_is_told_and_missed_no_longer_than_it_is(
+def test_a_stopped_server_is_unavailable_until_it_is_started_again(
     place: Place, server: Server
 ) -> None:
     store = place.node(patience=SHORT)
@@ -76,7 +76,7 @@ def test_a_server_that_is_away_is_told_and_missed_no_longer_than_it_is(
     assert [key for key in keys(store) if key != "b"] == ["a", "c"]
 
 
-def test_a_server_that_does_not_answer_is_given_up_after_the_patience(
+def test_calls_to_a_server_that_does_not_answer_end_after_the_patience(
     place: Place, server: Server
 ) -> None:
     store = place.node(patience=SHORT)
@@ -92,7 +92,7 @@ def test_a_server_that_does_not_answer_is_given_up_after_the_patience(
     assert (found.value, found.revision) == (b"1", 1)
 
 
-def test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after(
+def test_a_waiter_survives_a_restart_of_the_server_and_is_woken_by_a_later_change(
     place: Place, server: Server
 ) -> None:
     store, other = place.node(), place.node()
@@ -109,12 +109,12 @@ def test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after(
         assert waiting.result()
 
 
-def test_a_change_before_the_waiter_listens_again_is_not_missed(
+def test_a_change_made_before_the_waiter_has_reconnected_is_not_missed(
     place: Place, server: Server
 ) -> None:
-    """Over and over, since where the change falls in the reconnection is chance.
+    """Repeated, because it is chance at which point of the reconnection the change happens.
 
-    The longer a server is away the longer are the pauses in which nobody looks for it.
+    The longer a server is away, the longer are the pauses between attempts to reconnect.
     """
     other = place.node()
 
@@ -138,7 +138,7 @@ def test_a_change_before_the_waiter_listens_again_is_not_missed(
             assert waiting.result()
 
 
-def test_a_waiter_is_told_at_its_end_that_the_server_did_not_answer(
+def test_a_wait_on_a_stopped_server_raises_unavailable_at_its_timeout(
     place: Place, server: Server
 ) -> None:
     store = place.node(patience=SHORT)
@@ -151,7 +151,7 @@ def test_a_waiter_is_told_at_its_end_that_the_server_did_not_answer(
 
 
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
-def test_an_outcome_that_is_unknown_is_settled_by_reading(
+def test_a_read_after_an_unknown_outcome_shows_whether_the_write_happened(
     place: Place, kind: StoreKind, server: Server, cut: Cut
 ) -> None:
     plan: list[Cut] = []
@@ -172,7 +172,7 @@ def test_an_outcome_that_is_unknown_is_settled_by_reading(
         assert (found is not None) == happened
         assert keys(direct) == (["before", "mine", "too"] if happened else ["before"])
         assert store.revision() == 1 + happened
-        # What the caller does next: the same again, which must not happen twice.
+        # Next, the caller retries: the write must not happen twice.
         again = store.invoke([Absent("mine")], [Put("mine", VALUE), Put("too", b"")])
         assert again.succeeded is not happened
         assert direct.revision() == again.revision == 2

@@ -79,7 +79,7 @@ def test_an_address_names_endpoints_and_a_prefix(url: str, address: EtcdAddress)
         *("http://a", "etcd://a:b", "etcd://user@a", "etcd://a:1:2", "etcd://a b", "etcd://é/b"),
     ],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="HOST:PORT"):
         parse_etcd_url(url)
 
@@ -87,7 +87,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 # Sharing one etcd
 
 
-def test_catalogs_with_like_prefixes_do_not_see_each_other(place: EtcdPlace) -> None:
+def test_stores_with_similar_prefixes_do_not_see_each_other(place: EtcdPlace) -> None:
     one, other = place.node(), place.node(url=place.url + "-more")
     put(one, "a", b"1")
     put(other, "a", b"2")
@@ -99,7 +99,7 @@ def test_catalogs_with_like_prefixes_do_not_see_each_other(place: EtcdPlace) -> 
     assert not one.wait_for_change("", 2, timeout=0)
 
 
-def test_a_layout_of_a_newer_release_is_refused_and_left_alone(place: EtcdPlace) -> None:
+def test_a_layout_of_a_newer_release_is_refused_and_not_changed(place: EtcdPlace) -> None:
     put(place.node(), "a")
     place.do(put_operation(place.keys.format, b"2"))
     with pytest.raises(IncompatibleFormat, match=r"layout 2.*layout 1"):
@@ -110,7 +110,7 @@ def test_a_layout_of_a_newer_release_is_refused_and_left_alone(place: EtcdPlace)
 # Time
 
 
-def test_time_grows_over_nodes_whose_clocks_differ_by_hours(place: EtcdPlace) -> None:
+def test_time_increases_over_nodes_whose_clocks_differ_by_hours(place: EtcdPlace) -> None:
     ahead, behind = Wall(9 * HOUR_MS), Wall(HOUR_MS)
     fast, slow = place.node(ahead), place.node(behind)
     times = []
@@ -123,8 +123,8 @@ def test_time_grows_over_nodes_whose_clocks_differ_by_hours(place: EtcdPlace) ->
     assert times[0] >= timestamp(9 * HOUR_MS)
 
 
-def test_a_writer_whose_time_was_passed_tries_again_above_it(place: EtcdPlace) -> None:
-    """The check comes between the view of the writer, which remembers one, and its write."""
+def test_a_writer_whose_time_was_overtaken_retries_with_a_later_time(place: EtcdPlace) -> None:
+    """The check happens between the writer's view, which it remembers, and its write."""
     behind = Wall(HOUR_MS)
     writer, other = place.node(behind), place.node(Wall(5 * HOUR_MS))
     put(writer, "a")
@@ -134,10 +134,10 @@ def test_a_writer_whose_time_was_passed_tries_again_above_it(place: EtcdPlace) -
     assert outcome.time > checked.time
 
 
-def test_a_lease_is_not_granted_at_a_time_that_was_passed(
+def test_a_lease_is_not_granted_at_a_time_that_was_overtaken(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check comes between the decision about the lease and its write."""
+    """The check happens between the decision about the lease and its write."""
     store, other = place.node(Wall(HOUR_MS)), place.node(Wall(5 * HOUR_MS))
     checked: list[Timestamp] = []
 
@@ -155,7 +155,7 @@ def test_a_lease_is_not_granted_at_a_time_that_was_passed(
     assert store.lease("lead") == other.lease("lead") == lease
 
 
-def test_an_idle_store_moves_on_with_the_clock(place: EtcdPlace) -> None:
+def test_the_time_of_an_idle_store_follows_the_clock(place: EtcdPlace) -> None:
     wall = Wall(HOUR_MS)
     store = place.node(wall)
     put(store, "a")
@@ -164,10 +164,10 @@ def test_an_idle_store_moves_on_with_the_clock(place: EtcdPlace) -> None:
     assert (head.revision, head.time) == (1, timestamp(2 * HOUR_MS))
 
 
-# What is remembered from one invoke to the next
+# The view remembered between invokes
 
 
-def test_what_is_remembered_never_hides_what_another_node_did(place: EtcdPlace) -> None:
+def test_the_remembered_view_never_hides_writes_of_other_nodes(place: EtcdPlace) -> None:
     store, other = place.node(), place.node()
     put(store, "a", b"1")
     put(other, "a", b"2")
@@ -181,7 +181,7 @@ def test_what_is_remembered_never_hides_what_another_node_did(place: EtcdPlace) 
     assert keys(other) == ["a"]
 
 
-def test_a_writer_alone_needs_one_request_for_an_invoke(place: EtcdPlace) -> None:
+def test_a_single_writer_needs_one_request_per_invoke(place: EtcdPlace) -> None:
     requests: list[bytes] = []
 
     def count(data: bytes) -> None:
@@ -202,7 +202,7 @@ def test_a_writer_alone_needs_one_request_for_an_invoke(place: EtcdPlace) -> Non
 # Waiting
 
 
-def test_a_waiter_sleeps_through_a_compaction_of_etcd_s_history(place: EtcdPlace) -> None:
+def test_a_waiter_is_not_disturbed_by_a_compaction_of_the_history_of_etcd(place: EtcdPlace) -> None:
     store, other = place.node(), place.node()
     seen = put(store, "b").revision
     with ThreadPoolExecutor(2) as threads:
@@ -220,7 +220,7 @@ def test_a_waiter_sleeps_through_a_compaction_of_etcd_s_history(place: EtcdPlace
     assert not store.wait_for_change("c", seen, timeout=0)
 
 
-def test_a_waiter_behind_the_changes_that_are_kept_is_told_that_something_changed(
+def test_a_wait_from_before_the_recorded_changes_reports_a_change(
     place: EtcdPlace,
 ) -> None:
     store = place.node(changes_kept=3)
@@ -231,7 +231,7 @@ def test_a_waiter_behind_the_changes_that_are_kept_is_told_that_something_change
     assert store.wait_for_change("a", 4, timeout=0)
 
 
-def test_a_delete_of_more_keys_than_a_change_names_is_told_to_each_prefix_in_it(
+def test_a_delete_of_many_keys_wakes_waiters_for_every_prefix_in_its_range(
     store: EtcdMetastorage,
 ) -> None:
     for first in range(0, 300, 60):
@@ -244,8 +244,10 @@ def test_a_delete_of_more_keys_than_a_change_names_is_told_to_each_prefix_in_it(
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_a_change_between_the_look_and_the_watch_is_not_missed(place: EtcdPlace, lost: int) -> None:
-    """Nor one that comes while the watch can not be made."""
+def test_a_change_between_the_check_and_the_watch_is_not_missed(
+    place: EtcdPlace, lost: int
+) -> None:
+    """Nor is a change missed that is made while the watch cannot be opened."""
     other = place.node()
     requests: list[bytes] = []
 
@@ -267,7 +269,7 @@ def test_a_change_between_the_look_and_the_watch_is_not_missed(place: EtcdPlace,
         store.close()
 
 
-def test_a_waiter_behind_what_was_heard_looks_again(
+def test_a_waiter_older_than_the_remembered_changes_checks_again(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.metastorage.etcd.gateway._IDLE_WATCH_SECONDS", 60.0)
@@ -281,14 +283,14 @@ def test_a_waiter_behind_what_was_heard_looks_again(
         began = time.monotonic()
         assert feed.wait("c", "d", 7, generation=feed.generation, timeout=60)
         assert not feed.wait("a", "b", 0, generation=feed.generation, timeout=60)
-        # Before the idle watch is made anew, when everybody looks.
+        # Before the idle watch is renewed, when all waiters check.
         assert time.monotonic() - began < 30
     finally:
         gateway.close()
         feed.close()
 
 
-def test_a_defect_in_what_is_heard_reaches_the_waiter(place: EtcdPlace) -> None:
+def test_a_corrupt_change_record_raises_corrupt_data_in_the_waiter(place: EtcdPlace) -> None:
     store = place.node()
     seen = put(store, "a").revision
     with ThreadPoolExecutor(1) as threads:
@@ -321,7 +323,7 @@ def test_a_closed_store_leaves_no_thread_and_no_connection(place: EtcdPlace) -> 
     assert (connections_to(place.server.port), threading.active_count()) == before
 
 
-def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: EtcdPlace) -> None:
+def test_closing_the_store_ends_calls_that_wait_for_the_server(place: EtcdPlace) -> None:
     store = place.node()
     put(store, "a")
     calls: list[Callable[[], object]] = [
@@ -346,7 +348,7 @@ def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: Etcd
             errors = [call.exception(timeout=60) for call in pending]
     finally:
         place.server.resume()
-    sent = {2, 3}  # or not yet, when it was closed
+    sent = {2, 3}  # they may or may not have been sent before the close
     for number, error in enumerate(errors):
         assert isinstance(error, (Stopping, UnknownOutcome) if number in sent else Stopping)
 
@@ -354,14 +356,14 @@ def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: Etcd
 # The server
 
 
-def test_a_server_that_is_gone_is_named_with_what_to_do(place: EtcdPlace) -> None:
+def test_an_unreachable_server_is_named_with_advice(place: EtcdPlace) -> None:
     port = free_port()
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}.*refused.*Start etcd"):
         place.node(url=f"etcd://127.0.0.1:{port}/p")
 
 
-def test_another_endpoint_is_asked_when_one_is_gone(place: EtcdPlace) -> None:
-    """A write goes to it, too: to the one that is gone nothing was sent."""
+def test_another_endpoint_is_used_if_one_is_unreachable(place: EtcdPlace) -> None:
+    """For writes too, because nothing was sent to the unreachable endpoint."""
     gone = free_port()
     with Proxy(place.server.port, lambda _: None) as proxy:
         store = place.node(url=f"etcd://127.0.0.1:{gone},127.0.0.1:{proxy.port}/two")
@@ -372,13 +374,13 @@ def test_another_endpoint_is_asked_when_one_is_gone(place: EtcdPlace) -> None:
         store.close()
 
 
-def test_what_is_no_etcd_is_told_as_such(place: EtcdPlace) -> None:
+def test_a_server_that_is_not_etcd_is_unavailable(place: EtcdPlace) -> None:
     with pytest.raises(Unavailable):
         place.node(url=f"etcd://127.0.0.1:{place.server.peers_port}/p", patience=5)
 
 
 @pytest.mark.parametrize("key", ["time", "head", "data", "chunk", "lease"])
-def test_damaged_keys_are_told_as_corrupt_data(place: EtcdPlace, key: str) -> None:
+def test_damaged_keys_raise_corrupt_data(place: EtcdPlace, key: str) -> None:
     store = place.node()
     put(store, "a", b"x" * LARGE)
     store.acquire_lease("lead", "me", ttl_ms=1_000)

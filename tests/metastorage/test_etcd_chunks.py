@@ -1,4 +1,4 @@
-"""Large values in etcd: written whole, read whole, and removed whole."""
+"""Large values in etcd: written, read and removed as a whole."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: EtcdPlace
     [Put("b", b"small"), Put("b", b"y" * LARGE), Delete("b"), DeleteRange("a", "b.1")],
     ids=["put", "put large", "delete", "delete range"],
 )
-def test_the_chunks_of_a_value_go_with_it(
+def test_the_chunks_of_a_replaced_or_deleted_value_are_removed(
     place: EtcdPlace, operation: Put | Delete | DeleteRange
 ) -> None:
     store = place.node()
@@ -104,15 +104,15 @@ def test_the_chunks_of_a_value_go_with_it(
         assert found.value == b"x" * LARGE
 
 
-def test_the_chunks_of_a_refused_invoke_do_not_stay(
+def test_the_chunks_of_a_refused_invoke_are_removed(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other node changes the key between the writing of the chunks and of the reference."""
+    """The other node changes the key between the writes of the chunks and of the reference."""
     store, other = place.node(), place.node()
     write = ChunkedValues.write
 
     def write_and_be_late(self: ChunkedValues, *arguments: object) -> Reference:
-        reference = write(self, *arguments)  # type: ignore[arg-type]  # handed on as they are
+        reference = write(self, *arguments)  # type: ignore[arg-type]  # passed on as they are
         put(other, "b")
         return reference
 
@@ -121,7 +121,7 @@ def test_the_chunks_of_a_refused_invoke_do_not_stay(
     assert place.chunks() == []
 
 
-def test_chunks_that_are_removed_before_their_invoke_are_written_again(
+def test_chunks_removed_before_their_invoke_are_written_again(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = place.node(), place.node()
@@ -129,7 +129,7 @@ def test_chunks_that_are_removed_before_their_invoke_are_written_again(
     written = []
 
     def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
-        written.append(write(self, *arguments))  # type: ignore[arg-type]  # handed on as they are
+        written.append(write(self, *arguments))  # type: ignore[arg-type]  # passed on as they are
         if len(written) == 1:
             put(other, "a", b"small")
             assert place.chunks() == []
@@ -142,7 +142,7 @@ def test_chunks_that_are_removed_before_their_invoke_are_written_again(
     assert (found.value, found.revision, len(written)) == (b"x" * LARGE, 2, 2)
 
 
-def test_orphans_are_swept_when_they_are_old(place: EtcdPlace) -> None:
+def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None:
     wall = Wall(10 * HOUR_MS)
     store = place.node(wall)
     chunks = ChunkedValues(place.gateway, place.keys)
@@ -154,7 +154,7 @@ def test_orphans_are_swept_when_they_are_old(place: EtcdPlace) -> None:
     wall.now += ORPHAN_AGE_MS
     chunks.write("young", value, timestamp(wall.now))
     assert len(place.chunks()) == 8
-    # A large write of another node, long after, looks at all of them.
+    # A later large write of another key sweeps all chunks.
     wall.now += 2
     put(store, "other", value)
     owners = [place.keys.owner_of(pair.key)[0] for pair in place.chunks()]
@@ -167,7 +167,7 @@ def test_orphans_are_swept_when_they_are_old(place: EtcdPlace) -> None:
     assert len(place.chunks()) == 4
 
 
-def test_large_values_are_read_whole_while_they_are_written_and_history_is_compacted(
+def test_large_values_are_read_whole_during_writes_and_compactions(
     place: EtcdPlace,
 ) -> None:
     writer, reader = place.node(), place.node()
@@ -195,7 +195,7 @@ def test_large_values_are_read_whole_while_they_are_written_and_history_is_compa
         assert reading.result() > 0
 
 
-def test_a_large_value_whose_history_was_compacted_is_read_again(
+def test_a_read_of_a_large_value_is_repeated_after_a_compaction(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = place.node(), place.node()
@@ -215,7 +215,7 @@ def test_a_large_value_whose_history_was_compacted_is_read_again(
     assert (found.value, found.revision) == (b"y" * LARGE, 2)
 
 
-def test_a_large_value_whose_invoke_was_lost_leaves_nothing_that_stays(place: EtcdPlace) -> None:
+def test_the_chunks_of_a_lost_invoke_are_removed_by_the_next_write(place: EtcdPlace) -> None:
     plan: list[Cut] = []
 
     def at_the_transaction(data: bytes) -> Cut | None:
@@ -240,7 +240,7 @@ TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=4
 
 
 @given(key=TEXT.filter(bool), start=TEXT, end=TEXT)
-def test_the_chunks_of_a_range_of_keys_are_a_range(key: str, start: str, end: str) -> None:
+def test_the_chunks_of_a_range_of_keys_form_a_range(key: str, start: str, end: str) -> None:
     places = EtcdKeys("p")
     chunk = places.chunk(key, b"%016x12345678" % 7, 3)
     inside = places.chunk_bound(start) <= chunk < places.chunk_bound(end)

@@ -1,4 +1,4 @@
-"""What an etcd, or what stands in its place, can answer that is neither yes nor no."""
+"""Answers of etcd, or of a server in its place, that leave the outcome open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place() -> Iterator[EtcdPlace]:
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[EtcdGateway]:
-    """A gateway to a server that always says the same."""
+    """A gateway to a server that always gives the same answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -61,7 +61,7 @@ FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space excee
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (429, FULL, "compact and defragment"),  # etcd says so also of the write that fills it
+        (429, FULL, "compact and defragment"),  # also the answer to the write that fills it
         (502, b"<html>Bad Gateway</html>", "status 502"),
         (503, b'["no", "object"]', "status 503"),
         (200, b"{}", "is it etcd"),
@@ -69,7 +69,7 @@ FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space excee
         (500, b'{"code":14,"message":"etcdserver: leader changed"}', "leader changed"),
     ],
 )
-def test_a_write_that_may_have_happened_is_told_as_that_and_a_read_as_not_done(
+def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unavailable(
     status: int, body: bytes, reason: str
 ) -> None:
     with answering(status, body) as gateway:
@@ -90,7 +90,7 @@ def test_a_write_that_may_have_happened_is_told_as_that_and_a_read_as_not_done(
         (16, "etcdserver: invalid auth token"),
     ],
 )
-def test_a_write_that_was_refused_unheard_has_not_happened(code: int, message: str) -> None:
+def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, message: str) -> None:
     with answering(503, json.dumps({"code": code, "message": message}).encode()) as gateway:
         with pytest.raises(Unavailable, match=message) as refused:
             gateway.txn([], [], repeatable=False)
@@ -98,7 +98,7 @@ def test_a_write_that_was_refused_unheard_has_not_happened(code: int, message: s
 
 
 @pytest.mark.parametrize("line", [b"hello\n", b'["no", "object"]\n', b'{"error":{"code":14}}\n'])
-def test_a_watch_that_is_none_ends_as_one_that_is_cut_off(line: bytes) -> None:
+def test_an_invalid_watch_answer_ends_the_watch_as_unavailable(line: bytes) -> None:
     with (
         answering(200, line) as gateway,
         pytest.raises(Unavailable, match="watch at"),
@@ -108,7 +108,7 @@ def test_a_watch_that_is_none_ends_as_one_that_is_cut_off(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "999.1.1.1", "xn--"])
-def test_a_host_that_can_not_be_is_bad_input(host: str) -> None:
+def test_an_impossible_host_name_is_invalid_input(host: str) -> None:
     with pytest.raises(InvalidInput, match="is not a valid address of etcd"):
         open_metastorage(f"etcd://{host}:2379/p", HybridClock())
 
@@ -122,13 +122,13 @@ def test_an_address_with_a_password_is_refused_without_repeating_it() -> None:
 def test_chunks_lost_before_an_invoke_of_many_conditions_are_written_again(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More conditions than are read in one request."""
+    """With more conditions than one request reads."""
     store, other = place.node(), place.node()
     write = ChunkedValues.write
     written = []
 
     def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
-        written.append(write(self, *arguments))  # type: ignore[arg-type]  # handed on as they are
+        written.append(write(self, *arguments))  # type: ignore[arg-type]  # passed on as they are
         if len(written) == 1:
             put(other, "a", b"small")
             assert place.chunks() == []
@@ -144,7 +144,7 @@ def test_chunks_lost_before_an_invoke_of_many_conditions_are_written_again(
 
 
 def send(port: int, request: bytes) -> bytes:
-    """What the server answers to the bytes of a request, in full."""
+    """The complete answer of the server to the bytes of a request."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
         line.sendall(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
         return b"".join(iter(lambda: line.recv(1 << 16), b""))
@@ -167,10 +167,10 @@ def refuse(store: EtcdMetastorage) -> object:
 
 
 @pytest.mark.parametrize("look", [read, scan, wait, refuse])
-def test_a_write_that_was_read_as_not_done_does_not_happen_later(
+def test_a_write_that_a_read_did_not_see_does_not_happen_later(
     place: EtcdPlace, look: Callable[[EtcdMetastorage], object]
 ) -> None:
-    """Its bytes were on their way all the time, and reach the server in the end."""
+    """Its bytes are delayed, and reach the server after the read."""
     sent: list[bytes] = []
     plan: list[Cut] = []
 
@@ -193,7 +193,9 @@ def test_a_write_that_was_read_as_not_done_does_not_happen_later(
         store.close()
 
 
-def test_a_lease_that_was_read_as_free_is_not_taken_later(place: EtcdPlace) -> None:
+def test_a_delayed_request_for_a_lease_that_was_read_as_free_has_no_effect(
+    place: EtcdPlace,
+) -> None:
     sent: list[bytes] = []
     plan: list[Cut] = []
     mark = b64encode(place.keys.lease("lead"))

@@ -1,4 +1,4 @@
-"""A store in a process that forks: the connections stay the parent's."""
+"""A store in a process that forks: the connections belong to the parent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ store.close()
 """
 
 
-def test_a_fork_may_not_use_the_store_and_leaves_it_to_the_parent(place: Place) -> None:
+def test_a_forked_child_cannot_use_the_store_and_does_not_disturb_the_parent(place: Place) -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, place.address],
         capture_output=True,

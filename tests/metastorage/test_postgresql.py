@@ -1,4 +1,4 @@
-"""What is special to the metastorage in PostgreSQL; the conformance suite has the rest."""
+"""What is specific to the metastorage in PostgreSQL; the rest is in the conformance suite."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def store(database: PostgresDatabase) -> Iterator[SqlMetastorage]:
     made.close()
 
 
-def test_what_was_read_is_good_though_the_server_does_not_answer_to_the_end_of_the_read(
+def test_a_read_succeeds_even_if_the_server_does_not_answer_its_end(
     database: PostgresDatabase,
 ) -> None:
     server = postgresql.running()
@@ -84,7 +84,7 @@ def waiting_for_locks(url: str) -> int:
         return int(row[0])
 
 
-def test_a_value_of_the_largest_size_is_kept(store: SqlMetastorage) -> None:
+def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)
     found = store.get("big")
@@ -94,7 +94,7 @@ def test_a_value_of_the_largest_size_is_kept(store: SqlMetastorage) -> None:
 
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_look_whose_answer_is_lost_is_repeated_and_never_of_unknown_outcome(
+def test_a_check_whose_answer_is_lost_is_repeated_and_never_has_an_unknown_outcome(
     url: str, cut: Cut, times: int
 ) -> None:
     server = postgresql.running()
@@ -122,10 +122,8 @@ def test_a_look_whose_answer_is_lost_is_repeated_and_never_of_unknown_outcome(
         cut_off.close()
 
 
-def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
-    url: str, store: SqlMetastorage
-) -> None:
-    """The commit arrives after its sender has given it up, and after the sender has asked."""
+def test_a_read_waits_for_a_delayed_commit(url: str, store: SqlMetastorage) -> None:
+    """The commit arrives after its sender has given up, and after the read has begun."""
     server = postgresql.running()
     plan: list[Cut] = []
 
@@ -143,7 +141,7 @@ def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
         with ThreadPoolExecutor(1) as threads:
             reading = threads.submit(cut_off.get, "mine")
             while not waiting_for_locks(url) and not reading.done():
-                time.sleep(0.005)  # only the server knows when the reader waits there
+                time.sleep(0.005)  # only the server knows when the reader waits
             proxy.deliver()
             found = reading.result()
         assert found is not None
@@ -151,7 +149,7 @@ def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
         cut_off.close()
 
 
-def test_what_was_acknowledged_outlives_a_crash_of_the_server(url: str) -> None:
+def test_acknowledged_writes_and_checked_times_survive_a_crash_of_the_server(url: str) -> None:
     ahead = open_metastorage(url, HybridClock(lambda: 5_000_000))
     for number in range(20):
         ahead.invoke([], [Put("a", b"%d" % number)])
@@ -169,7 +167,7 @@ def test_what_was_acknowledged_outlives_a_crash_of_the_server(url: str) -> None:
 
 
 def test_the_time_is_taken_under_the_lock(store: SqlMetastorage, url: str) -> None:
-    """A writer that waits for the lock does not bring a time from before the wait."""
+    """A writer that waited for the lock does not use a time from before the wait."""
     other = open_url(url)
     now = 1_000
     waiting_store = SqlMetastorage(other, HybridClock(lambda: now))
@@ -184,7 +182,7 @@ def test_the_time_is_taken_under_the_lock(store: SqlMetastorage, url: str) -> No
     other.close()
 
 
-def test_a_lock_that_another_process_keeps_is_waited_for_until_the_deadline(url: str) -> None:
+def test_a_write_waits_until_its_deadline_for_a_lock_of_another_process(url: str) -> None:
     holding, asking = open_url(url), open_url(url, patience=1.0)
     store = SqlMetastorage(asking, HybridClock())
     began = time.monotonic()
@@ -201,8 +199,8 @@ def test_a_lock_that_another_process_keeps_is_waited_for_until_the_deadline(url:
     holding.close()
 
 
-def test_every_connection_waits_for_the_disk_and_lets_go_of_silent_owners(url: str) -> None:
-    """Also where the server is set up otherwise."""
+def test_every_connection_commits_synchronously_and_times_out_idle_transactions(url: str) -> None:
+    """Even if the server is configured otherwise."""
     database = open_url(f"{url}%20-csynchronous_commit%3Doff")
     for transaction in (database.read, database.write):
         with transaction() as connection:
@@ -221,21 +219,21 @@ def test_every_connection_waits_for_the_disk_and_lets_go_of_silent_owners(url: s
     database.close()
 
 
-def test_an_owner_that_the_server_gave_up_can_not_commit(database: PostgresDatabase) -> None:
+def test_a_write_whose_session_timed_out_cannot_commit(database: PostgresDatabase) -> None:
     def be_silent() -> None:
         with database.write() as connection:
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 1")
             connection.exec_driver_sql("UPDATE strandline_clock SET time = 7")
-            time.sleep(0.2)  # silence is what is tested
+            time.sleep(0.2)  # the idle time is what is tested
 
     with pytest.raises((Unavailable, UnknownOutcome)):
         be_silent()
     assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
 
 
-def test_a_write_behind_reads_runs_what_the_server_has_planned(database: PostgresDatabase) -> None:
+def test_a_write_after_many_reads_prepares_no_statement(database: PostgresDatabase) -> None:
     query = ("SELECT time FROM strandline_clock WHERE id = ?", (1,))
-    for _ in range(7):  # what is read often, the driver prepares as well
+    for _ in range(7):  # the driver prepares a statement that is run often
         with database.read() as connection:
             run(connection, *query)
         with recorded() as statements, database.write(first=[query]) as connection:
@@ -243,7 +241,7 @@ def test_a_write_behind_reads_runs_what_the_server_has_planned(database: Postgre
     assert not any("PREPARE" in text or "DEALLOCATE" in text for text, _ in statements)
 
 
-def test_texts_come_as_they_were_sent(database: PostgresDatabase) -> None:
+def test_texts_are_returned_as_they_were_sent(database: PostgresDatabase) -> None:
     texts = ["plain", "it's", "back\\slash", "%s ? $1", "new\nline", "é😀", ""]
     with database.write() as connection:
         rows = [run_at_commit(connection, "SELECT CAST(? AS text)", (sent,)) for sent in texts]
@@ -262,7 +260,7 @@ def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) 
     assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
 
 
-def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
+def test_a_wait_from_before_the_recorded_deletions_reports_a_change(
     database: PostgresDatabase,
 ) -> None:
     store = SqlMetastorage(database, HybridClock(), deletions_kept=3)
@@ -298,14 +296,14 @@ def test_messages_name_the_database_without_user_and_password() -> None:
     assert "geheim" not in refused.value.message
 
 
-def test_an_address_that_can_not_be_meant_is_bad_input() -> None:
+def test_an_unknown_option_or_schema_in_an_address_is_invalid_input() -> None:
     with pytest.raises(InvalidInput, match="no_such_option"):
         open_metastorage("postgresql://127.0.0.1/x?no_such_option=1", HybridClock())
     with pytest.raises(InvalidInput, match="schema"):
         open_metastorage(postgresql.running().url(schema="none"), HybridClock())
 
 
-def test_without_the_driver_it_is_said_what_to_install() -> None:
+def test_a_missing_driver_gives_a_message_that_says_what_to_install() -> None:
     program = """
 import sys
 sys.modules["psycopg"] = None
@@ -323,14 +321,14 @@ except InvalidInput as error:
     assert "strandline[postgres]" in run.stdout
 
 
-def test_the_time_of_an_empty_database_is_none(database: PostgresDatabase) -> None:
+def test_the_time_of_an_empty_database_is_0(database: PostgresDatabase) -> None:
     store = SqlMetastorage(database, HybridClock())
     assert store.invoke([], []).time == Timestamp(0)
     store.close()
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up_for(
+def test_a_write_sees_the_write_it_waited_for_under_any_default_isolation(
     url: str, isolation: str
 ) -> None:
     option = quote(f" -cdefault_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}")
@@ -341,7 +339,7 @@ def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up
         with holding.write() as connection:
             waiting = threads.submit(store.invoke, [], [Put("a", b"")])
             while not waiting_for_locks(url):
-                time.sleep(0.005)  # only the server knows when the writer waits there
+                time.sleep(0.005)  # only the server knows when the writer waits
             connection.exec_driver_sql("UPDATE strandline_clock SET time = time + 1")
         assert waiting.result().revision == 1
     for one in (store, asking, holding):
@@ -349,7 +347,7 @@ def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up
 
 
 def hears(store: Metastorage) -> bool:
-    """Whether a connection listens for news."""
+    """Whether a connection listens for notifications."""
     return listener(store)._hears
 
 
@@ -360,7 +358,7 @@ def listener(store: Metastorage) -> PostgresListener:
 
 
 def end_listening(url: str) -> int:
-    """End the connections on which news are heard; how many there were."""
+    """End the connections that listen for notifications; returns how many there were."""
     with psycopg.connect(url, autocommit=True) as connection:
         ended = connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
@@ -368,10 +366,10 @@ def end_listening(url: str) -> int:
         return len(ended.fetchall())
 
 
-def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
+def test_a_change_wakes_the_waiter_while_no_connection_can_be_opened_to_listen(
     url: str, store: SqlMetastorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has no room for one more connection; those that we have go on."""
+    """The server accepts no more connections; the existing ones keep working."""
 
     def no_room() -> object:
         raise psycopg.OperationalError("sorry, too many clients already")
@@ -389,7 +387,7 @@ def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
         assert waiting.result(timeout=60)
 
 
-def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) -> None:
+def test_a_waiter_is_woken_in_a_process_with_thousands_of_open_files(url: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
     with ExitStack() as files:
@@ -420,7 +418,7 @@ def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) ->
         "postgresql://[::1/db",
     ],
 )
-def test_an_address_that_does_not_parse_is_bad_input_and_keeps_its_password(address: str) -> None:
+def test_an_invalid_address_is_refused_without_showing_its_password(address: str) -> None:
     for opening in (
         lambda: open_metastorage(address, HybridClock()),
         lambda: open_engine(address),
@@ -430,12 +428,12 @@ def test_an_address_that_does_not_parse_is_bad_input_and_keeps_its_password(addr
         assert "@" not in address or "geheim" not in refused.value.message
 
 
-def test_a_host_that_can_not_be_is_unavailable() -> None:
+def test_an_impossible_host_name_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"a\.\.b"):
         open_metastorage("postgresql://a..b/db", HybridClock())
 
 
-def test_of_several_hosts_the_one_that_answers_is_used(url: str) -> None:
+def test_the_host_that_answers_is_used_if_several_are_given(url: str) -> None:
     port = postgresql.running().port
     address = url.replace(f"127.0.0.1:{port}", f"127.0.0.1:1,127.0.0.1:{port}")
     for opening in (open_url, lambda address: open_engine(address)):
@@ -444,7 +442,7 @@ def test_of_several_hosts_the_one_that_answers_is_used(url: str) -> None:
         database.close()
 
 
-def test_tables_that_are_gone_are_corrupt_data(url: str, store: SqlMetastorage) -> None:
+def test_missing_tables_raise_corrupt_data(url: str, store: SqlMetastorage) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP TABLE metastorage")
     for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):

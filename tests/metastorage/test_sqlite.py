@@ -1,4 +1,4 @@
-"""What is special to the metastorage in SQLite; the conformance suite has the rest."""
+"""What is specific to the metastorage in SQLite; the rest is in the conformance suite."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
     return store.invoke([], [Put(key, value)]).revision
 
 
-def test_a_value_of_the_largest_size_is_kept(store: SqlMetastorage) -> None:
+def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)
     found = store.get("big")
@@ -51,7 +51,7 @@ def test_a_value_of_the_largest_size_is_kept(store: SqlMetastorage) -> None:
     assert found.value == value
 
 
-def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
+def test_the_time_is_shared_with_other_writers_of_the_database(
     store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     clock = HybridClock(lambda: 1, max_ahead_ms=1 << 46)
@@ -65,7 +65,7 @@ def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
         assert stored_time(connection) == checked
 
 
-def test_the_revision_is_read_again_only_after_a_commit(
+def test_the_revision_is_reread_only_after_a_commit(
     store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
@@ -85,10 +85,10 @@ def test_the_revision_is_read_again_only_after_a_commit(
     assert reads == [1, 0, 1, 0, 1, 0]
 
 
-def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
+def test_a_commit_between_the_check_and_the_read_is_not_taken_as_seen(
     store: SqlMetastorage, database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark that is remembered must be the one from before the revision was read."""
+    """The remembered mark must be the one from before the revision was read."""
     put(store, "a")
     real, other = database.rows, SqlMetastorage(database, HybridClock())
 
@@ -103,7 +103,7 @@ def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
     assert store.revision() == 3
 
 
-def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
+def test_reads_in_a_transaction_of_the_caller_see_its_snapshot(
     store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a", b"1")
@@ -118,7 +118,7 @@ def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
     assert store.revision() == 2
 
 
-def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
+def test_a_wait_from_before_the_recorded_deletions_reports_a_change(
     database: SqliteDatabase,
 ) -> None:
     store = SqlMetastorage(database, HybridClock(), deletions_kept=3)
@@ -126,7 +126,7 @@ def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_chan
     for n in range(4):
         store.invoke([], [Delete(f"k{n}")])
     assert store.revision() == 5
-    # Of k0, deleted in revision 2, nothing is known any more.
+    # The deletion of k0 in revision 2 is no longer recorded.
     assert store.wait_for_change("else", 1, timeout=0)
     assert not store.wait_for_change("else", 2, timeout=0)
     assert store.wait_for_change("k1", 2, timeout=0)
@@ -137,7 +137,7 @@ def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_chan
     assert not store.wait_for_change("m3", 7, timeout=0)
 
 
-def test_a_waiter_who_asks_again_reads_nothing_while_nothing_is_committed(
+def test_a_repeated_wait_reads_nothing_while_nothing_is_committed(
     store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
@@ -150,7 +150,7 @@ def test_a_waiter_who_asks_again_reads_nothing_while_nothing_is_committed(
     assert store.wait_for_change("a", seen, timeout=0)
 
 
-def test_a_write_that_can_not_begin_in_time_changes_nothing(
+def test_a_write_that_cannot_begin_in_time_changes_nothing(
     store: SqlMetastorage, path: Path
 ) -> None:
     put(store, "a")
@@ -170,7 +170,7 @@ def test_a_write_that_can_not_begin_in_time_changes_nothing(
     assert put(store, "a") == 2
 
 
-def test_a_store_of_a_newer_release_is_refused_and_left_alone(
+def test_a_store_of_a_newer_release_is_refused_and_not_changed(
     store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
@@ -183,13 +183,13 @@ def test_a_store_of_a_newer_release_is_refused_and_left_alone(
     assert store.revision() == 1
 
 
-def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
+def test_damaged_pages_raise_corrupt_data(path: Path) -> None:
     database = open_sqlite(path)
     store = SqlMetastorage(database, HybridClock())
     store.invoke([], [Put(f"k{n:03d}", bytes(3000)) for n in range(300)])
     database.close()
     whole = path.read_bytes()
-    # The pages of the entries lie behind those of the schema.
+    # The pages of the entries come after those of the schema.
     path.write_bytes(whole[: 4096 * 60] + b"\xa5" * (len(whole) - 4096 * 60))
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
         open_sqlite(path)
@@ -202,7 +202,7 @@ def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
     database.close()
 
 
-def test_an_invoke_that_fails_half_way_leaves_nothing(
+def test_an_invoke_that_fails_halfway_changes_nothing(
     store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "kept", b"1")
@@ -222,7 +222,7 @@ def test_an_invoke_that_fails_half_way_leaves_nothing(
     assert isinstance(store.get("kept"), KeyValue)
 
 
-def test_tables_that_are_gone_are_corrupt_data(tmp_path: Path) -> None:
+def test_missing_tables_raise_corrupt_data(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / "x.db")
     store = SqlMetastorage(database, HybridClock())
     with database.write() as connection:
@@ -239,6 +239,6 @@ def test_a_waiter_returns_when_its_database_is_woken(
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait_for_change, "", 0, timeout=3600)
-        while not waiting.done():  # it may not wait yet
+        while not waiting.done():  # it may not have started to wait
             database.wake()
     assert waiting.result() is False

@@ -1,4 +1,4 @@
-"""The suite about entries, waiting and ends can fail: each planted fault is found."""
+"""The suite about entries, waiting and closing can fail: each planted fault is found."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ TEETH = Teeth()
     complaint=r'range\("a.1", "a.2"\)',
 )
 def range_with_its_end(patch: pytest.MonkeyPatch) -> None:
-    """A range holds the key that ends it."""
+    """A range includes its end key."""
     patch.setattr(sql_store, "_RANGE", sql_store._RANGE.replace("key < ?", "key <= ?"))
 
 
 @TEETH.found_by(entries.test_a_range_is_in_byte_order_and_half_open, "etcd", complaint="limit=2")
 def limit_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A range is read to its end."""
+    """A range is read to its end, without its limit."""
     wrap(patch, "pages", EtcdGateway, by=lambda real, self, *ends, limit: real(self, *ends))
 
 
 @TEETH.found_by(
-    entries.test_a_range_of_many_keys_is_whole,
+    entries.test_a_range_of_many_keys_is_complete,
     "etcd",
     complaint="keys.store. == names",
 )
 def only_the_first_page(patch: pytest.MonkeyPatch) -> None:
-    """What comes behind the first page of a range is not asked for."""
+    """Only the first page of a range is read."""
 
     def first(real: Any, self: EtcdGateway, *arguments: Any, **named: Any) -> Page:
         page = real(self, *arguments, **named)
@@ -76,7 +76,7 @@ def only_the_first_page(patch: pytest.MonkeyPatch) -> None:
     complaint="assert not store.invoke",
 )
 def only_the_first_condition(patch: pytest.MonkeyPatch) -> None:
-    """Of several conditions the first decides."""
+    """Only the first condition is checked."""
 
     def invoke(real: Any, self: Any, conditions: Sequence[Condition], *branches: Any) -> Any:
         return real(self, conditions[:1], *branches)
@@ -92,7 +92,7 @@ def only_the_first_condition(patch: pytest.MonkeyPatch) -> None:
     holds=False,
 )
 def empty_is_absent(patch: pytest.MonkeyPatch) -> None:
-    """The empty value is none: a key that has it counts as absent."""
+    """An empty value counts as absent."""
 
     def holds(real: Any, condition: Condition, now: object) -> Any:
         if isinstance(condition, ValueIs) and not condition.value:
@@ -103,13 +103,13 @@ def empty_is_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_an_invoke_of_many_conditions_and_operations_is_one_step,
+    entries.test_an_invoke_of_many_conditions_and_operations_is_atomic,
     "sqlite",
     "etcd",
     complaint="keys.store. == names",
 )
 def refused_but_begun(patch: pytest.MonkeyPatch) -> None:
-    """A refused invoke leaves its first operation behind."""
+    """A refused invoke executes its first operation."""
 
     def invoke(real: Any, self: Any, conditions: Any, on_success: Any, on_failure: Any = ()) -> Any:
         outcome = real(self, conditions, on_success, on_failure)
@@ -121,19 +121,19 @@ def refused_but_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_key_carries_the_revision_and_time_of_the_invoke_that_wrote_it,
+    entries.test_a_key_has_the_revision_and_time_of_the_invoke_that_wrote_it,
     "postgresql",
     "etcd",
     complaint=r"== \(True, 1, 2\)",
 )
 @TEETH.found_by(
-    entries.test_what_no_store_takes_is_refused_whole,
+    entries.test_an_invoke_with_an_invalid_operation_is_refused_as_a_whole,
     "sqlite",
     complaint="keys.store. == ",
     operations=[Put("é", b"")],
 )
 def one_after_the_other(patch: pytest.MonkeyPatch) -> None:
-    """Each operation is written by itself."""
+    """Each operation is written separately."""
 
     def invoke(real: Any, self: Any, conditions: Any, on_success: Any, on_failure: Any = ()) -> Any:
         outcome = real(self, conditions, on_success[:1], on_failure)
@@ -144,9 +144,11 @@ def one_after_the_other(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, "invoke", *STORES, by=invoke)
 
 
-@TEETH.found_by(entries.test_deletes_remove_what_is_there, "sqlite", complaint="keys.store. == ")
+@TEETH.found_by(
+    entries.test_deletes_remove_existing_keys_and_no_others, "sqlite", complaint="keys.store. == "
+)
 def delete_by_prefix(patch: pytest.MonkeyPatch) -> None:
-    """A key's delete takes along the keys that begin with it."""
+    """A delete of a key also deletes the keys that have it as a prefix."""
     real = sql_store._delete
 
     def delete(connection: Connection, start: str, end: str, head: Head) -> int:
@@ -156,14 +158,14 @@ def delete_by_prefix(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_an_invoke_that_changes_nothing_does_not_move_the_head,
+    entries.test_an_invoke_that_changes_nothing_does_not_change_the_revision,
     "postgresql",
     complaint="after.revision",
     conditions=[],
     operations=[Delete("none")],
 )
 def every_operation_moves_the_head(patch: pytest.MonkeyPatch) -> None:
-    """A delete that finds nothing is a revision, too."""
+    """A delete that finds nothing also makes a revision."""
     real = sql_store._delete
     patch.setattr(sql_store, "_delete", lambda *arguments: max(1, real(*arguments)))
 
@@ -175,7 +177,7 @@ def every_operation_moves_the_head(patch: pytest.MonkeyPatch) -> None:
     complaint="revision == 2",
 )
 def equal_values_are_not_written(patch: pytest.MonkeyPatch) -> None:
-    """A put of the value that is there is left out."""
+    """A put of an unchanged value is left out."""
 
     def invoke(real: Any, self: Any, conditions: Any, on_success: Any, on_failure: Any = ()) -> Any:
         def is_new(operation: Operation) -> bool:
@@ -190,10 +192,12 @@ def equal_values_are_not_written(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_value_of_twenty_megabytes_is_one_value, "etcd", complaint="do not add up"
+    entries.test_a_value_of_twenty_megabytes_is_written_compared_and_deleted_as_one,
+    "etcd",
+    complaint="do not add up",
 )
 def last_chunk_lost(patch: pytest.MonkeyPatch) -> None:
-    """The piece of a large value that is shorter than the others is not written."""
+    """The last, shorter chunk of a large value is not written."""
 
     def put(real: Any, self: EtcdGateway, key: bytes, value: bytes) -> None:
         if len(value) == CHUNK_BYTES:
@@ -214,7 +218,7 @@ def last_chunk_lost(patch: pytest.MonkeyPatch) -> None:
     operation=Delete("a.2"),
 )
 def silent_deletes(patch: pytest.MonkeyPatch) -> None:
-    """A delete leaves no word of itself, so that a waiter misses it."""
+    """A delete is not recorded, so that a waiter misses it."""
 
     def delete(connection: Connection, start: str, end: str, _: Head) -> int:
         statement = "DELETE FROM metastorage WHERE key >= ? AND key < ?"
@@ -232,14 +236,14 @@ def silent_deletes(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_change_of_the_past_is_told_at_once,
+    entries.test_a_wait_for_a_past_change_returns_at_once,
     "sqlite",
     "postgresql",
     "etcd",
     complaint=r'assert wait\(node, "a.", 0\)',
 )
 def waits_from_now_on(patch: pytest.MonkeyPatch) -> None:
-    """Who waits hears of what comes after his call, whatever he has seen."""
+    """A wait reports only changes made after the call, whatever the caller has seen."""
 
     def wait(real: Any, self: Any, prefix: str, after: int, *, timeout: float) -> Any:
         return real(self, prefix, max(after, self.revision()), timeout=timeout)
@@ -248,12 +252,12 @@ def waits_from_now_on(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_change_of_the_past_is_told_at_once,
+    entries.test_a_wait_for_a_past_change_returns_at_once,
     "sqlite",
     complaint=r'assert not wait\(node, "a.", 1\)',
 )
 def everything_is_news(patch: pytest.MonkeyPatch) -> None:
-    """A waiter looks at the revision, and not at what it changed."""
+    """A waiter compares the revision only, and not what was changed."""
 
     def look(real: Any, *given: Any) -> Any:
         revision, _ = real(*given)
@@ -263,22 +267,22 @@ def everything_is_news(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others,
+    entries.test_a_waiter_is_woken_only_by_changes_under_its_prefix,
     "postgresql",
     complaint=r"assert waiting.result\(\)",
 )
 def unannounced(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is notified of a commit."""
+    """No notification is sent for a commit."""
     patch.setattr(postgres_database, "_NEWS", "SELECT 1")
 
 
 @TEETH.found_by(
-    entries.test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others,
+    entries.test_a_waiter_is_woken_only_by_changes_under_its_prefix,
     "etcd",
     complaint=r"assert not futures.wait",
 )
 def wakes_for_any_key(patch: pytest.MonkeyPatch) -> None:
-    """What the watch tells wakes everyone."""
+    """Every message of the watch wakes all waiters."""
 
     def wait(real: Any, self: ChangeFeed, _start: str, _end: str, *after: int, **named: Any) -> Any:
         return real(self, "", "\x7f", *after, **named)
@@ -287,12 +291,12 @@ def wakes_for_any_key(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_follower_sees_every_state_that_stays,
+    entries.test_a_follower_sees_every_state_that_lasts_until_it_reads,
     "postgresql",
     complaint=r"assert hears",
 )
 def listens_after_the_look(patch: pytest.MonkeyPatch) -> None:
-    """A waiter looks, and a little later begins to listen."""
+    """A waiter checks, and begins to listen a little later."""
 
     def wait(real: Any, self: PostgresListener, _: int, *, timeout: float) -> Any:
         time.sleep(0.05)
@@ -302,12 +306,12 @@ def listens_after_the_look(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    entries.test_a_closed_store_refuses_and_ends_those_who_wait,
+    entries.test_a_closed_store_refuses_calls_and_ends_waits,
     "etcd",
     complaint="assert futures.wait",
 )
 def left_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Nobody tells those who wait that the store is closed."""
+    """Waiters are not told that the store is closed."""
 
     def close(self: ChangeFeed) -> None:
         self._closed = True
@@ -324,7 +328,7 @@ def left_at_the_end(patch: pytest.MonkeyPatch) -> None:
     complaint="counted.refused",
 )
 def only_calls_are_counted(patch: pytest.MonkeyPatch) -> None:
-    """How a call ended is not counted."""
+    """The outcome of a call is not counted."""
 
     def count(real: Any, self: Any, what: str) -> None:
         if what != "refused":
@@ -335,7 +339,7 @@ def only_calls_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
-def test_the_suite_finds(
+def test_the_suite_about_entries_finds_a_planted_fault(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiters_are_missed_soon(monkeypatch)

@@ -34,12 +34,12 @@ TEETH = Teeth()
 
 
 @TEETH.found_by(
-    leases.test_a_lease_has_one_holder_and_its_token_grows_with_each,
+    leases.test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token,
     "sqlite",
     complaint="second.token > first.token",
 )
 def tokens_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """The row of a lease goes when it is released, and its token with it."""
+    """The row of a lease is deleted when it is released, and with it the token."""
 
     def end_lease(connection: Connection, lease: Lease) -> None:
         run(connection, "DELETE FROM metastorage_lease WHERE name = ?", (lease.name,))
@@ -48,12 +48,12 @@ def tokens_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    leases.test_an_expired_lease_stays_expired_for_every_reader,
     "sqlite",
     complaint=r'lease\("lead"\) == second',
 )
 def released_by_name(patch: pytest.MonkeyPatch) -> None:
-    """A release looks at the holder's name, and not at the token."""
+    """A release compares the holder's name, and not the token."""
 
     def end_lease(connection: Connection, lease: Lease) -> None:
         statement = "UPDATE metastorage_lease SET holder = NULL WHERE name = ?"
@@ -63,13 +63,13 @@ def released_by_name(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_a_lease_has_one_holder_and_its_token_grows_with_each,
+    leases.test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token,
     "postgresql",
     "etcd",
     complaint=r'lease\("lead"\) == second',
 )
 def released_by_anyone(patch: pytest.MonkeyPatch) -> None:
-    """A release ends the lease, whoever has it."""
+    """A release ends the lease, whoever holds it."""
 
     def release(real: Any, self: Any, lease: Lease) -> None:
         real(self, self.lease(lease.name) or lease)
@@ -78,24 +78,24 @@ def released_by_anyone(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_the_holder_keeps_its_token_when_it_asks_again,
+    leases.test_a_holder_that_acquires_its_lease_again_keeps_the_token,
     "sqlite",
     complaint="again.token == first.token",
 )
 def a_token_for_each_renewal(patch: pytest.MonkeyPatch) -> None:
-    """A holder that asks again begins a term of its own."""
+    """A holder that acquires its lease again gets a new token."""
     _granted_over(patch, lambda held, holder: held.holder == holder)
 
 
 @TEETH.found_by(
-    leases.test_a_lease_expires_by_the_store_s_time_not_by_the_reader_s,
+    leases.test_a_lease_expires_by_the_time_of_the_store_not_of_the_reader,
     "sqlite",
     "postgresql",
     "etcd",
     complaint=r'assert slow.lease\("lead"\) is None',
 )
 def expired_by_the_reader_s_clock(patch: pytest.MonkeyPatch) -> None:
-    """A lease is alive as long as the reader's clock says so."""
+    """A lease is live as long as the reader's clock says so."""
     patch.setattr(sql_store, "present_time", lambda _, clock: clock.current())
 
     def lease(real: Any, self: EtcdLeases, name: str) -> Any:
@@ -106,13 +106,13 @@ def expired_by_the_reader_s_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    leases.test_an_expired_lease_stays_expired_for_every_reader,
     "sqlite",
     "etcd",
     complaint=r'assert store.lease\("lead"\) is None',
 )
 def expired_without_a_trace(patch: pytest.MonkeyPatch) -> None:
-    """Who sees a lease expired keeps the time of that to himself."""
+    """A reader that sees a lease expired does not store the time at which it saw it."""
 
     def lease(self: Any, name: str) -> Lease | None:
         with self._database.read() as connection:
@@ -129,13 +129,13 @@ def expired_without_a_trace(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    leases.test_an_expired_lease_stays_expired_for_every_reader,
     "sqlite",
     "etcd",
     complaint=r"DID NOT RAISE",
 )
 def renewed_by_name(patch: pytest.MonkeyPatch) -> None:
-    """A renewal looks at the holder's name, and not at the token."""
+    """A renewal compares the holder's name, and not the token."""
 
     def renew(real: Any, self: Any, lease: Lease, *, ttl_ms: int) -> Any:
         held = self.lease(lease.name)
@@ -146,13 +146,13 @@ def renewed_by_name(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    leases.test_an_expired_lease_stays_expired_for_every_reader,
     "postgresql",
     "etcd",
     complaint=r"DID NOT RAISE",
 )
 def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
-    """Who comes to renew a lease that is free gets it."""
+    """A renewal of a free lease acquires it."""
 
     def renew(real: Any, self: Any, lease: Lease, *, ttl_ms: int) -> Any:
         found = self.acquire_lease(lease.name, lease.holder, ttl_ms=ttl_ms)
@@ -162,7 +162,7 @@ def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_a_write_that_relies_on_a_lease_names_its_token,
+    leases.test_a_write_conditional_on_a_lease_needs_its_token_and_is_refused_after_expiry,
     "sqlite",
     "postgresql",
     "etcd",
@@ -175,12 +175,12 @@ def relied_on_when_expired(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_a_write_that_relies_on_a_lease_names_its_token,
+    leases.test_a_write_conditional_on_a_lease_needs_its_token_and_is_refused_after_expiry,
     "etcd",
     complaint=r"assert not slow.invoke\(relying",
 )
 def judged_without_a_trace(patch: pytest.MonkeyPatch) -> None:
-    """A write that is refused for an expired lease keeps the time of that to itself."""
+    """A write refused for an expired lease does not store the time at which it was checked."""
 
     def decide(real: Any, *given: Any, **named: Any) -> Any:
         plan = real(*given, **named)
@@ -192,12 +192,12 @@ def judged_without_a_trace(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    leases.test_a_lease_has_one_holder_and_its_token_grows_with_each,
+    leases.test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token,
     "sqlite",
     complaint=r"revision\(\) == 0",
 )
 def a_lease_is_a_revision(patch: pytest.MonkeyPatch) -> None:
-    """Whoever takes a lease moves the head."""
+    """Acquiring a lease moves the head."""
 
     def grant(real: Any, connection: Connection, *given: Any) -> Any:
         run(
@@ -210,11 +210,16 @@ def a_lease_is_a_revision(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, "grant_lease", sql_tables, by=grant)
 
 
-@TEETH.found_by(leases.test_one_of_many_gets_a_lease, "sqlite", "postgresql", complaint="== names")
+@TEETH.found_by(
+    leases.test_only_one_of_many_concurrent_callers_gets_a_lease,
+    "sqlite",
+    "postgresql",
+    complaint="== names",
+)
 def granted_on_a_look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
-    """That a lease is free is read first, and not looked at again when it is written.
+    """A lease is read as free before the lock is taken, and not read again when it is written.
 
-    The first two who look wait for each other, so both find it free.
+    The first two readers wait for each other, so both find it free.
     """
     looks = Counter[str]()
     both: defaultdict[str, threading.Barrier] = defaultdict(lambda: threading.Barrier(2))
@@ -234,7 +239,7 @@ def granted_on_a_look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 def _granted_over(patch: pytest.MonkeyPatch, which: Callable[[Lease, str], bool]) -> None:
-    """A lease that is held ends for the one that is granted."""
+    """End the lease that is held when another one is granted."""
 
     def grant(
         real: Any, connection: Connection, name: str, holder: str, now: Timestamp, ttl_ms: int
@@ -247,9 +252,11 @@ def _granted_over(patch: pytest.MonkeyPatch, which: Callable[[Lease, str], bool]
     wrap(patch, "grant_lease", sql_tables, by=grant)
 
 
-@TEETH.found_by(leases.test_one_of_many_gets_a_lease, "etcd", complaint="== names")
+@TEETH.found_by(
+    leases.test_only_one_of_many_concurrent_callers_gets_a_lease, "etcd", complaint="== names"
+)
 def row_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """A lease is written whatever became of its row since it was read."""
+    """A lease is written even if its row has changed since it was read."""
 
     def always(key: bytes, _: int) -> Json:
         return {"key": to_text(key), "target": "MOD", "result": "GREATER", "mod_revision": -1}
@@ -259,7 +266,7 @@ def row_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
-def test_the_suite_finds(
+def test_the_suite_about_leases_finds_a_planted_fault(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiters_are_missed_soon(monkeypatch)

@@ -42,7 +42,7 @@ CHANGED_ONLY = (
 
 
 def random_calls(kind: StoreKind) -> None:
-    """The comparison with a dictionary; a failure is not made smaller here."""
+    """The comparison with a dictionary; failures are not shrunk here."""
     how = settings(
         model.AS_USUAL,
         max_examples=200,
@@ -54,7 +54,7 @@ def random_calls(kind: StoreKind) -> None:
 
 
 def patch_writes(patch: pytest.MonkeyPatch, take: Callable[..., Any]) -> None:
-    """Take the times of writes so, and those of looks as ever."""
+    """Take the times of writes with ``take``, and those of reads as usual."""
     real = take_time_of_the_database
 
     def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Any:
@@ -64,7 +64,7 @@ def patch_writes(patch: pytest.MonkeyPatch, take: Callable[..., Any]) -> None:
 
 
 @TEETH.found_by(
-    order.test_time_grows_with_revision_whatever_the_wall_clocks_do,
+    order.test_time_increases_with_the_revision_whatever_the_wall_clocks_show,
     "sqlite",
     "postgresql",
     complaint=r"later.time > earlier.time",
@@ -75,7 +75,7 @@ def time_of_the_writer(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    order.test_checks_and_writes_of_many_threads_form_one_order,
+    order.test_checks_and_writes_of_many_threads_have_one_order,
     "sqlite",
     "postgresql",
     complaint=r"assert \(outcome.revision > head.revision\) ==",
@@ -105,19 +105,19 @@ def time_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     complaint=r"slow.check\(\).time > checked.time",
 )
 def checked_without_a_trace(patch: pytest.MonkeyPatch) -> None:
-    """The time of a check is not left in the store."""
+    """The time of a check is not stored."""
     for store in STORES:
         patch.setattr(store, "check", lambda self: Head(self.revision(), self._clock.now()))
 
 
 @TEETH.found_by(
-    order.test_checks_and_writes_of_many_threads_form_one_order,
+    order.test_checks_and_writes_of_many_threads_have_one_order,
     "sqlite",
     "etcd",
     complaint=r"assert \(outcome.revision > head.revision\) ==",
 )
 def checked_in_two_steps(patch: pytest.MonkeyPatch) -> None:
-    """A check reads the revision, and then takes its time."""
+    """A check reads the revision, and takes its time in a second step."""
 
     def check(real: Any, self: Any) -> Head:
         revision = self.revision()
@@ -133,12 +133,12 @@ def checked_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     complaint=r"revision\(\) >= floor",
 )
 @TEETH.found_by(
-    order.test_the_revision_in_another_process_is_never_old,
+    order.test_the_revision_read_in_another_process_is_never_stale,
     "sqlite",
     complaint=r"revision\(\) == theirs|seen == mine",
 )
 def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
-    """The revision is read anew only after some time."""
+    """The revision is reread only after some time."""
     known: dict[int, tuple[float, int]] = {}
 
     def revision(real: Any, self: Any) -> int:
@@ -156,7 +156,7 @@ def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
     complaint=r"revision\(\) >= floor",
 )
 def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
-    """The revision is remembered under what is the data version after it was read."""
+    """The revision is remembered with the data version from after it was read."""
 
     def revision(self: SqlMetastorage) -> int:
         if self._remembered[0] != self._database.mark():
@@ -169,7 +169,7 @@ def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    order.test_increments_of_many_threads_lose_nothing,
+    order.test_no_increment_of_many_threads_is_lost,
     "sqlite",
     "postgresql",
     complaint=r"assert \(int\(found.value\), found.revision",
@@ -188,32 +188,32 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    order.test_increments_of_many_threads_lose_nothing,
+    order.test_no_increment_of_many_threads_is_lost,
     "postgresql",
     complaint=r"assert \(int\(found.value\), found.revision",
 )
 def turns_of_one_process_only(patch: pytest.MonkeyPatch) -> None:
-    """Writers take turns within their node, and not with others."""
+    """Writers take turns only within their own node."""
     patch.setattr(postgres_database, "_LOCK", "SELECT 1")
 
 
 @TEETH.found_by(
-    order.test_increments_of_many_threads_lose_nothing,
+    order.test_no_increment_of_many_threads_is_lost,
     "etcd",
     complaint=r"assert \(int\(found.value\), found.revision",
 )
 def head_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """An invoke is written though somebody else was first."""
+    """An invoke is written even if another one was first."""
     _without_compare(patch, 0)
 
 
 @TEETH.found_by(
-    order.test_checks_and_writes_of_many_threads_form_one_order,
+    order.test_checks_and_writes_of_many_threads_have_one_order,
     "etcd",
     complaint=r"assert \(outcome.revision > head.revision\) ==",
 )
 def time_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """An invoke is written though its time was passed meanwhile."""
+    """An invoke is written even if its time was overtaken meanwhile."""
     _without_compare(patch, 1)
 
 
@@ -235,7 +235,7 @@ def _without_compare(patch: pytest.MonkeyPatch, left_out: int) -> None:
     random_calls, "etcd", complaint="outcome.succeeded == succeeded|self.revision, self.time"
 )
 def refused_from_memory(patch: pytest.MonkeyPatch) -> None:
-    """An invoke that has nothing to do in what is remembered is not decided again."""
+    """An invoke that has nothing to do by the remembered view is not decided again."""
 
     def attempt(real: Any, self: EtcdMetastorage, invoke: Invoke, *arguments: Any) -> Any:
         view = self._remembered
@@ -252,19 +252,19 @@ def refused_from_memory(patch: pytest.MonkeyPatch) -> None:
 def one_condition_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Conditions are joined by or."""
     patch.setattr(sql_store, "_ALL_HOLD", " OR ")
-    # It uses the name for conditions only.
+    # That module uses the name for conditions only.
     patch.setattr(etcd_invoke, "all", lambda found: any([*found] or [True]), raising=False)
 
 
 @TEETH.found_by(random_calls, "sqlite", complaint=r"assert node.range|wait_for_change")
 def the_first_revision_stays(patch: pytest.MonkeyPatch) -> None:
-    """A value that is written again as it was keeps its revision."""
+    """A value that is written again unchanged keeps its revision."""
     patch.setattr(sql_store, "_PUT", sql_store._PUT.replace(*CHANGED_ONLY))
 
 
 @TEETH.found_by(random_calls, "etcd", complaint="assert .?outcome")
 def nothing_else(patch: pytest.MonkeyPatch) -> None:
-    """A refused invoke does nothing, whatever it was to do then."""
+    """A refused invoke does not execute its failure branch."""
 
     def invoke(real: Any, self: Any, conditions: Any, on_success: Any, _: Any = ()) -> Any:
         return real(self, conditions, on_success)
@@ -286,23 +286,23 @@ for fault, kind, complaint in (
 
 
 @TEETH.found_by(
-    order.test_a_waiter_in_another_process_is_told_of_puts_and_deletes,
+    order.test_a_waiter_in_another_process_is_woken_by_puts_and_deletes,
     "sqlite",
     complaint=r'hear\(\) == \[\["p.1", "x"',
 )
 def news_of_this_process_only(patch: pytest.MonkeyPatch) -> None:
-    """A waiter hears of the commits of its own process."""
+    """A waiter is told only of commits of its own process."""
     patch.setattr(SqliteDatabase, "mark", lambda self: self._commits)
 
 
 @TEETH.found_by(
-    order.test_a_process_killed_while_it_writes_loses_nothing_acknowledged_and_tears_nothing,
+    order.test_a_killed_writer_loses_no_acknowledged_write_and_leaves_none_half_done,
     "sqlite",
     "etcd",
     complaint="left is not None|int.left.value. - acknowledged",
 )
 def acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    """An invoke returns, and is written a little later."""
+    """An invoke returns before it is written."""
 
     def invoke(real: Any, self: Any, *arguments: Any) -> Outcome:
         threading.Timer(0.05, real, (self, *arguments)).start()
@@ -313,7 +313,7 @@ def acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
-def test_the_suite_finds(
+def test_the_suite_about_order_finds_a_planted_fault(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiters_are_missed_soon(monkeypatch)

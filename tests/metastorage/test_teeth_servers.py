@@ -28,14 +28,14 @@ TEETH = Teeth()
 
 
 @TEETH.found_by(
-    servers.test_an_outcome_that_is_unknown_is_settled_by_reading,
+    servers.test_a_read_after_an_unknown_outcome_shows_whether_the_write_happened,
     "postgresql",
     "etcd",
     complaint="DID NOT RAISE",
     cut=Cut.ANSWER,
 )
 def sent_again_blindly(patch: pytest.MonkeyPatch) -> None:
-    """A write whose answer was lost is sent once more."""
+    """A write whose answer was lost is sent again."""
     wrap(
         patch,
         "txn",
@@ -53,14 +53,14 @@ def sent_again_blindly(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_an_outcome_that_is_unknown_is_settled_by_reading,
+    servers.test_a_read_after_an_unknown_outcome_shows_whether_the_write_happened,
     "postgresql",
     "etcd",
     complaint="nothing was written",
     cut=Cut.ANSWER,
 )
 def unknown_taken_for_failed(patch: pytest.MonkeyPatch) -> None:
-    """A lost answer is told as a write that did not happen."""
+    """A lost answer is reported as a write that did not happen."""
 
     def failed(*_: object) -> Unavailable:
         return Unavailable("nothing was written")
@@ -70,13 +70,13 @@ def unknown_taken_for_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_an_outcome_that_is_unknown_is_settled_by_reading,
+    servers.test_a_read_after_an_unknown_outcome_shows_whether_the_write_happened,
     "postgresql",
     complaint="DID NOT RAISE",
     cut=Cut.REQUEST,
 )
 def unknown_taken_for_done(patch: pytest.MonkeyPatch) -> None:
-    """A commit that was not answered is told as done."""
+    """An unanswered commit is reported as successful."""
 
     def commit(real: Any, *given: Any, **named: Any) -> None:
         with suppress(UnknownOutcome):
@@ -86,13 +86,13 @@ def unknown_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_after_a_restart_of_the_server_the_first_call_succeeds,
+    servers.test_the_first_call_after_a_restart_of_the_server_succeeds,
     "postgresql",
     complaint="cannot be used now",
     first=0,
 )
 def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
-    """A connection that is found lost is told to the caller."""
+    """The loss of a pooled connection is reported to the caller."""
 
     def first(self: PostgresDatabase, text: Any, parameters: Any = (), **_: Any) -> Any:
         pooled = self._engine.raw_connection()
@@ -108,12 +108,12 @@ def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_a_server_that_is_away_is_told_and_missed_no_longer_than_it_is,
+    servers.test_a_stopped_server_is_unavailable_until_it_is_started_again,
     "etcd",
     complaint="given up",
 )
 def given_up_for_good(patch: pytest.MonkeyPatch) -> None:
-    """A server that was away once is not asked again."""
+    """A server that was away once is not tried again."""
     away: set[int] = set()
 
     def call(real: Any, self: EtcdGateway, *given: Any, **named: Any) -> Any:
@@ -129,12 +129,12 @@ def given_up_for_good(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_a_server_that_does_not_answer_is_given_up_after_the_patience,
+    servers.test_calls_to_a_server_that_does_not_answer_end_after_the_patience,
     "etcd",
     complaint="assert SHORT <= ",
 )
 def little_patience(patch: pytest.MonkeyPatch) -> None:
-    """A call is given up before its time."""
+    """A call ends before its patience is over."""
 
     def init(real: Any, self: EtcdGateway, endpoints: Any, *, timeout: float) -> None:
         real(self, endpoints, timeout=timeout / 2)
@@ -143,22 +143,22 @@ def little_patience(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after,
+    servers.test_a_waiter_survives_a_restart_of_the_server_and_is_woken_by_a_later_change,
     "postgresql",
     complaint="raised Unavailable",
 )
 def waiters_give_up(patch: pytest.MonkeyPatch) -> None:
-    """A waiter ends when the server does."""
+    """A wait ends when the server stops."""
     patch.setattr(looking, "Unavailable", KeyboardInterrupt)
 
 
 @TEETH.found_by(
-    servers.test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after,
+    servers.test_a_waiter_survives_a_restart_of_the_server_and_is_woken_by_a_later_change,
     "postgresql",
     complaint="returned bool",
 )
 def away_is_news(patch: pytest.MonkeyPatch) -> None:
-    """A waiter that loses the server says that something may have changed."""
+    """A waiter that loses the server reports a change."""
 
     def look(real: Any, *given: Any) -> Any:
         try:
@@ -170,12 +170,12 @@ def away_is_news(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_a_change_before_the_waiter_listens_again_is_not_missed,
+    servers.test_a_change_made_before_the_waiter_has_reconnected_is_not_missed,
     "etcd",
     complaint="timeout=SOON",
 )
 def no_look_after_a_reconnection(patch: pytest.MonkeyPatch) -> None:
-    """A watch that is made anew, seconds later, is taken for the one that was lost."""
+    """A watch that is reopened seconds later is taken for a continuation of the lost one."""
     patch.setattr(etcd_feed, "_FIRST_PAUSE_SECONDS", 3.0)
 
     def take(real: Any, self: ChangeFeed, message: Any) -> None:
@@ -185,13 +185,13 @@ def no_look_after_a_reconnection(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_a_waiter_is_told_at_its_end_that_the_server_did_not_answer,
+    servers.test_a_wait_on_a_stopped_server_raises_unavailable_at_its_timeout,
     "postgresql",
     "etcd",
     complaint="DID NOT RAISE",
 )
 def away_is_no_news(patch: pytest.MonkeyPatch) -> None:
-    """A waiter that could not look says that nothing changed."""
+    """A waiter that could not check reports that nothing changed."""
 
     def wait(real: Any, *given: Any, **named: Any) -> Any:
         try:
@@ -204,7 +204,7 @@ def away_is_no_news(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
-def test_the_suite_finds(
+def test_the_suite_about_servers_finds_a_planted_fault(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "SOON", 6.0)

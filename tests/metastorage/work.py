@@ -25,7 +25,7 @@ def increment(store: Metastorage, key: str) -> None:
 
 
 def increments(say: Say, hear: Hear, kind: str, address: str, rounds: int) -> None:
-    """Increment as often as told, together with others."""
+    """Increment ``rounds`` times, concurrently with others."""
     with STORES[kind].open(address, HybridClock()) as store:
         say("ready")
         hear()
@@ -35,7 +35,7 @@ def increments(say: Say, hear: Hear, kind: str, address: str, rounds: int) -> No
 
 
 def wait_for_changes(say: Say, hear: Hear, kind: str, address: str, prefix: str) -> None:
-    """Say what ``prefix`` holds, and again after each change; end when it holds ``{prefix}end``."""
+    """Report what ``prefix`` holds, now and after each change, until it holds ``{prefix}end``."""
     with STORES[kind].open(address, HybridClock()) as store:
         while True:
             seen = store.revision()
@@ -47,7 +47,7 @@ def wait_for_changes(say: Say, hear: Hear, kind: str, address: str, prefix: str)
 
 
 def answer_revisions(say: Say, hear: Hear, kind: str, address: str) -> None:
-    """For each word heard say the revision, then write and say the new one; None ends it."""
+    """For each word received, report the revision, then write and report it anew; None ends it."""
     with STORES[kind].open(address, HybridClock()) as store:
         say("ready")
         while hear() is not None:
@@ -56,7 +56,7 @@ def answer_revisions(say: Say, hear: Hear, kind: str, address: str) -> None:
 
 
 def write_pairs(say: Say, hear: Hear, kind: str, address: str, start: int) -> None:
-    """Write 1, 2, 3 … to two keys in one step and say each that was acknowledged."""
+    """Write 1, 2, 3 … to two keys in one step and report each acknowledged number."""
     with STORES[kind].open(address, HybridClock()) as store:
         number = start
         while True:

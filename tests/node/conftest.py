@@ -1,4 +1,4 @@
-"""What the tests of nodes share: processes, ended by their ids, and work on a store."""
+"""What the tests of nodes share: processes, ended by their ids, and changes to a store."""
 
 from __future__ import annotations
 

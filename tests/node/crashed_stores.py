@@ -1,4 +1,4 @@
-"""Stores as a crash leaves them: filled, copied while they run, cut."""
+"""Stores as a crash leaves them: filled, copied while a node runs, truncated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.node import DATABASE_FILE, Node
 
 
 def write_some(node: Node, count: int, *, first: int = 0) -> None:
-    """Versions and commits, each synced."""
+    """Create ``count`` tables and commit a file to each; every version and commit is synced."""
     session = node.session(user="ann")
     for number in range(first, first + count):
         definition = TableDefinition(
@@ -33,7 +33,7 @@ def write_some(node: Node, count: int, *, first: int = 0) -> None:
 
 
 def left_by_a_crash(folder: Path, copy: Path, versions: int) -> Path:
-    """A store as a killed node leaves it: nothing of its log is in the database yet."""
+    """A store as a killed node leaves it: its write-ahead log is not in the database file yet."""
     with Node.open(folder) as node:
         write_some(node, 2)
     with Node.open(folder) as node:

@@ -1,8 +1,8 @@
 """The command ``strandline durable migrate`` in a process that is killed at a counted point.
 
-Points are before each statement that the process sends to a database, before each request to etcd,
-and before and behind each sync and rename of a file. What only reads is none: killed before it, the
-process leaves what it leaves where it is killed before the next one that writes.
+A point is before each statement that the process sends to a database, before each request to etcd,
+and before and after each sync and rename of a file. A statement that only reads is no point: a kill
+before it leaves the same state as a kill before the next statement that writes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def run(
     target: str,
     objects: str = "",
 ) -> None:
-    """Kill this process at point number ``at``; without one, say the exit status and how many.
+    """Kill this process at point ``at``; without a kill, report exit status and number of points.
 
-    What the command writes goes to the file ``output``.
+    What the command prints goes to the file ``output``.
     """
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)

@@ -1,4 +1,4 @@
-"""A second process on a store, which does what the test says: lists of a word and its arguments."""
+"""A second process on a store, which executes what the test sends: a word and its arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from strandline.node import Node
 
 
 def serve(say: Callable[[object], None], hear: Callable[[], Any], folder: str, stale: bool) -> None:
-    """Answer each list until the test lets go."""
+    """Answer each command until the test closes the connection."""
     with Node.open(folder) as node:
         session = node.session(user="other")
         if stale:
-            # The planted fault: answer for the present from memory, without looking at the log.
-            # The applier would mend that sooner or later.
+            # The planted fault: answer for the present from memory, without a look at the log. The
+            # applier would correct that sooner or later.
             node.catalogs.stop()
             node.catalogs.present = node.catalogs.latest_catalog  # type: ignore[method-assign]
         words: dict[str, Callable[..., Any]] = {

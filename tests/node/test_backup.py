@@ -49,7 +49,7 @@ def strandline(*arguments: object) -> Result:
 
 
 def unpack(backup: Path, folder: Path) -> Path:
-    """What ``tar -x`` makes of a backup: a folder, as release 0.2.1 wrote it."""
+    """Unpack a backup as ``tar -x`` does, into a folder like the backups of release 0.2.1."""
     with tarfile.open(backup) as tar:
         tar.extractall(folder, filter="fully_trusted")
     return folder
@@ -73,14 +73,14 @@ def append(session: LocalSession, name: str, file: str, *, write: bool = True) -
 
 
 def files_of(session: LocalSession, name: str) -> list[str]:
-    """The data files of a table that are on disk where the store says, by their paths."""
+    """The paths of the data files of a table that are on disk where the store says."""
     paths = paths_of(session, name)
     return [path for path in paths if (place(session, name) / path).read_bytes() == b"0123456789"]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A transactional table with a file, a plain one with a file, and a file of settings."""
+    """A store with a transactional table and a plain one, with a file each, and a settings file."""
     folder = tmp_path / "lake"
     with Node.open(folder) as node:
         ann = node.session(user="ann")
@@ -115,7 +115,7 @@ def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path:
         assert node.transactions.holds.list() == ()
 
 
-def test_no_store_is_restored_or_made_in_the_folder_of_another(store: Path, tmp_path: Path) -> None:
+def test_a_store_inside_the_folder_of_another_is_refused(store: Path, tmp_path: Path) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
     inside = store / "warehouse" / "new"
     restored = strandline("restore", tmp_path / "b", inside, "--copy")
@@ -128,7 +128,7 @@ def test_no_store_is_restored_or_made_in_the_folder_of_another(store: Path, tmp_
     assert not inside.exists()
 
 
-def test_a_folder_that_release_0_2_1_wrote_is_restored(store: Path, tmp_path: Path) -> None:
+def test_a_backup_folder_of_release_0_2_1_is_restored(store: Path, tmp_path: Path) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
     folder = unpack(tmp_path / "b", tmp_path / "unpacked")
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -141,10 +141,10 @@ def test_a_folder_that_release_0_2_1_wrote_is_restored(store: Path, tmp_path: Pa
         assert files_of(node.session(user="ann"), "shop.rows") == ["a.parquet"]
 
 
-def test_what_is_written_renamed_and_dropped_meanwhile_does_not_tear_it(
+def test_a_backup_is_consistent_under_concurrent_writes_renames_and_drops(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it happens between the copy of the database and that of the files."""
+    """All of them happen between the copy of the database and the copy of the files."""
     with Node.open(store) as node, Node.open(store) as other:
         bob = other.session(user="bob")
 
@@ -162,7 +162,7 @@ def test_what_is_written_renamed_and_dropped_meanwhile_does_not_tear_it(
         ann = node.session(user="ann")
         assert files_of(ann, "shop.rows") == ["a.parquet"]
         assert (place(ann, "shop.plain") / "part-0").read_text() == "plain"
-        # What the backup found of the table after the drop is not in the way of a drop here.
+        # The copy that the backup made of the dropped table does not prevent a drop here.
         ann.execute(DropTable(schema="shop", table="plain"))
         ann.undrop("shop.plain")
         assert (place(ann, "shop.plain") / "part-0").read_text() == "plain"
@@ -170,7 +170,7 @@ def test_what_is_written_renamed_and_dropped_meanwhile_does_not_tear_it(
         assert files_of(node.session(user="ann"), "shop.renamed") == ["a.parquet", "later.parquet"]
 
 
-def test_a_table_that_takes_the_place_of_a_dropped_one_meanwhile_is_not_mixed_with_it(
+def test_files_of_a_table_that_replaces_a_dropped_one_during_a_backup_are_left_out(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(store) as node:
@@ -193,7 +193,7 @@ def test_a_table_that_takes_the_place_of_a_dropped_one_meanwhile_is_not_mixed_wi
         assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
 
 
-def test_a_table_that_moves_again_while_it_is_fetched_is_in_the_backup(
+def test_a_table_renamed_repeatedly_during_a_backup_is_in_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_tree = ArchiveWriter.add_tree
@@ -222,7 +222,7 @@ def test_a_table_that_moves_again_while_it_is_fetched_is_in_the_backup(
         assert [file.name for file in folder.iterdir()] == ["part-0"]
 
 
-def test_a_table_that_moves_while_a_file_of_it_is_copied_is_in_the_backup(
+def test_a_table_renamed_while_one_of_its_files_is_copied_is_in_the_backup(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = ArchiveWriter._add
@@ -250,7 +250,7 @@ def test_a_table_that_moves_while_a_file_of_it_is_copied_is_in_the_backup(
         assert (place(node.session(user="ann"), "shop.plain") / "part-0").read_text() == "plain"
 
 
-def test_files_of_a_table_that_was_created_meanwhile_are_not_in_the_backup(
+def test_files_of_a_table_created_during_a_backup_are_not_in_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = replace(PLAIN, name="later")
@@ -272,7 +272,7 @@ def test_files_of_a_table_that_was_created_meanwhile_are_not_in_the_backup(
 
 
 def partitions(hive: HiveNode, schema: str = "shop") -> dict[str, str]:
-    """What lies in the partitions of the table ``p``, by value."""
+    """The contents of the file in each partition of the table ``p``, by partition value."""
     with hive.stub() as stub:
         return {
             partition.values[0]: (Path(partition.sd.location[len("file:") :]) / "f").read_text()
@@ -294,7 +294,7 @@ def moment(hive: HiveNode) -> str:
 
 @pytest.fixture
 def parted(store: Path) -> Iterator[HiveNode]:
-    """The store, with a partitioned table that has four partitions with a file each."""
+    """The store with a partitioned table; it has four partitions with a file each."""
     with hive_node(store) as hive:
         with hive.stub() as stub:
             keys = [FieldSchema("k", "string", None)]
@@ -307,7 +307,7 @@ def parted(store: Path) -> Iterator[HiveNode]:
 ALL = {value: value for value in "abcd"}
 
 
-def test_dropped_partitions_and_holds_are_in_a_backup(
+def test_a_backup_contains_dropped_partitions_and_holds(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = moment(parted)
@@ -317,7 +317,7 @@ def test_dropped_partitions_and_holds_are_in_a_backup(
     with parted.stub() as stub:
         stub.drop_partition("shop", "p", ["a"], True)
         stub.rename_partition("shop", "p", ["b"], Partition(["z"], "shop", "p", sd=storage()))
-        with monkeypatch.context() as patch:  # as if the process died
+        with monkeypatch.context() as patch:  # as if the process was killed
             patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
             stub.drop_partition("shop", "p", ["c"], True)
     back_up(parted.node, tmp_path / "b", user="ann")
@@ -336,10 +336,10 @@ def test_dropped_partitions_and_holds_are_in_a_backup(
     assert partitions(parted, before) == ALL
 
 
-def test_partitions_that_are_moved_while_a_backup_runs_are_in_it_where_they_were(
+def test_partitions_moved_during_a_backup_are_in_it_at_their_former_places(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropped, dropped and made anew, renamed, and brought back, after the database was copied."""
+    """Dropped, dropped and recreated, renamed, and undropped, after the database was copied."""
     session = parted.node.session(user="ann")
     before = moment(parted)
     with parted.stub() as stub:
@@ -370,7 +370,7 @@ def test_partitions_that_are_moved_while_a_backup_runs_are_in_it_where_they_were
     assert partitions(parted, before) == ALL
 
 
-def test_of_partitions_dropped_one_after_the_other_while_a_backup_runs_the_first_is_in_it(
+def test_partitions_replaced_twice_during_a_backup_are_in_it_as_they_were_before(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = moment(parted)
@@ -391,7 +391,7 @@ def test_of_partitions_dropped_one_after_the_other_while_a_backup_runs_the_first
         assert partitions(restored) == partitions(restored, before) == ALL
 
 
-def test_a_partition_whose_files_are_deleted_while_a_backup_runs_is_told_as_missing(
+def test_a_partition_purged_during_a_backup_is_reported_as_missing(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -406,7 +406,7 @@ def test_a_partition_whose_files_are_deleted_while_a_backup_runs_is_told_as_miss
     assert manifest.missing == ["warehouse/shop.db/p/k=a"]
 
 
-def test_history_is_held_while_a_backup_runs(
+def test_a_backup_holds_the_history_while_it_runs(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[str] = []
@@ -422,7 +422,7 @@ def test_history_is_held_while_a_backup_runs(
         assert node.transactions.holds.list() == ()
 
 
-def test_a_file_that_the_store_has_lost_is_told_and_the_rest_is_there(
+def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(
     store: Path, tmp_path: Path
 ) -> None:
     with Node.open(store) as node:
@@ -437,7 +437,9 @@ def test_a_file_that_the_store_has_lost_is_told_and_the_rest_is_there(
         files_of(node.session(user="ann"), "shop.rows")
 
 
-def test_a_folder_that_is_taken_is_left_alone(store: Path, tmp_path: Path) -> None:
+def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(
+    store: Path, tmp_path: Path
+) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
     (tmp_path / "file").write_text("x")
     cases = [
@@ -498,7 +500,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
         ({"mode": 1 << 20}, 65, "is damaged"),
     ],
 )
-def test_a_manifest_that_is_wrong_is_refused(
+def test_an_invalid_manifest_is_refused(
     store: Path, tmp_path: Path, change: dict[str, Any], status: int, says: str
 ) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
@@ -508,9 +510,7 @@ def test_a_manifest_that_is_wrong_is_refused(
     assert (result.exit_code, says in result.stderr) == (status, True), result.output
 
 
-def test_a_warehouse_that_is_a_link_is_copied_and_other_links_are_not(
-    store: Path, tmp_path: Path
-) -> None:
+def test_a_symbolic_link_is_followed_only_for_the_warehouse(store: Path, tmp_path: Path) -> None:
     (store / "warehouse").rename(tmp_path / "disk")
     (store / "warehouse").symlink_to(tmp_path / "disk")
     (tmp_path / "secret").write_text("x")
@@ -522,7 +522,7 @@ def test_a_warehouse_that_is_a_link_is_copied_and_other_links_are_not(
     assert "link" not in copied
 
 
-def test_a_backup_in_a_warehouse_that_is_a_link_is_refused(store: Path, tmp_path: Path) -> None:
+def test_a_backup_into_a_linked_warehouse_is_refused(store: Path, tmp_path: Path) -> None:
     (store / "warehouse").rename(tmp_path / "disk")
     (store / "warehouse").symlink_to(tmp_path / "disk")
     result = strandline("backup", store, tmp_path / "disk" / "b")
@@ -531,7 +531,7 @@ def test_a_backup_in_a_warehouse_that_is_a_link_is_refused(store: Path, tmp_path
     assert not (tmp_path / "disk" / "b").exists()
 
 
-def test_names_that_are_not_utf_8_are_restored(store: Path, tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf_8_are_restored(store: Path, tmp_path: Path) -> None:
     folder = os.fsencode(store / "warehouse" / "shop.db" / "plain") + b"/\xff\xfe"
     os.mkdir(folder)
     Path(os.fsdecode(folder + b"/\xfd")).write_text("x")
@@ -542,7 +542,7 @@ def test_names_that_are_not_utf_8_are_restored(store: Path, tmp_path: Path) -> N
     assert Path(os.fsdecode(copied)).read_text() == "x"
 
 
-def test_a_full_temporary_folder_is_told(
+def test_a_full_temporary_folder_is_named_in_the_error(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def limited(node_database: Any, file: Path) -> None:
@@ -560,7 +560,7 @@ def test_a_full_temporary_folder_is_told(
     assert not (tmp_path / "b.unfinished").exists()
 
 
-def test_what_a_backup_says_of_itself_does_not_reach_the_terminal_as_it_is(
+def test_control_characters_in_a_manifest_are_not_printed_to_the_terminal(
     store: Path, tmp_path: Path
 ) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
@@ -570,14 +570,14 @@ def test_what_a_backup_says_of_itself_does_not_reach_the_terminal_as_it_is(
     result = CliRunner().invoke(
         main,
         ["restore", str(manifest.parent), str(tmp_path / "new"), "--copy"],
-        color=True,  # else click takes the codes of a terminal out
+        color=True,  # otherwise click removes terminal codes
     )
     assert result.exit_code == 0
     assert "\x1b" not in result.output
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link"])
-def test_an_unpacked_backup_with_what_is_no_file_is_refused(
+def test_an_unpacked_backup_with_a_pipe_or_a_link_is_refused(
     store: Path, tmp_path: Path, kind: str
 ) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
@@ -594,7 +594,7 @@ def test_an_unpacked_backup_with_what_is_no_file_is_refused(
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_restored_store_is_whole_down_to_the_folders_of_empty_tables(
+def test_a_restored_store_has_the_folders_of_empty_tables(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(store) as node:
@@ -614,7 +614,9 @@ def test_a_restored_store_is_whole_down_to_the_folders_of_empty_tables(
     assert " is missing" not in verified.output
 
 
-def test_only_those_who_may_read_the_store_may_read_its_backup(store: Path, tmp_path: Path) -> None:
+def test_a_backup_and_a_restored_store_are_readable_by_their_owner_only(
+    store: Path, tmp_path: Path
+) -> None:
     before = os.umask(0o022)
     try:
         assert strandline("backup", store, tmp_path / "b").exit_code == 0
@@ -628,7 +630,7 @@ def test_only_those_who_may_read_the_store_may_read_its_backup(store: Path, tmp_
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o600
 
 
-def test_a_restore_beside_the_living_store_names_the_option_that_it_needs(
+def test_a_restore_next_to_the_original_store_asks_for_the_copy_option(
     store: Path, tmp_path: Path
 ) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0

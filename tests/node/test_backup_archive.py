@@ -1,4 +1,4 @@
-"""The file of a backup: what is damaged, cut off or made by another program is refused."""
+"""The file of a backup: damaged, truncated and foreign files are refused."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def archive(tmp_path: Path) -> Path:
 
 
 def read(archive: Path, target: Path) -> dict[str, bytes]:
-    """All files of a backup, which are copied to ``target``."""
+    """The contents of all files of a backup, which are copied to ``target``."""
     with open_backup(archive) as backup:
         for name in backup.manifest.files:
             backup.copy_file(name, target / name)
         return {name: (target / name).read_bytes() for name in backup.manifest.files}
 
 
-def test_no_flipped_byte_changes_what_is_restored(archive: Path, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_refused_or_changes_nothing(archive: Path, tmp_path: Path) -> None:
     content = archive.read_bytes()
     whole = read(archive, tmp_path / "whole")
     end = content.rindex(b"}") + 1  # zeros follow
@@ -66,7 +66,7 @@ def test_no_flipped_byte_changes_what_is_restored(archive: Path, tmp_path: Path)
     assert refused > end // 31 // 10
 
 
-def test_a_file_that_was_cut_off_is_refused(archive: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(archive: Path, tmp_path: Path) -> None:
     content = archive.read_bytes()
     end = content.rindex(b"}") + 1
     for size in (0, 1, 511, 512, 513, 1024, 1600, 2048, end // 2, end - 600, end - 1):
@@ -94,7 +94,7 @@ def named(name: str) -> Callable[[tarfile.TarInfo], None]:
 @pytest.mark.parametrize(
     "change", [linked, hard_linked, a_device, named("../x"), named("/x"), named("a/../../x")]
 )
-def test_a_member_that_no_backup_has_is_refused(
+def test_a_link_a_device_or_a_path_outside_the_backup_is_refused(
     archive: Path, tmp_path: Path, change: Callable[[tarfile.TarInfo], None]
 ) -> None:
     made = tmp_path / "made"
@@ -123,7 +123,7 @@ def test_a_member_that_no_backup_has_is_refused(
         ("GNU.sparse.size", "q"),
     ],
 )
-def test_a_header_with_a_number_that_is_none_is_refused(
+def test_a_header_with_an_invalid_number_is_refused(
     archive: Path, tmp_path: Path, field: str, text: str
 ) -> None:
     made = tmp_path / "made"
@@ -140,7 +140,7 @@ def test_a_header_with_a_number_that_is_none_is_refused(
         read(made, tmp_path / "new")
 
 
-def test_headers_without_an_end_are_refused(archive: Path, tmp_path: Path) -> None:
+def test_an_endless_chain_of_headers_is_refused(archive: Path, tmp_path: Path) -> None:
     header = tarfile.TarInfo._create_pax_generic_header(  # type: ignore[attr-defined]
         {"comment": "x"}, tarfile.XHDTYPE, "utf-8"
     )
@@ -149,7 +149,7 @@ def test_headers_without_an_end_are_refused(archive: Path, tmp_path: Path) -> No
         read(archive, tmp_path / "new")
 
 
-def test_a_member_of_another_size_is_refused_before_it_is_written(
+def test_a_member_of_the_wrong_size_is_refused_before_it_is_written(
     archive: Path, tmp_path: Path
 ) -> None:
     with open_backup(archive) as backup:
@@ -160,7 +160,7 @@ def test_a_member_of_another_size_is_refused_before_it_is_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_pipe_in_a_folder_that_is_fetched_is_left_out(tmp_path: Path) -> None:
+def test_a_pipe_in_a_copied_folder_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     os.mkfifo(tmp_path / "source" / "pipe")
     with (tmp_path / "archive").open("wb") as file:
@@ -169,7 +169,7 @@ def test_a_pipe_in_a_folder_that_is_fetched_is_left_out(tmp_path: Path) -> None:
     assert writer.manifest.files == {}
 
 
-def test_a_backup_writes_no_file_that_another_user_could_have_put_there(tmp_path: Path) -> None:
+def test_a_backup_does_not_write_to_a_hard_link_or_a_pipe(tmp_path: Path) -> None:
     other, unfinished = tmp_path / "other", tmp_path / "b.unfinished"
     other.write_text("x")
     unfinished.hardlink_to(other)
@@ -186,7 +186,7 @@ def test_a_backup_writes_no_file_that_another_user_could_have_put_there(tmp_path
     assert unfinished.exists()
 
 
-def test_the_last_copy_of_a_file_counts_and_what_was_taken_out_does_not(tmp_path: Path) -> None:
+def test_the_last_copy_of_a_file_is_restored_and_removed_folders_are_not(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "in").mkdir(parents=True)
     with (tmp_path / "archive").open("wb") as file:
@@ -205,7 +205,7 @@ def test_the_last_copy_of_a_file_counts_and_what_was_taken_out_does_not(tmp_path
         assert backup.manifest.folders == ["u"]
 
 
-def test_a_file_that_is_shortened_while_it_is_copied_is_copied_again(
+def test_a_file_truncated_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"
@@ -229,7 +229,9 @@ def test_a_file_that_is_shortened_while_it_is_copied_is_copied_again(
         ArchiveWriter(file, new_manifest()).add_file(source, "strandline.db")
 
 
-def test_a_backup_gets_its_name_at_the_end_and_two_do_not_write_one_file(tmp_path: Path) -> None:
+def test_a_backup_is_renamed_when_finished_and_two_cannot_write_the_same_file(
+    tmp_path: Path,
+) -> None:
     target = tmp_path / "b"
     (tmp_path / "b.unfinished").write_bytes(b"left by a killed backup")
     with _unfinished(target, mode=0o600) as file:
@@ -241,7 +243,9 @@ def test_a_backup_gets_its_name_at_the_end_and_two_do_not_write_one_file(tmp_pat
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("b", b"whole")]
 
 
-def test_a_full_disk_leaves_nothing(archive: Path, tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_unfinished_file_and_keeps_the_old_backup(
+    archive: Path, tmp_path: Path
+) -> None:
     with pytest.raises(OSError, match="No space left"), _unfinished(archive, mode=0o600):
         raise OSError(28, "No space left on device")
     assert not archive.with_name("archive.unfinished").exists()

@@ -63,10 +63,10 @@ def log_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_store_on_a_server_is_restored_with_its_history_rows_and_files(
+def test_a_store_on_a_server_is_restored_with_history_rows_and_files(
     log_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it was when its rows were copied; then a table is renamed, and one is dropped."""
+    """As of the copy of its rows; a table is renamed and one is dropped after that."""
     store = new_store(tmp_path, log=log_name)
     with Node.open(store.address, settings=store.settings) as node:
         fill(node, "t", "u")
@@ -110,7 +110,7 @@ def test_a_store_on_a_server_is_restored_with_its_history_rows_and_files(
 
 @pytest.fixture
 def backed_up(tmp_path: Path) -> EmptyStore:
-    """A store with one table and no blob of its catalog, and a backup of it, ``b``."""
+    """A store with one table whose catalog has no blobs, and its backup ``b``."""
     store = new_store(tmp_path, log="persist")
     with Node.open(store.address, settings=store.settings) as node:
         fill(node, "t")
@@ -119,7 +119,7 @@ def backed_up(tmp_path: Path) -> EmptyStore:
     return store
 
 
-def test_what_is_there_already_is_left_alone(backed_up: EmptyStore, tmp_path: Path) -> None:
+def test_a_restore_over_existing_data_is_refused(backed_up: EmptyStore, tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists, match="it has a store"):
         restored_to(tmp_path / "b", tmp_path / "new", address=backed_up.address)
     with pytest.raises(AlreadyExists, match="old/warehouse is not empty"):
@@ -133,7 +133,7 @@ def test_what_is_there_already_is_left_alone(backed_up: EmptyStore, tmp_path: Pa
         assert tables(node) == ["t"]
 
 
-def test_a_lost_store_is_restored_to_its_place_as_itself(
+def test_a_lost_store_is_restored_to_its_original_warehouse_without_the_copy_option(
     backed_up: EmptyStore, tmp_path: Path
 ) -> None:
     warehouse = Path(backed_up.settings.warehouse)
@@ -147,7 +147,7 @@ def test_a_lost_store_is_restored_to_its_place_as_itself(
 
 
 @pytest.mark.usefixtures("backed_up")
-def test_a_restore_that_fails_leaves_a_database_that_the_next_one_fills(
+def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = postgresql.running().new_database()
@@ -166,7 +166,7 @@ def test_a_restore_that_fails_leaves_a_database_that_the_next_one_fills(
 
 
 @pytest.mark.usefixtures("backed_up")
-def test_a_store_that_is_made_while_one_is_restored_is_left_alone(
+def test_a_store_created_during_a_restore_is_left_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = postgresql.running().new_database()
@@ -186,7 +186,7 @@ def test_a_store_that_is_made_while_one_is_restored_is_left_alone(
 
 
 @pytest.mark.usefixtures("backed_up")
-def test_a_restore_that_is_killed_before_its_rows_are_loaded_leaves_no_store(
+def test_a_restore_killed_before_its_rows_are_loaded_leaves_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = postgresql.running().new_database()
@@ -211,10 +211,10 @@ def test_a_restore_that_is_killed_before_its_rows_are_loaded_leaves_no_store(
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("log", ["metastorage", pytest.param("persist", marks=pytest.mark.soak)])
-def test_a_catalog_in_etcd_is_restored_beside_its_rows(
+def test_a_store_with_its_catalog_in_etcd_is_restored_to_postgresql(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was made after the rows were copied is there too; and the history is trimmed then."""
+    """With a table created after the rows were copied; the history is trimmed after that."""
     store = new_store(tmp_path, log=log, kind="etcd")
     with Node.open(store.address, settings=store.settings) as node:
         fill(node, "t")

@@ -1,4 +1,4 @@
-"""The catalog as JSON; what a dump says is tested with `strandline debug`."""
+"""The catalog as JSON. The contents of a dump are tested with `strandline debug`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import Member
 OBJECTS = 200
 
 
-def test_a_dump_is_written_object_by_object_and_keeps_none_of_them_decoded(member: Member) -> None:
+def test_a_dump_is_written_object_by_object_and_keeps_no_decoded_object(member: Member) -> None:
     state = member.open()
     transaction = state.transaction(state.recovered[-1], author="ann")
     with transaction.entry("configure", {}):

@@ -1,4 +1,4 @@
-"""A node on each log that a catalog may be kept in."""
+"""A node on each kind of catalog log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def store(request: pytest.FixtureRequest, log_name: str, tmp_path: Path) -> Empt
 
 
 def fill(node: Node, *names: str, rows: int = 1) -> None:
-    """Create tables, and commit a file of so many ``rows`` into each; none for 0."""
+    """Create tables, and commit a file of ``rows`` rows to each; no file if it is 0."""
     session = node.session(user="ann")
     for name in names:
         columns = (ColumnDefinition("k", BIGINT),)
@@ -63,7 +63,7 @@ def tables(node: Node) -> list[str]:
     return sorted(table.name for table in node.catalogs.latest_catalog().tables())
 
 
-def test_a_node_keeps_its_catalog_in_the_log_that_was_named(store: EmptyStore) -> None:
+def test_a_node_keeps_its_catalog_in_the_configured_log(store: EmptyStore) -> None:
     with Node.open(store.address, settings=store.settings) as node:
         fill(node, "t")
         version = node.catalogs.latest_catalog().version
@@ -79,7 +79,7 @@ def test_a_node_keeps_its_catalog_in_the_log_that_was_named(store: EmptyStore) -
 
 
 @pytest.mark.parametrize("pair", ["stash+persist", "persist+metastorage"])
-def test_any_two_logs_may_be_a_shadow(pair: str, tmp_path: Path) -> None:
+def test_any_two_logs_can_form_a_shadow(pair: str, tmp_path: Path) -> None:
     settings = Settings(catalog_log=f"shadow:{pair}")
     with Node.open(tmp_path / "s", settings=settings) as node:
         fill(node, "t")
@@ -89,12 +89,14 @@ def test_any_two_logs_may_be_a_shadow(pair: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["shadow:stash+stash", "shadow:stash", "shadow:shadow+stash"])
-def test_what_is_no_shadow_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_invalid_shadow_setting_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="it is one of metastorage, "):
         Node.open(tmp_path / "s", settings=Settings(catalog_log=name))
 
 
-def test_a_store_keeps_the_log_that_it_has(log_name: str, tmp_path: Path) -> None:
+def test_a_setting_that_names_another_log_than_the_stores_is_refused(
+    log_name: str, tmp_path: Path
+) -> None:
     Node.open(tmp_path / "s").close()
     with pytest.raises(InvalidInput, match="is kept in the log metastorage; leave catalog_log out"):
         Node.open(tmp_path / "s", settings=Settings(catalog_log=log_name))
@@ -102,7 +104,7 @@ def test_a_store_keeps_the_log_that_it_has(log_name: str, tmp_path: Path) -> Non
         Node.open(tmp_path / "s", settings=Settings(catalog_log="tape"))
 
 
-def test_a_store_of_an_older_release_has_its_log_on_the_metastorage(
+def test_a_store_of_an_older_release_has_its_log_in_the_metastorage(
     log_name: str, tmp_path: Path
 ) -> None:
     Node.open(tmp_path / "s").close()
@@ -116,7 +118,9 @@ def test_a_store_of_an_older_release_has_its_log_on_the_metastorage(
     Node.open(tmp_path / "s", settings=Settings(catalog_log=DEFAULT)).close()
 
 
-def test_a_log_that_is_empty_gives_way_to_another(log_name: str, tmp_path: Path) -> None:
+def test_a_store_with_an_empty_log_can_be_opened_with_another_log(
+    log_name: str, tmp_path: Path
+) -> None:
     wrong = Settings(catalog_log=log_name)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="power"):
         patch.setattr("strandline.node.opened_store.settle", _fail)
@@ -130,7 +134,7 @@ def _fail(*_: object) -> None:
     raise OSError("power")
 
 
-def test_a_log_of_another_program_is_refused(tmp_path: Path) -> None:
+def test_a_store_with_an_unknown_log_name_is_refused(tmp_path: Path) -> None:
     Node.open(tmp_path / "s").close()
     database = open_engine(sqlite_url(tmp_path / "s" / DATABASE_FILE))
     with database.write() as connection:
@@ -140,7 +144,7 @@ def test_a_log_of_another_program_is_refused(tmp_path: Path) -> None:
         Node.open(tmp_path / "s")
 
 
-def test_the_commands_find_the_log_by_themselves(log_name: str, tmp_path: Path) -> None:
+def test_commands_find_the_log_without_a_setting(log_name: str, tmp_path: Path) -> None:
     folder, target, again = tmp_path / "s", tmp_path / "b", tmp_path / "r"
     with Node.open(folder, settings=Settings(catalog_log=log_name)) as node:
         fill(node, "t", rows=0)
@@ -155,7 +159,7 @@ def test_the_commands_find_the_log_by_themselves(log_name: str, tmp_path: Path) 
         assert tables(node) == ["t"]
 
 
-def test_a_sweep_while_a_backup_runs_does_not_tear_the_catalog(
+def test_a_sweep_during_a_backup_does_not_damage_the_backed_up_catalog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, target, again = tmp_path / "s", tmp_path / "b", tmp_path / "r"
@@ -182,9 +186,7 @@ def test_a_sweep_while_a_backup_runs_does_not_tear_the_catalog(
 
 
 @pytest.mark.parametrize("name", ["persist", "shadow:stash+persist"])
-def test_a_blob_that_the_store_has_lost_is_in_the_report_of_its_backup(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_backup_reports_a_lost_blob(name: str, tmp_path: Path) -> None:
     with Node.open(tmp_path / "s", settings=Settings(catalog_log=name)) as node:
         fill(node, "t", rows=0)
         assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
@@ -195,7 +197,7 @@ def test_a_blob_that_the_store_has_lost_is_in_the_report_of_its_backup(
     assert quote(missing, safe="") in [blob.name for blob in blobs]
 
 
-def test_a_database_that_lost_its_last_versions_is_refused(log_name: str, tmp_path: Path) -> None:
+def test_a_database_without_its_last_versions_is_refused(log_name: str, tmp_path: Path) -> None:
     folder = tmp_path / "s"
     with Node.open(folder, settings=Settings(catalog_log=log_name)) as node:
         version = node.catalogs.latest_catalog().version
@@ -207,7 +209,7 @@ def test_a_database_that_lost_its_last_versions_is_refused(log_name: str, tmp_pa
         Node.open(folder)
 
 
-def test_a_log_in_sql_is_refused_where_the_address_names_etcd(tmp_path: Path) -> None:
+def test_a_log_in_sql_is_refused_if_the_address_names_etcd(tmp_path: Path) -> None:
     settings = Settings(delay_ms=100, catalog_log="stash")
     store = stores.new_store("etcd", tmp_path, settings=settings)
     with pytest.raises(InvalidInput, match="name the store by the address of that database"):

@@ -1,4 +1,4 @@
-"""A store's catalog moves to another log: what goes with it, who stops, what a crash leaves."""
+"""Moves of a store's catalog to another log: what moves, who is stopped, what a crash leaves."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def joined(folder: Path) -> Iterator[DurableCatalogState]:
 
 @contextmanager
 def joined_at(place: LogPlace, *, delay_ms: int = 0) -> Iterator[DurableCatalogState]:
-    """The catalog as a node joins or makes it, without the rest of a node."""
+    """Open the catalog as a node joins or creates it, without the rest of a node."""
     with ExitStack() as opened:
         log = open_catalog_log(place, opened, wanted="").log
         yield join_or_create(
@@ -100,7 +100,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A store of its own, as if it had been made there."""
+    """A separate copy of the store, as if it had been created there."""
     copied = tmp_path / "s"
     shutil.copytree(made, copied)
     return copied
@@ -120,7 +120,7 @@ def test_a_catalog_moves_through_all_logs_with_its_history(folder: Path) -> None
                 assert state.compact(state.recovered[-1].version)
 
 
-def test_a_node_that_runs_stops_and_can_write_nothing_more(tmp_path: Path) -> None:
+def test_a_running_node_is_replaced_and_can_write_nothing_more(tmp_path: Path) -> None:
     with Node.open(tmp_path / "s") as node:
         fill(node, "t")
         session = node.session(user="ann")
@@ -145,7 +145,7 @@ def test_a_node_that_runs_stops_and_can_write_nothing_more(tmp_path: Path) -> No
 
 
 def committing(folder: Path, times: int) -> Callable[[Callable[..., None]], Any]:
-    """Lets another process commit behind each of the first proofs."""
+    """Makes another process commit after each of the first ``times`` proofs."""
     left = list(range(times))
 
     def wrap(prove: Callable[..., None]) -> Any:
@@ -160,7 +160,7 @@ def committing(folder: Path, times: int) -> Callable[[Callable[..., None]], Any]
     return wrap
 
 
-def test_what_nodes_commit_meanwhile_moves_too(
+def test_commits_made_during_the_move_are_moved_too(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LogCopy, "prove", committing(folder, 3)(LogCopy.prove))
@@ -169,7 +169,7 @@ def test_what_nodes_commit_meanwhile_moves_too(
         assert notes(state) == {"late 0", "late 1", "late 2"}
 
 
-def test_a_catalog_to_which_nodes_commit_all_the_time_moves(
+def test_a_catalog_with_constant_commits_is_sealed_and_moved(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_move, "ROUNDS", 2)
@@ -184,7 +184,7 @@ def test_a_catalog_to_which_nodes_commit_all_the_time_moves(
         assert notes(state) == {"late 0", "late 1"}
 
 
-def test_a_log_that_cannot_be_sealed_stays_the_log(
+def test_a_log_that_cannot_be_sealed_remains_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_move, "ROUNDS", 1)
@@ -201,7 +201,7 @@ def test_a_log_that_cannot_be_sealed_stays_the_log(
         assert log_of(folder) == "metastorage"
 
 
-def test_a_copy_with_an_altered_update_is_found_and_nothing_moves(
+def test_an_altered_copy_is_found_and_the_catalog_is_not_moved(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = LogCopy._append
@@ -215,7 +215,7 @@ def test_a_copy_with_an_altered_update_is_found_and_nothing_moves(
     with joined(folder) as state:
         commit(state, "on")
     monkeypatch.undo()
-    # The half of it that is there is no beginning of this history.
+    # The partial copy in the target is not the beginning of this history.
     with pytest.raises(Conflict, match="has another history"):
         move(folder, "stash")
 
@@ -226,7 +226,7 @@ def test_a_copy_does_not_share_the_blobs_of_its_original(tmp_path: Path) -> None
     with Node.open(folder, settings=settings) as node:
         fill(node, "t", rows=0)
     shutil.copytree(folder, copied)
-    # The copy would remove the blobs that its original makes from now on.
+    # The copy would remove the blobs that its original writes from now on.
     with pytest.raises(InvalidInput, match=r"/blobs.*strandline restore --copy"):
         relocate(copied, copy=True)
     with Node.open(folder) as node:
@@ -244,7 +244,9 @@ def test_a_copy_does_not_share_the_blobs_of_its_original(tmp_path: Path) -> None
         assert tables(node) == ["t"]
 
 
-def test_a_move_from_persist_reads_its_blobs_where_they_are(folder: Path, tmp_path: Path) -> None:
+def test_a_move_from_persist_reads_the_blobs_from_their_recorded_place(
+    folder: Path, tmp_path: Path
+) -> None:
     move(folder, "persist")
     with place_of(folder) as place:
         move_catalog(place, replace(place, blobs=str(tmp_path / "other")), leaving="", to="stash")
@@ -253,7 +255,7 @@ def test_a_move_from_persist_reads_its_blobs_where_they_are(folder: Path, tmp_pa
     assert log_of(folder) == "stash"
 
 
-def test_a_log_that_the_catalog_has_left_gets_what_was_trimmed_since(folder: Path) -> None:
+def test_a_catalog_can_move_back_to_a_former_log_after_a_trim(folder: Path) -> None:
     move(folder, "stash")
     with joined(folder) as state:
         commit(state, "on")
@@ -270,9 +272,7 @@ def test_a_log_that_the_catalog_has_left_gets_what_was_trimmed_since(folder: Pat
     ("to", "refusal"),
     [("metastorage", "is kept in the log metastorage already"), ("", "already")],
 )
-def test_a_move_to_where_the_catalog_is_changes_nothing(
-    folder: Path, to: str, refusal: str
-) -> None:
+def test_a_move_to_the_current_log_is_refused(folder: Path, to: str, refusal: str) -> None:
     with pytest.raises(InvalidInput, match=refusal):
         move(folder, to)
     with pytest.raises(InvalidInput, match="is kept in the log metastorage"):
@@ -280,11 +280,11 @@ def test_a_move_to_where_the_catalog_is_changes_nothing(
 
 
 class Killed(BaseException):
-    """The process ends here: no statement behind it has an effect."""
+    """The process is killed here: no later statement has an effect."""
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
-    """Ends the process behind its write transaction number ``at``; the count of them."""
+    """Kill the process after its write transaction number ``at``; returns the count of them."""
     write, count = SqliteDatabase._write, [0]
 
     @contextmanager
@@ -312,7 +312,7 @@ def trimmed(folder: Path) -> Path:
     ("leaving", "to"),
     [("metastorage", "stash"), pytest.param("stash", "shadow", marks=pytest.mark.soak)],
 )
-def test_a_crash_at_each_write_leaves_one_log_that_works(
+def test_a_crash_after_each_write_leaves_one_working_log(
     folder: Path, tmp_path: Path, leaving: str, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if leaving != "metastorage":
@@ -379,7 +379,7 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
             move_catalog(etcd, at, leaving="", to="metastorage")
         with pytest.raises(Fenced, match="run `strandline durable migrate` again"), joined_at(etcd):
             pass
-        move_catalog(etcd, etcd, leaving="", to="")  # takes the seal back
+        move_catalog(etcd, etcd, leaving="", to="")  # removes the seal
         with joined_at(etcd) as state:
             commit(state, "three")
         for _ in range(2):
@@ -405,7 +405,7 @@ def killed(*_: object) -> None:
     raise Killed
 
 
-def test_a_catalog_that_has_left_persist_comes_back_to_it_after_a_restore(tmp_path: Path) -> None:
+def test_a_restored_catalog_that_had_left_persist_can_move_back_to_it(tmp_path: Path) -> None:
     folder, again = tmp_path / "s", tmp_path / "r"
     with Node.open(folder, settings=Settings(catalog_log="persist")) as node:
         fill(node, "t", rows=0)

@@ -1,4 +1,4 @@
-"""Long calls to a served node: a child process answers as the node itself does."""
+"""Long calls to a served node: a child process gives the same answers as the node itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def client(node: NodeProcess) -> Iterator[ThriftClient]:
 
 
 def tasks(node: NodeProcess) -> int:
-    """How many tasks children were given."""
+    """The number of tasks given to child processes."""
     with urllib.request.urlopen(f"{node.http_uri}/v1/statistics") as answer:
         counted: int = json.load(answer)["children"]["tasks"]
         return counted
@@ -69,7 +69,7 @@ def partition(number: int, table: str = "parts", **parameters: str) -> dict[str,
 
 @pytest.fixture(scope="module")
 def parts(node: NodeProcess) -> list[dict[str, Any]]:
-    """The partitions that the table ``shop.parts`` is filled with, in one long call."""
+    """The partitions of the table ``shop.parts``, which one long call adds."""
     partitions = [partition(number) for number in range(MANY)]
     with HttpSession(node.http_uri, user="ann") as session:
         session.execute(CreateSchema(name="shop"))
@@ -84,7 +84,7 @@ def parts(node: NodeProcess) -> list[dict[str, Any]]:
     return partitions
 
 
-def test_a_long_answer_has_what_short_ones_have(
+def test_a_long_answer_equals_short_ones(
     node: NodeProcess, client: ThriftClient, parts: list[dict[str, Any]]
 ) -> None:
     before = tasks(node)
@@ -99,7 +99,7 @@ def test_a_long_answer_has_what_short_ones_have(
     assert tasks(node) == before + 2
 
 
-def test_a_long_answer_is_kept_until_something_is_committed(
+def test_a_long_answer_is_cached_until_the_next_commit(
     node: NodeProcess, client: ThriftClient, session: HttpSession, parts: list[dict[str, Any]]
 ) -> None:
     named = {"db_name": "shop", "tbl_name": "parts", "max_parts": -1}
@@ -126,7 +126,7 @@ def test_a_long_change_is_seen_by_the_next_short_read(
     assert client.call("get_partition", **short)["parameters"]["written"] == "2"
 
 
-def test_a_refused_long_call_raises_what_a_short_one_raises(
+def test_a_refused_long_call_raises_the_error_of_a_short_one(
     node: NodeProcess, client: ThriftClient, session: HttpSession
 ) -> None:
     refusals = []
@@ -145,7 +145,9 @@ def test_a_refused_long_call_raises_what_a_short_one_raises(
     assert session.tables("shop") == ["parts"]
 
 
-def test_long_calls_over_http(node: NodeProcess, session: HttpSession) -> None:
+def test_long_calls_over_http_are_executed_by_a_child(
+    node: NodeProcess, session: HttpSession
+) -> None:
     before = tasks(node)
     session.execute(CreateSchema(name="lake"))
     columns = (ColumnDefinition("a", BIGINT),)
@@ -165,7 +167,9 @@ def test_long_calls_over_http(node: NodeProcess, session: HttpSession) -> None:
     assert tasks(node) == before + 2
 
 
-def test_a_long_message_that_does_not_decode_fails_alone(node: NodeProcess) -> None:
+def test_a_long_message_that_cannot_be_decoded_fails_without_affecting_the_next(
+    node: NodeProcess,
+) -> None:
     count = 50_000
     names = b"\x0f\x00\x03\x0b" + struct.pack(">I", count) + b"\x00\x00\x00\x01x" * count
     message = encode_message(

@@ -1,4 +1,4 @@
-"""What a node does in the background: again and again, whatever fails, until it stops."""
+"""The background chores of a node: repeated, whatever fails, until the node stops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chores() -> Iterator[Chores]:
 
 
 class Counted:
-    """A chore that counts, and raises ``errors`` one after the other."""
+    """A chore that counts its runs, and raises ``errors`` one after the other."""
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
@@ -40,7 +40,7 @@ class Counted:
             assert self._done.acquire(timeout=PATIENCE_SECONDS)
 
 
-def test_a_chore_that_fails_is_logged_and_done_again_and_so_are_those_beside_it(
+def test_a_failed_chore_is_logged_and_repeated_like_the_others(
     chores: Chores, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing, other = Counted(Unavailable("no server"), RuntimeError("a mistake")), Counted()
@@ -54,7 +54,7 @@ def test_a_chore_that_fails_is_logged_and_done_again_and_so_are_those_beside_it(
     ]
 
 
-def test_each_pause_is_waited_for_and_may_be_longer_than_a_thread_can_wait(
+def test_a_pause_may_be_longer_than_a_thread_can_wait(
     chores: Chores,
 ) -> None:
     chore = Counted()
@@ -63,7 +63,7 @@ def test_each_pause_is_waited_for_and_may_be_longer_than_a_thread_can_wait(
     assert not chore._done.acquire(timeout=0.05)
 
 
-def test_a_chore_that_finds_the_node_stopping_is_the_last(chores: Chores) -> None:
+def test_chores_end_when_the_node_is_stopping(chores: Chores) -> None:
     chores.stopping.set()
     with pytest.raises(Stopping):
         chores.refuse_when_stopping()
@@ -74,7 +74,7 @@ def test_a_chore_that_finds_the_node_stopping_is_the_last(chores: Chores) -> Non
     assert not chore._done.acquire(blocking=False)
 
 
-def test_a_thread_that_cannot_start_is_not_waited_for(
+def test_join_does_not_wait_for_a_thread_that_could_not_start(
     chores: Chores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""A value in the catalog wins over a node's own setting, on every node and at once."""
+"""A value in the catalog overrides a node's own setting, on every node and immediately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = Settings(history_retention_ms=2 * HOUR_MS, metadata_staleness_ms=250)
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    """Two nodes on one folder; the second has settings of its own."""
+    """Two nodes on one folder; the second has its own settings."""
     with (
         Node.open(tmp_path / "store") as one,
         Node.open(tmp_path / "store", settings=OWN) as other,
@@ -45,13 +45,13 @@ def can_hold(node: Node, milliseconds_ago: int) -> bool:
     return True
 
 
-def test_without_a_value_each_nodes_own_setting_holds(nodes: tuple[Node, Node]) -> None:
+def test_without_a_catalog_value_each_node_uses_its_own_setting(nodes: tuple[Node, Node]) -> None:
     defaults = Settings()
     assert effective(nodes[0]) == (defaults.history_retention_ms, 0.0)
     assert effective(nodes[1]) == (2 * HOUR_MS, 0.25)
 
 
-def test_a_value_holds_on_every_node_until_it_is_taken_back(nodes: tuple[Node, Node]) -> None:
+def test_a_catalog_value_applies_to_every_node_until_it_is_reset(nodes: tuple[Node, Node]) -> None:
     configure(nodes[0], "history_retention", "3h")
     configure(nodes[0], "metadata_staleness", "2s")
     assert effective(nodes[0]) == effective(nodes[1]) == (3 * HOUR_MS, 2.0)
@@ -61,7 +61,7 @@ def test_a_value_holds_on_every_node_until_it_is_taken_back(nodes: tuple[Node, N
     assert effective(nodes[1]) == (3 * HOUR_MS, 0.25)
 
 
-def test_the_retention_of_the_catalog_is_what_holds_are_granted_by(
+def test_holds_are_granted_by_the_history_retention_of_the_catalog(
     nodes: tuple[Node, Node],
 ) -> None:
     node = nodes[1]
@@ -73,7 +73,7 @@ def test_the_retention_of_the_catalog_is_what_holds_are_granted_by(
     assert can_hold(node, HOUR_MS // 4)
 
 
-def test_a_restart_makes_no_version(tmp_path: Path) -> None:
+def test_a_restart_creates_no_version(tmp_path: Path) -> None:
     for _ in range(3):
         with Node.open(tmp_path / "store") as node:
             assert node.catalogs.present().version == 2

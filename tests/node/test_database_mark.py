@@ -1,4 +1,4 @@
-"""A database that is restored alone, beside a catalog in etcd, is noticed when a node starts."""
+"""A database restored alone, without its catalog in etcd, is detected when a node starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.servers.stores import EmptyStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> EmptyStore:
-    """With one table, which has one commit."""
+    """A store with one table, which has one commit."""
     store = stores.new_store("etcd", tmp_path)
     with Node.open(store.address, settings=store.settings) as node:
         columns = (ColumnDefinition("k", BIGINT),)
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> EmptyStore:
 
 
 def append(store: EmptyStore) -> None:
-    """One more commit of rows; the catalog stays as it is."""
+    """Commit rows once more; the catalog does not change."""
     with Node.open(store.address, settings=store.settings) as node:
         session = node.session(user="ann")
         table = session.table("default.t")
@@ -63,7 +63,7 @@ def said_of(store: EmptyStore) -> Timestamp:
 
 
 def restored_alone(store: EmptyStore) -> EmptyStore:
-    """The store, whose database is as it was before one more commit of rows."""
+    """The store with its database as it was before one more commit of rows."""
     backup = postgresql.running().copy_of_database(store.settings.objects)
     append(store)
     return store._replace(settings=replace(store.settings, objects=backup))
@@ -74,7 +74,7 @@ def last_time(database: Database) -> Timestamp:
         return stored_time(connection)
 
 
-def test_a_database_that_is_restored_alone_is_refused(
+def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restored = restored_alone(store)
@@ -95,13 +95,13 @@ def test_a_database_that_is_restored_alone_is_refused(
     append(restored)
 
 
-def test_an_empty_database_in_place_of_the_stores_is_refused(store: EmptyStore) -> None:
+def test_an_empty_database_in_place_of_the_stores_database_is_refused(store: EmptyStore) -> None:
     empty = replace(store.settings, objects=postgresql.running().new_database())
     with pytest.raises(CorruptData, match="it is empty, and had come to"):
         Node.open(store.address, settings=empty)
 
 
-def test_a_store_of_before_there_was_a_mark_is_opened_and_gets_one(store: EmptyStore) -> None:
+def test_a_store_without_a_mark_is_opened_and_gets_one(store: EmptyStore) -> None:
     metastorage, mark = mark_of(store)
     with closing(metastorage):
         metastorage.invoke([], [Delete(KEY)])
@@ -123,15 +123,15 @@ def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:
                 mark.says()
 
 
-def test_a_node_may_start_while_another_writes_the_mark(
+def test_a_node_can_start_while_another_writes_the_mark(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before_the_next(monkeypatch, DatabaseMark, "compare", lambda: append(store))
     append(store)
 
 
-def test_the_mark_is_never_ahead_of_what_is_durable(store: EmptyStore) -> None:
-    """Its time is of a write that waits for the disk, which all earlier ones have reached then."""
+def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> None:
+    """Its time is that of a synced write, after which all earlier writes are on disk."""
     metastorage, mark = mark_of(store)
     with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
         mark.note(database, HybridClock(), lambda _: None)

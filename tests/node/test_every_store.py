@@ -1,4 +1,4 @@
-"""What a node does whatever its store is kept in: a folder, PostgreSQL, or etcd and PostgreSQL."""
+"""What a node does on every kind of store: a folder, PostgreSQL, or etcd and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def paths(node: Node, at: AsOf = PRESENT) -> list[str]:
 
 
 VIEW = "VIRTUAL_VIEW"
-"""What a client of the Hive protocol sees in the place of a transactional table."""
+"""The type that a client of the Hive protocol sees for a transactional table."""
 
 
-def test_ddl_transactions_and_reads_go_through_thrift_and_sessions(store: EmptyStore) -> None:
+def test_ddl_transactions_and_reads_work_over_thrift_and_sessions(store: EmptyStore) -> None:
     with hive_node(store.address, settings=store.settings) as hive, hive.client() as client:
         client.call("create_database", database={"name": "shop"})
         node = hive.node
@@ -116,7 +116,7 @@ def test_ddl_transactions_and_reads_go_through_thrift_and_sessions(store: EmptyS
         assert sorted(client.call("get_all_databases")) == ["default", "shop"]
 
 
-def test_what_one_node_did_the_other_sees_as_soon_as_the_call_returned(
+def test_a_change_on_one_node_is_seen_by_another_as_soon_as_the_call_returns(
     open_node: Callable[[], Node],
 ) -> None:
     first, second = open_node(), open_node()
@@ -129,7 +129,7 @@ def test_what_one_node_did_the_other_sees_as_soon_as_the_call_returned(
         assert f"s{number}" in reader.catalogs.present().schema_names()
 
 
-def test_a_renamed_table_is_found_where_it_is_by_every_node(
+def test_every_node_finds_the_new_folder_of_a_renamed_table(
     open_node: Callable[[], Node],
 ) -> None:
     first, second = open_node(), open_node()
@@ -142,19 +142,19 @@ def test_a_renamed_table_is_found_where_it_is_by_every_node(
     assert Path(after.removeprefix("file://")).is_dir()
 
 
-def test_all_is_there_when_the_store_is_opened_again(store: EmptyStore) -> None:
+def test_a_reopened_store_has_its_tables_rows_and_warehouse(store: EmptyStore) -> None:
     with Node.open(store.address, settings=store.settings) as node:
         table_id = create_table(node)
         append(node, table_id, "a.parquet")
         location = node.session(user="ann").table("default.t").location
-    # The warehouse is on record.
+    # The warehouse is recorded in the store.
     settings = replace(store.settings, warehouse="")
     with Node.open(store.address, settings=settings) as node:
         assert paths(node) == ["a.parquet"]
         assert node.session(user="ann").table("default.t").location == location
 
 
-def test_two_transactions_that_change_one_file_conflict_over_nodes(
+def test_transactions_of_two_nodes_that_remove_the_same_file_conflict(
     open_node: Callable[[], Node],
 ) -> None:
     first, second = open_node(), open_node()
@@ -169,7 +169,9 @@ def test_two_transactions_that_change_one_file_conflict_over_nodes(
         sessions[0].commit(txn_ids[0])
 
 
-def test_a_commit_is_judged_by_ddl_of_another_node(open_node: Callable[[], Node]) -> None:
+def test_a_commit_to_a_table_dropped_on_another_node_conflicts(
+    open_node: Callable[[], Node],
+) -> None:
     first, second = open_node(), open_node()
     table_id = create_table(first)
     session = second.session(user="ann")
@@ -180,7 +182,7 @@ def test_a_commit_is_judged_by_ddl_of_another_node(open_node: Callable[[], Node]
         session.commit(txn_id)
 
 
-def test_the_past_is_read_at_a_version_and_a_time(open_node: Callable[[], Node]) -> None:
+def test_the_past_can_be_read_by_version_and_by_time(open_node: Callable[[], Node]) -> None:
     node = open_node()
     table_id = create_table(node)
     append(node, table_id, "a.parquet")
@@ -193,7 +195,7 @@ def test_the_past_is_read_at_a_version_and_a_time(open_node: Callable[[], Node])
     assert paths(node) == ["a.parquet", "b.parquet"]
 
 
-def test_a_past_version_is_read_while_another_process_holds_the_write_lock(
+def test_a_past_version_can_be_read_while_another_process_holds_the_write_lock(
     open_node: Callable[[], Node],
 ) -> None:
     node, other = open_node(), open_node()
@@ -209,7 +211,7 @@ def test_a_past_version_is_read_while_another_process_holds_the_write_lock(
         assert node.store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids) == []
 
 
-def test_nodes_that_create_one_store_at_once_share_it(store: EmptyStore) -> None:
+def test_nodes_that_create_a_store_concurrently_share_it(store: EmptyStore) -> None:
     begin = threading.Barrier(2, timeout=30)
 
     def open_it() -> str:
@@ -221,13 +223,13 @@ def test_nodes_that_create_one_store_at_once_share_it(store: EmptyStore) -> None
 
     with ThreadPoolExecutor(2) as threads:
         opened = [threads.submit(open_it) for _ in range(2)]
-        first, second = as_completed(opened)  # the first failure, not that of who waited for it
+        first, second = as_completed(opened)  # the first failure, not a timeout after it
         assert first.result() == second.result()
     with Node.open(store.address, settings=store.settings) as node:
         assert len(node.session(user="ann").tables("default")) == 2
 
 
-def test_a_new_epoch_fences_ddl_and_rows_until_the_node_has_joined_it(
+def test_a_node_can_write_rows_after_it_has_joined_a_new_epoch(
     open_node: Callable[[], Node],
 ) -> None:
     node = open_node()
@@ -246,7 +248,7 @@ def test_a_new_epoch_fences_ddl_and_rows_until_the_node_has_joined_it(
     assert paths(node) == ["a.parquet"]
 
 
-def test_a_node_is_healthy_until_its_place_is_taken_away(
+def test_a_node_is_unhealthy_once_its_database_or_warehouse_is_moved_away(
     open_node: Callable[[], Node], tmp_path: Path
 ) -> None:
     node = open_node()
@@ -262,7 +264,7 @@ def test_a_node_is_healthy_until_its_place_is_taken_away(
 # -- on the event loop
 
 
-def test_the_present_is_answered_from_memory_while_it_is_fresh(
+def test_the_present_is_answered_from_memory_while_fresh(
     open_node: Callable[[], Node],
 ) -> None:
     node = open_node()
@@ -274,7 +276,7 @@ def test_the_present_is_answered_from_memory_while_it_is_fresh(
         catalog = node.catalogs.known_present()
         after = node.database.statistics()
         if catalog is not None or time.monotonic() > end:
-            break  # else a busy machine took longer than it stays fresh
+            break  # otherwise a busy machine took longer than the catalog stays fresh
     assert catalog is not None
     assert catalog.version == node.catalogs.latest_catalog().version
     assert (after.reads, after.writes) == (before.reads, before.writes)
@@ -291,7 +293,7 @@ def test_a_new_store_on_servers_needs_a_warehouse(on_servers: EmptyStore) -> Non
         Node.open(on_servers.address, settings=replace(settings, warehouse="lake"))
 
 
-def test_another_warehouse_than_the_store_has_is_refused(
+def test_a_warehouse_other_than_the_stores_is_refused(
     on_servers: EmptyStore, tmp_path: Path
 ) -> None:
     Node.open(on_servers.address, settings=on_servers.settings).close()
@@ -301,7 +303,7 @@ def test_another_warehouse_than_the_store_has_is_refused(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_warehouse_of_another_store_is_refused_and_no_store_is_made(
+def test_the_warehouse_of_another_store_is_refused_and_no_store_is_created(
     on_servers: EmptyStore, tmp_path: Path
 ) -> None:
     Node.open(on_servers.address, settings=on_servers.settings).close()
@@ -311,7 +313,7 @@ def test_a_warehouse_of_another_store_is_refused_and_no_store_is_made(
             Node.open(other.address, settings=other.settings)
 
 
-def test_a_warehouse_that_is_not_mounted_is_refused_and_not_made_anew(
+def test_an_unmounted_warehouse_is_refused_and_not_recreated(
     on_servers: EmptyStore, tmp_path: Path
 ) -> None:
     Node.open(on_servers.address, settings=on_servers.settings).close()
@@ -326,7 +328,7 @@ def test_a_warehouse_that_is_not_mounted_is_refused_and_not_made_anew(
     Node.open(on_servers.address, settings=on_servers.settings).close()
 
 
-def test_a_claim_that_was_cut_off_is_finished_by_the_next_node(
+def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
     on_servers: EmptyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut(*_: object) -> None:
@@ -363,7 +365,7 @@ def test_settings_that_do_not_fit_the_store_are_refused(
         Node.open(address, settings=settings)
 
 
-def test_other_servers_are_refused_and_no_message_has_a_password() -> None:
+def test_unsupported_servers_are_refused_and_no_message_contains_a_password() -> None:
     with pytest.raises(UnsupportedOperation, match="is not the address of a store"):
         Node.open("mysql://ann:geheim@h/d")
     for address, objects in (("etcd://ann:geheim@h:1/p", ""), ("/a", "postgresql://u:geheim@h/d")):
@@ -380,6 +382,8 @@ def test_a_store_on_servers_has_no_folder(on_servers: EmptyStore) -> None:
         node.folder.exists()
 
 
-def test_a_table_that_is_not_there_is_told_as_such(open_node: Callable[[], Node]) -> None:
+def test_reading_a_table_that_does_not_exist_raises_object_not_found(
+    open_node: Callable[[], Node],
+) -> None:
     with pytest.raises(ObjectNotFound):
         open_node().session(user="ann").table("default.nothing")

@@ -1,4 +1,4 @@
-"""The fence in both halves of a store: new epochs, newer generations, foreign halves."""
+"""The fence in both halves of a store: new epochs, newer generations, halves of other stores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def take_over(node: Node, *, generation: int = 0) -> None:
     )
 
 
-def test_a_new_epoch_fences_ddl_and_rows_of_a_node_until_it_has_joined_it(
+def test_a_new_epoch_fences_ddl_and_rows_of_a_node_until_it_joins(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined = CatalogManager._begin_anew
@@ -85,7 +85,7 @@ def test_a_new_epoch_fences_ddl_and_rows_of_a_node_until_it_has_joined_it(
         assert not node.replaced.done()
 
 
-def test_a_node_that_a_newer_generation_replaces_says_so_and_does_nothing_more(
+def test_a_node_replaced_by_a_newer_generation_reports_it_and_refuses_all_calls(
     folder: Path,
 ) -> None:
     with Node.open(folder) as node:
@@ -100,7 +100,7 @@ def test_a_node_that_a_newer_generation_replaces_says_so_and_does_nothing_more(
         assert node.catalogs.present().schema("late") is None
 
 
-def test_a_node_that_is_fenced_from_another_environment_stays_out(
+def test_a_node_fenced_by_another_environment_does_not_rejoin(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(folder) as node:
@@ -111,7 +111,7 @@ def test_a_node_that_is_fenced_from_another_environment_stays_out(
             node.catalogs.sync()
 
 
-def test_an_opener_that_ended_between_the_two_halves_is_succeeded(folder: Path) -> None:
+def test_a_new_node_completes_a_fence_raised_in_the_rows_only(folder: Path) -> None:
     with Node.open(folder) as node:
         create_table(node)
         with node.database.write() as connection:
@@ -121,16 +121,16 @@ def test_an_opener_that_ended_between_the_two_halves_is_succeeded(folder: Path) 
         assert node.catalogs.present().table("default", "t") is not None
 
 
-def test_a_node_that_runs_finishes_what_an_opener_began_that_ended_between_the_halves(
+def test_a_running_node_completes_a_fence_raised_in_the_rows_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # it comes by the test alone
+    monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # only this test calls it
     with Node.open(folder) as node, Node.open(folder) as other:
         create_table(node)
         node.finish_half_raised_fence()
         with node.database.write() as connection:
             FenceRow.raise_to(connection, FenceToken(0, 2))
-        node.finish_half_raised_fence()  # it may be at work in this moment
+        node.finish_half_raised_fence()  # the opener may still be at work
         with pytest.raises(Fenced):
             node.session(user="ann").begin()
         node.finish_half_raised_fence()
@@ -148,7 +148,7 @@ def test_halves_of_different_stores_are_refused(folder: Path) -> None:
         Node.open(folder)
 
 
-def test_a_store_that_was_made_anew_with_the_same_token_takes_nothing_from_a_node_of_before(
+def test_a_node_cannot_write_to_a_recreated_store_with_the_same_token(
     folder: Path,
 ) -> None:
     with Node.open(folder) as node:
@@ -172,8 +172,8 @@ def test_a_catalog_older_than_its_rows_is_refused(folder: Path) -> None:
         Node.open(folder)
 
 
-def test_rows_note_the_catalog_version_that_was_projected_behind_its_append(folder: Path) -> None:
-    """What is projected with its append is in one database with the log, which cannot be older."""
+def test_the_rows_record_the_last_catalog_version_projected_after_its_append(folder: Path) -> None:
+    """One projected within its append is in the same database as its log entry."""
     with Node.open(folder) as node:
         create_table(node)
         node.session(user="ann").execute(DropTable(schema="default", table="t"))
@@ -184,7 +184,7 @@ def test_rows_note_the_catalog_version_that_was_projected_behind_its_append(fold
     assert fence.catalog_version == version
 
 
-def test_nodes_take_the_store_over_by_their_deploy_generation(folder: Path) -> None:
+def test_a_node_of_a_newer_deploy_generation_takes_over_the_store(folder: Path) -> None:
     second = Settings(deploy_generation=2)
     with Node.open(folder) as node, Node.open(folder, settings=second) as newer:
         assert newer.catalogs.token.rank == (2, 2)
@@ -199,7 +199,7 @@ def test_nodes_take_the_store_over_by_their_deploy_generation(folder: Path) -> N
         assert node.catalogs.present().schema("late") is not None
 
 
-def test_a_node_that_a_newer_generation_overtakes_while_it_starts_takes_nothing(
+def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(folder) as node:
@@ -216,22 +216,22 @@ def test_a_node_that_a_newer_generation_overtakes_while_it_starts_takes_nothing(
         assert durable_state(node._opened_store.log).epoch() == 2
 
 
-def test_a_new_store_is_of_the_generation_that_made_it(folder: Path) -> None:
+def test_a_new_store_has_the_generation_of_its_creator(folder: Path) -> None:
     with Node.open(folder, settings=Settings(deploy_generation=3)) as node:
         assert node.catalogs.token.rank == (3, 1)
 
 
 @pytest.mark.parametrize("generation", [-5, 2**31, 2**63 - 1])
-def test_a_generation_that_nobody_could_follow_is_refused(generation: int) -> None:
+def test_an_out_of_range_deploy_generation_is_refused(generation: int) -> None:
     with pytest.raises(InvalidInput, match="deploy_generation is"):
         Settings(deploy_generation=generation)
 
 
 @pytest.mark.parametrize("log", ["metastorage", "stash", "persist", "shadow"])
-def test_a_node_of_a_store_that_was_dropped_and_made_anew_writes_nothing_into_it(
+def test_a_node_of_a_dropped_store_writes_nothing_into_the_recreated_one(
     log: str, tmp_path: Path
 ) -> None:
-    """The new catalog is at the same version and epoch; its environment is another one."""
+    """The new catalog has the same version and epoch, but another environment."""
     address = stores.new_store("postgresql", tmp_path).address
 
     def node(warehouse: str) -> Node:
@@ -257,7 +257,7 @@ def test_a_node_of_a_store_that_was_dropped_and_made_anew_writes_nothing_into_it
             assert new.catalogs.present().schema("three") is None
 
 
-def test_a_catalog_that_was_lost_is_not_made_anew_beside_its_rows(folder: Path) -> None:
+def test_a_lost_catalog_is_not_recreated_next_to_its_rows(folder: Path) -> None:
     with Node.open(folder, settings=Settings(catalog_log="persist")) as node:
         node.session(user="ann").execute(CreateSchema(name="kept"))
     sql(folder, "DELETE FROM metastorage WHERE key LIKE 'persist.%.head'")

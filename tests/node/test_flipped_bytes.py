@@ -1,8 +1,8 @@
-"""A flipped byte of the database is an error or changes nothing; it is never another answer.
+"""A flipped byte of the database is an error or changes nothing; it never gives a different answer.
 
 The store has DDL of many kinds, commits, removals, an aborted and an open transaction, partitions
-of a plain table and a trimmed history. One byte, or one bit, of its database is flipped at places
-that are spread over all pages; then a node opens it and everything is read that a client can ask.
+of a plain table and a trimmed history. One byte or one bit of its database is flipped at places
+spread over all pages. Then a node opens the store and reads everything that a client can ask for.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def append(node: Node, table_id: int, number: int) -> None:
 
 
 def answers(folder: Path) -> Iterator[Answer]:
-    """Everything that a client can ask, in an order that never changes."""
+    """Everything that a client can ask for, in a fixed order."""
     with Node.open(folder) as node:
         session = node.session(user="ann")
         for version in session.history():
@@ -143,21 +143,21 @@ def answers(folder: Path) -> Iterator[Answer]:
 
 @dataclass(frozen=True)
 class Flips:
-    """What became of the flips: how many of each outcome, and those that may not be."""
+    """The results of the flips: the count of each outcome, and those that are wrong."""
 
     outcomes: Counter[str]
     wrong: list[str]
 
 
 class Store:
-    """A store whose database is put back before each flip."""
+    """A store whose database is restored before each flip."""
 
     def __init__(self, folder: Path) -> None:
         make_store(folder)
         self.folder = folder
         self.file = folder / DATABASE_FILE
         with closing(sqlite3.connect(self.file)) as database:
-            # The check in the background may have kept the node from doing so when it closed.
+            # The background check may have kept the node from a checkpoint when it closed.
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.data = self.file.read_bytes()
         self.head = (folder / HEAD_FILE).read_bytes()
@@ -174,7 +174,7 @@ class Store:
     def flips(self, count: int) -> Flips:
         """Flip at ``count`` places, one after another, spread over all pages.
 
-        Bytes that are 0 are left alone: most of them are space that nothing uses.
+        Bytes that are 0 are left alone: most of them are unused space.
         """
         places = [place for place, byte in enumerate(self.data) if byte]
         choose = random.Random(8)
@@ -213,7 +213,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(autouse=True)
 def nothing_is_logged() -> Iterator[None]:
-    """What is logged is kept until a test ends, with frames that have an open file of the store."""
+    """Log records are kept until a test ends, and their frames hold a file of the store open."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -225,7 +225,7 @@ def test_a_flipped_byte_is_an_error_or_changes_nothing(store: Store) -> None:
     assert found.outcomes["refused"] > 2
 
 
-def test_a_row_with_a_flipped_zone_partition_is_not_left_out(store: Store) -> None:
+def test_a_row_with_a_wrong_zone_partition_is_refused(store: Store) -> None:
     with closing(sqlite3.connect(store.file)) as database:
         database.execute("UPDATE store_row SET bucket = -3 WHERE row_id = 20")
         database.commit()
@@ -241,10 +241,10 @@ OTHER_TYPES = ("7", "2.5", "'text'", "x'01'")
 
 
 def outcome_of_type(store: Store, table: str, column: str, value: str) -> str | None:
-    """What becomes of one row of ``table`` whose ``column`` has a value of another type.
+    """What a node does with one row of ``table`` whose ``column`` has a value of another type.
 
-    A flipped byte in the head of a row does that: it says of which type each column is. None where
-    SQLite itself refuses the value or has made it one of the column's type.
+    A flipped byte in the header of a row causes that: the header has the type of each column. None
+    if SQLite itself refuses the value or converts it to the column's type.
     """
     try:
         with closing(sqlite3.connect(store.file)) as database:
@@ -268,7 +268,7 @@ def outcome_of_type(store: Store, table: str, column: str, value: str) -> str | 
     ("table", "column"),
     [("metastorage", "value"), ("notification_log", "body"), ("store_row", "body")],
 )
-def test_a_record_that_is_of_another_type_is_refused(
+def test_a_record_of_another_type_is_refused(
     store: Store, table: str, column: str, value: str
 ) -> None:
     outcome = outcome_of_type(store, table, column, value)
@@ -277,7 +277,7 @@ def test_a_record_that_is_of_another_type_is_refused(
 
 
 @pytest.mark.teeth
-def test_a_column_that_is_of_another_type_gives_no_bare_error(store: Store) -> None:
+def test_a_column_of_another_type_gives_no_unhandled_exception(store: Store) -> None:
     with closing(sqlite3.connect(store.file)) as database:
         tables = [
             name
@@ -303,9 +303,9 @@ def test_a_column_that_is_of_another_type_gives_no_bare_error(store: Store) -> N
     assert tried > 40
 
 
-def test_an_unknown_version_of_sqlites_own_format_is_refused(store: Store) -> None:
+def test_an_unknown_schema_format_of_sqlite_is_refused(store: Store) -> None:
     spoiled = bytearray(store.data)
-    spoiled[47] ^= 143  # of the schema's format
+    spoiled[47] ^= 143  # the byte of the schema format
     store.put(bytes(spoiled))
     outcome = store.outcome()
     store.put(store.data)
@@ -321,10 +321,12 @@ ROWS = {
 }
 
 
-def test_no_flipped_byte_of_a_table_without_records_goes_unnoticed(tmp_path: Path) -> None:
-    """Each byte of a row of it is changed: the database is found damaged, or the row is as it was.
+def test_a_flipped_byte_of_a_table_without_records_is_found_or_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """Each byte of one row is changed: the check finds the damage, or the row is unchanged.
 
-    All such tables have an index that has each of their columns, which another test sees to.
+    All such tables have an index with each of their columns, which another test checks.
     """
     file = tmp_path / DATABASE_FILE
     with closing(open_sqlite(file)) as database:
@@ -342,7 +344,7 @@ def test_no_flipped_byte_of_a_table_without_records_goes_unnoticed(tmp_path: Pat
         expected = rows_of(file, table)
         assert expected
         first = (pages[table] - 1) * size
-        # The rows lie at the end of the page.
+        # The rows are at the end of the page.
         for place in range(first + size - 64, first + size):
             if not sound[place]:
                 continue
@@ -359,13 +361,13 @@ def rows_of(file: Path, table: str) -> list[tuple[object, ...]]:
         return connection.execute(f"SELECT * FROM {table} NOT INDEXED").fetchall()
 
 
-def test_each_column_of_a_table_without_records_stands_in_an_index() -> None:
+def test_each_column_of_a_table_without_records_is_indexed() -> None:
     for _, metadata in PARTS.values():
         for table in metadata.sorted_tables:
             if any(isinstance(column.type, LargeBinary) for column in table.c):
-                continue  # the checksum of its record covers the columns beside it
+                continue  # the checksum of its record covers the other columns
             if "checksum" in table.c:
-                continue  # of the whole row
+                continue  # it covers the whole row
             indexed = {column.name for index in table.indexes for column in index.columns}
             missing = {column.name for column in table.c} - indexed
             missing -= {column.name for column in table.primary_key}
@@ -373,14 +375,14 @@ def test_each_column_of_a_table_without_records_stands_in_an_index() -> None:
 
 
 @pytest.mark.teeth
-def test_no_flipped_byte_in_any_page_gives_another_answer(store: Store) -> None:
+def test_a_flipped_byte_in_any_page_is_an_error_or_changes_nothing(store: Store) -> None:
     found = store.flips(440)
     assert found.wrong == []
     assert found.outcomes["refused"] > 150
 
 
 @pytest.mark.teeth
-def test_without_checksums_the_flips_give_other_answers(
+def test_flips_give_different_answers_without_checksums_and_integrity_check(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])
@@ -390,7 +392,7 @@ def test_without_checksums_the_flips_give_other_answers(
 
 
 @pytest.mark.teeth
-def test_without_the_integrity_check_the_flips_give_other_answers(
+def test_flips_are_not_all_found_without_the_integrity_check(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])

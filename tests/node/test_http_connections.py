@@ -1,4 +1,4 @@
-"""Connections that take too long, or too many places."""
+"""HTTP connections that take too long, or that exceed the limit."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Clock:
 
 
 class Toy:
-    """Answers each request with as many bytes as its path says, and with its user."""
+    """Answers each request with as many bytes as its path says, followed by its user."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        """Of the requests that came whole."""
+        """The paths of the requests that arrived completely."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, has_more = Request(scope, receive), True
@@ -78,7 +78,7 @@ def get(path: str) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /1 HT"])
-def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
+def test_a_connection_without_a_complete_head_is_closed_after_ten_seconds(sent: bytes) -> None:
     clock = Clock()
     with watched(clock) as (url, connections), connect(url) as stream:
         stream.sendall(sent)
@@ -112,7 +112,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_what_has_no_end_is_given_up_and_counted(
+def test_an_endless_request_is_cut_off_and_counted(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     more = b"X: y\r\n" * 2_000 if what.startswith("headers") else b"1" * 16_000
@@ -123,7 +123,7 @@ def test_what_has_no_end_is_given_up_and_counted(
             while True:
                 stream.sendall(more)
                 sent += len(more)
-        assert sent < 8_000_000  # what the kernel has room for
+        assert sent < 8_000_000  # what the kernel can buffer
         assert connections.counts.malformed == 1
         assert caplog.records == []
 
@@ -131,21 +131,21 @@ def test_what_has_no_end_is_given_up_and_counted(
 @pytest.mark.parametrize(
     "sent", [b"\0\r\n\r\n", b"GET /1 HTTP/9.9\r\n\r\n", b"GET http:// HTTP/1.1\r\n\r\n"]
 )
-def test_what_is_no_request_is_refused(sent: bytes) -> None:
+def test_a_malformed_request_is_refused(sent: bytes) -> None:
     with watched(Clock()) as (url, connections), connect(url) as stream:
         stream.sendall(sent)
         assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
         assert connections.counts.malformed == 1
 
 
-def test_a_body_that_breaks_off_in_nonsense_is_refused() -> None:
+def test_a_malformed_chunk_is_refused() -> None:
     with watched(Clock()) as (url, connections), connect(url) as stream:
         stream.sendall(post(b"body") + b"nonsense\r\n")
         assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
         assert connections.counts.malformed == 1
 
 
-def test_of_requests_sent_before_their_answers_the_first_is_answered() -> None:
+def test_only_the_first_of_pipelined_requests_is_answered() -> None:
     with watched(Clock()) as (url, _), connect(url) as stream:
         stream.sendall(get("5") * 1_000)
         answer = read_to_end(stream)
@@ -154,7 +154,7 @@ def test_of_requests_sent_before_their_answers_the_first_is_answered() -> None:
         assert answer.endswith(b"xxxxx")
 
 
-def test_a_request_for_another_protocol_is_answered_as_http() -> None:
+def test_a_request_for_an_upgrade_is_answered_as_http() -> None:
     with watched(Clock()) as (url, _), connect(url) as stream:
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         stream.sendall(get("5").replace(b"\r\n\r\n", b"\r\n" + upgrade))
@@ -162,20 +162,20 @@ def test_a_request_for_another_protocol_is_answered_as_http() -> None:
 
 
 @pytest.mark.parametrize("ambiguous", smuggling())
-def test_a_request_whose_end_is_ambiguous_is_refused_with_what_is_behind_it(
+def test_a_request_with_an_ambiguous_end_is_refused_with_everything_after_it(
     ambiguous: bytes,
 ) -> None:
     toy = Toy()
     with serving(toy) as url, connect(url) as stream:
-        # A proxy may send what it takes for the next request when it has the answer to the first.
+        # A proxy may send what it takes for the next request once it has the answer to the first.
         stream.sendall(ambiguous)
         assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
     assert toy.paths == []
 
 
-def test_headers_behind_a_body_are_not_those_of_the_request() -> None:
+def test_trailers_are_not_headers_of_the_request() -> None:
     with watched(Clock()) as (url, _), connect(url) as stream:
-        for _ in range(2):  # the connection can be used again
+        for _ in range(2):  # the connection can be reused
             stream.sendall(post(b"body"))
             stream.sendall(b"0\r\nX-Strandline-User: root\r\n\r\n")
             answer = b""
@@ -184,7 +184,7 @@ def test_headers_behind_a_body_are_not_those_of_the_request() -> None:
             assert b"root" not in answer
 
 
-def test_the_beginning_of_a_next_head_does_not_keep_a_connection() -> None:
+def test_the_partial_head_of_a_next_request_does_not_keep_a_connection_open() -> None:
     clock = Clock()
     with watched(clock) as (url, connections), connect(url) as stream:
         stream.sendall(get("1"))
@@ -196,7 +196,7 @@ def test_the_beginning_of_a_next_head_does_not_keep_a_connection() -> None:
         assert read_to_end(stream) == b""
 
 
-def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
+def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
     clock = Clock()
     with watched(clock) as (url, connections), connect(url) as stream:
         stream.sendall(get("50000000"))
@@ -206,7 +206,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
         assert connections.counts.late == 0
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_has_waited_longest() -> None:
+def test_a_new_connection_replaces_the_one_that_has_been_idle_longest() -> None:
     clock = Clock()
     with (
         watched(clock, max_connections=2) as (url, connections),
@@ -221,7 +221,7 @@ def test_a_new_connection_takes_the_place_of_the_one_that_has_waited_longest() -
             half.sendall(b"POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
             while connections.counts.accepted < 2:
                 pass
-            with connect(url) as early:  # nobody has waited for long
+            with connect(url) as early:  # no connection has been idle for long
                 answer = read_to_end(early)
                 assert answer.startswith(b"HTTP/1.1 503 ")
                 assert b"retry-after: 1" in answer

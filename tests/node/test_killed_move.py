@@ -1,4 +1,4 @@
-"""``strandline durable migrate`` is killed at each point: the catalog is whole, in one log."""
+"""``strandline durable migrate`` is killed at each point: the catalog is complete, in one log."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ EACH_POINT = [
     *((*way, False) for way in WAYS),
     *((*way, True) for way in (*WAYS, ("shadow", "metastorage"), ("persist", "shadow"))),
 ]
-"""Leaving, to, and whether a node opens between the kill and the second run."""
+"""The old log, the new one, and whether a node opens between the kill and the second run."""
 
 
 def new_store(folder: Path, log: str) -> None:
-    """A store whose catalog begins with a snapshot."""
+    """Create a store whose catalog log begins with a snapshot."""
     with Node.open(folder, settings=Settings(catalog_log=log)) as node:
         fill_and_trim(node)
 
 
 def fill_and_trim(node: Node) -> None:
-    """So that the log begins with a snapshot, and has all kinds of what is only ever added."""
+    """Make the log begin with a snapshot and contain all append-only kinds."""
     fill(node, "t")
     node.storage.measure()
     assert node.session(user="ann").compact(node.catalogs.latest_catalog().version)
@@ -47,7 +47,7 @@ def history(folder: Path, *, upper: int | None = None) -> tuple[int, list[object
 
 
 def history_at(place: LogPlace, *, upper: int | None = None) -> tuple[int, list[object]]:
-    """All that the catalog's log says below ``upper``, which is its end by default; and the end."""
+    """The end of the catalog's log, and all that it contains below ``upper`` (default: its end)."""
     with reading_catalog_log(place) as log:
         frontier = log.frontier()
         end = upper or frontier.upper
@@ -71,9 +71,9 @@ def kept_of(folder: Path) -> Kept | None:
 
 
 def move(output: Path, *arguments: str, at: int = 0) -> tuple[int, int]:
-    """Run `tests.node.killed_move`; its exit status, and how many points it passed.
+    """Run `tests.node.killed_move`; returns its exit status, and how many points it passed.
 
-    Kills it ``at`` that one. What it prints goes to ``output``.
+    It is killed at point ``at``. What it prints goes to ``output``.
     """
     with Process("tests.node.killed_move:run", at, str(output), *arguments) as process:
         said = [*process.everything()]
@@ -95,9 +95,9 @@ class Move:
         return move(self._output, str(self._folder), f"{self._folder}#{self._to}", at=at)
 
     def survives(self, at: int, *, opens_between: bool) -> str | None:
-        """Kill it, maybe open a node, and run it again; the log that it was killed in.
+        """Kill the command, maybe open a node, run it again; returns the log used after the kill.
 
-        None where it has fewer points.
+        None if the command has fewer points.
         """
         folder = self._folder
         upper, before = history(folder)
@@ -137,7 +137,7 @@ def points_of(folder: Path, leaving: str, to: str) -> int:
 
 
 @pytest.mark.parametrize(("leaving", "to"), WAYS)
-def test_a_move_that_is_killed_is_finished_by_the_same_command(
+def test_running_the_command_again_finishes_a_killed_move(
     leaving: str, to: str, tmp_path: Path
 ) -> None:
     points = points_of(tmp_path / "counted", leaving, to)
@@ -159,6 +159,6 @@ def test_a_move_survives_a_kill_at_each_point(
             break
         killed_in.append(log)
         shutil.rmtree(folder)
-    # To stop shadowing copies nothing, and has few steps.
+    # A move that ends shadowing copies nothing, and has few steps.
     assert len(killed_in) > (5 if leaving == "shadow" else 20)
     assert set(killed_in) == {leaving, to}

@@ -23,7 +23,7 @@ from tests.servers import stores
 
 
 class Move:
-    """A store on servers, whose catalog leaves PostgreSQL for etcd, or the other way round."""
+    """A store on servers whose catalog moves from PostgreSQL to etcd, or back."""
 
     def __init__(self, folder: Path, leaving: str) -> None:
         folder.mkdir()
@@ -48,7 +48,7 @@ class Move:
             yield LogPlace(database, StoreAddress(None, address, objects), HybridClock())
 
     def history(self, *, upper: int | None = None) -> tuple[int, list[object], str]:
-        """What the catalog says below ``upper``, its end by default; the end, and where it is."""
+        """The end of the log, what it contains below ``upper`` (else the end), and its address."""
         for address in (self._source, self._target):
             try:
                 with self._place(address) as place:
@@ -64,9 +64,9 @@ class Move:
         return move(self._output, self._source, self._target, self._settings.objects, at=at)[0]
 
     def survives(self, at: int) -> str | None:
-        """Kill it, and run it again; where the catalog was when it was killed.
+        """Kill the command and run it again; returns where the catalog was after the kill.
 
-        None where it has fewer points.
+        None if the command has fewer points.
         """
         upper, before, _ = self.history()
         status = self.run(at=at)

@@ -1,4 +1,4 @@
-"""What a power cut takes from the end of a store's log, and what it may not take."""
+"""What a power cut takes from the end of a store's log, and what it must not take."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from tests.node.crashed_stores import left_by_a_crash, log_of, table_names, writ
 # -- a log that is lost ------------------------------------------------------------------------
 
 
-def test_what_ddl_does_outside_the_catalog_is_done_again_after_a_power_cut(
+def test_effects_of_ddl_outside_the_catalog_are_redone_after_a_power_cut(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashed, before = tmp_path / "crashed", []
-    monkeypatch.setattr(SqliteDatabase, "sync", lambda _: None)  # as if it had not come so far
+    monkeypatch.setattr(SqliteDatabase, "sync", lambda _: None)  # as if the cut came earlier
     rename = RenameTable(schema="default", table="t", new_name="u")
     run_until_power_cut(folder, crashed, rename, then=lambda node: before.extend(events(node)))
     with Node.open(crashed) as node:
@@ -64,7 +64,7 @@ def create_t() -> CreateTable:
 def run_until_power_cut(
     folder: Path, crashed: Path, *commands: Command, then: Callable[[Node], object]
 ) -> None:
-    """Create a table ``t``, give it a file, execute ``commands``; and then the power goes."""
+    """Create a table ``t``, give it a file, execute ``commands``; then cut the power."""
     synced: list[int] = []
     with Node.open(folder) as node, pytest.MonkeyPatch.context() as patch:
         session = node.session(user="ann")
@@ -90,7 +90,7 @@ def run_until_power_cut(
     relocate(crashed, copy=True)
 
 
-def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
+def test_tables_that_used_the_same_folder_keep_their_folders_after_a_power_cut(
     folder: Path, tmp_path: Path
 ) -> None:
     crashed = tmp_path / "crashed"
@@ -104,7 +104,7 @@ def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
 
 
 @pytest.mark.parametrize("purge", [False, True])
-def test_files_written_in_the_place_of_a_dropped_table_stay_there_after_a_power_cut(
+def test_files_written_at_the_place_of_a_dropped_table_survive_a_power_cut(
     folder: Path, tmp_path: Path, purge: bool
 ) -> None:
     crashed = tmp_path / "crashed"
@@ -122,7 +122,7 @@ def test_files_written_in_the_place_of_a_dropped_table_stay_there_after_a_power_
         assert session.table("default.t").location == f"file://{crashed}/warehouse/t"
 
 
-def test_a_move_that_was_not_synced_is_synced_before_the_next_answer(
+def test_a_move_whose_sync_failed_is_synced_before_the_next_answer(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync, syncs = SqliteDatabase.sync, 0
@@ -142,7 +142,7 @@ def test_a_move_that_was_not_synced_is_synced_before_the_next_answer(
 
 
 def write_nothing(node: Node) -> None:
-    node.transactions.holds.release(99)  # there is none, so the commit syncs nothing
+    node.transactions.holds.release(99)  # hold 99 does not exist, so the commit syncs nothing
 
 
 def open_beside(node: Node) -> None:
@@ -150,7 +150,7 @@ def open_beside(node: Node) -> None:
 
 
 @pytest.mark.parametrize("then", [write_nothing, open_beside])
-def test_the_head_file_does_not_name_an_event_that_a_power_cut_may_take(
+def test_the_head_file_names_no_event_that_a_power_cut_may_lose(
     folder: Path, tmp_path: Path, then: Callable[[Node], None]
 ) -> None:
     crashed = tmp_path / "crashed"
@@ -165,14 +165,14 @@ def test_the_head_file_does_not_name_an_event_that_a_power_cut_may_take(
 
 
 def after_a_power_cut(folder: Path, crashed: Path, *, synced: int) -> Path:
-    """A copy of the store without what its log has behind the bytes that were synced."""
+    """A copy of the store whose log is truncated after its first ``synced`` bytes."""
     shutil.copytree(folder, crashed)
     os.truncate(log_of(crashed), synced)
     relocate(crashed, copy=True)
     return crashed
 
 
-def test_a_transaction_that_a_power_cut_took_is_gone_and_its_id_is_not_given_again(
+def test_a_transaction_lost_in_a_power_cut_is_not_found_and_its_id_is_not_reused(
     folder: Path, tmp_path: Path
 ) -> None:
     Node.open(folder).close()
@@ -197,9 +197,7 @@ def test_a_transaction_that_a_power_cut_took_is_gone_and_its_id_is_not_given_aga
                 call()
 
 
-def test_what_was_staged_survives_a_power_cut_and_is_committed_after_it(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_staged_rows_survive_a_power_cut_and_can_be_committed(folder: Path, tmp_path: Path) -> None:
     Node.open(folder).close()
     with Node.open(folder) as node:
         write_some(node, 1)
@@ -218,7 +216,7 @@ def test_what_was_staged_survives_a_power_cut_and_is_committed_after_it(
         assert [file.path for file in files] == ["f", "g"]
 
 
-def test_ids_have_gaps_behind_a_kill_alone(folder: Path, tmp_path: Path) -> None:
+def test_transaction_ids_have_gaps_only_after_a_kill(folder: Path, tmp_path: Path) -> None:
     with Node.open(folder) as node:
         first = node.transactions.begin(user="ann").txn_id
     with Node.open(folder) as node:
@@ -230,9 +228,7 @@ def test_ids_have_gaps_behind_a_kill_alone(folder: Path, tmp_path: Path) -> None
         assert node.transactions.begin(user="ann").txn_id > first + 2
 
 
-def test_a_store_that_crashed_is_opened_with_all_that_was_committed(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_crashed_store_has_everything_that_was_committed(folder: Path, tmp_path: Path) -> None:
     crashed = left_by_a_crash(folder, tmp_path / "crashed", 3)
     relocate(crashed, copy=True)
     with Node.open(crashed) as node:
@@ -240,7 +236,7 @@ def test_a_store_that_crashed_is_opened_with_all_that_was_committed(
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "flipped"])
-def test_a_lost_end_of_the_log_is_told_and_can_be_accepted(
+def test_a_lost_log_tail_is_reported_and_can_be_accepted(
     folder: Path, tmp_path: Path, damage: str
 ) -> None:
     crashed = left_by_a_crash(folder, tmp_path / "crashed", 3)
@@ -274,7 +270,9 @@ def test_a_lost_end_of_the_log_is_told_and_can_be_accepted(
     assert before == now  # nothing is missing any more
 
 
-def test_what_is_missing_is_named_exactly(folder: Path, tmp_path: Path) -> None:
+def test_the_missing_versions_events_and_transactions_are_named_exactly(
+    folder: Path, tmp_path: Path
+) -> None:
     with Node.open(folder) as node:
         write_some(node, 1)
         version = node.catalogs.latest_catalog().version

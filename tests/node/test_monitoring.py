@@ -1,4 +1,4 @@
-"""What a node says of its health, and what it counts, over HTTP."""
+"""The health and the metrics that a node reports over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def health(url: str) -> tuple[int, dict[str, object]]:
     return answer.status_code, answer.json()
 
 
-def test_health_is_asked_anew_each_time_and_gives_the_reasons(
+def test_health_is_checked_at_each_request_and_gives_reasons(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(monitored(node)) as url:
@@ -52,7 +52,7 @@ def test_health_is_asked_anew_each_time_and_gives_the_reasons(
         assert health(url)[0] == 200
 
 
-def test_a_node_that_is_fenced_or_does_not_apply_is_not_well(
+def test_a_node_that_is_fenced_or_has_no_applier_is_unhealthy(
     tmp_path: Path,
 ) -> None:
     with Node.open(tmp_path / "s") as node:
@@ -69,14 +69,14 @@ def test_a_node_that_is_fenced_or_does_not_apply_is_not_well(
         assert "stopping" in problems["catalog applier"]
 
 
-def test_a_check_that_never_ends_is_a_problem_in_itself(
+def test_a_health_check_that_never_ends_is_reported_as_a_problem(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "DEADLINE", 0.05)
     go_on = threading.Event()
     try:
         with serving(monitored(node, check_health=go_on.wait)) as url:  # type: ignore[arg-type]  # it never returns what it should
-            for _ in range(4):  # more than there are threads for it
+            for _ in range(4):  # more requests than threads
                 status, body = health(url)
                 assert status == 503
                 assert body["problems"] == [
@@ -87,7 +87,7 @@ def test_a_check_that_never_ends_is_a_problem_in_itself(
         go_on.set()
 
 
-def test_requests_for_counts_that_hang_are_few_and_keep_no_check_waiting(
+def test_only_a_few_requests_for_metrics_can_hang_and_they_block_no_health_check(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "DEADLINE", 60.0)
@@ -108,7 +108,7 @@ def test_requests_for_counts_that_hang_are_few_and_keep_no_check_waiting(
         for thread in threads:
             thread.start()
         try:
-            assert answers.get(timeout=60) == 503  # of all of them, so many may not wait
+            assert answers.get(timeout=60) == 503  # too many of them wait
             assert health(url)[0] == 200
         finally:
             go_on.set()
@@ -116,7 +116,7 @@ def test_requests_for_counts_that_hang_are_few_and_keep_no_check_waiting(
                 thread.join()
 
 
-def test_a_node_is_alive_though_its_store_does_not_answer(node: Node) -> None:
+def test_liveness_does_not_depend_on_the_store(node: Node) -> None:
     def gone() -> list[Problem]:
         raise AssertionError("nobody asks the store")
 
@@ -125,7 +125,7 @@ def test_a_node_is_alive_though_its_store_does_not_answer(node: Node) -> None:
 
 
 def samples(page: bytes | str) -> dict[tuple[str, frozenset[str]], float]:
-    """The numbers on a page, by name and values of the labels."""
+    """The numbers on a page, by the name and the label values of each sample."""
     text = page.decode() if isinstance(page, bytes) else page
     return {
         (sample.name, frozenset(sample.labels.values())): sample.value
@@ -134,7 +134,7 @@ def samples(page: bytes | str) -> dict[tuple[str, frozenset[str]], float]:
     }
 
 
-def test_metrics_count_calls_by_method_with_their_times_and_errors(node: Node) -> None:
+def test_metrics_count_calls_with_times_and_errors_by_method(node: Node) -> None:
     with serving(monitored(node)) as url, HttpSession(url, user="ann") as session:
         session.execute(CreateSchema(name="counted"))
         for schema in ("counted", "counted", "missing"):
@@ -160,7 +160,7 @@ def test_metrics_count_calls_by_method_with_their_times_and_errors(node: Node) -
     assert not [labels for _, labels in values if "nothing-of-ours" in labels]
 
 
-def test_a_part_that_cannot_be_asked_hides_no_other(
+def test_a_part_that_cannot_be_read_hides_no_other_metrics(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone() -> None:
@@ -175,7 +175,7 @@ def test_a_part_that_cannot_be_asked_hides_no_other(
     assert ("strandline_catalog_version", frozenset()) in values
 
 
-def test_every_metric_reads_a_field_that_is_there(node: Node) -> None:
+def test_every_metric_has_a_value_on_the_page(node: Node) -> None:
     counts: dict[str, object | None] = {
         name: part.statistics() for name, part in node.parts.items()
     }

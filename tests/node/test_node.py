@@ -1,4 +1,4 @@
-"""Opening a store, sharing it between processes, and refusing one that is not sound."""
+"""Opening a store, sharing it between processes, and refusing a damaged one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Start = Callable[..., MemberProcess]
 
 
 def slept_through(folder: Path, process: MemberProcess) -> list[str]:
-    """What a process answers that was stopped while another one changed the catalog."""
+    """The answer of a process that was stopped while another one changed the catalog."""
     with Node.open(folder) as node:
         assert process.ask("schemas") == ["default"]
         process.send(signal.SIGSTOP)
@@ -58,20 +58,20 @@ def slept_through(folder: Path, process: MemberProcess) -> list[str]:
         return answer
 
 
-def test_a_process_that_was_stopped_never_answers_with_an_old_catalog(
+def test_a_process_that_was_stopped_does_not_answer_from_an_old_catalog(
     folder: Path, new_process: Start
 ) -> None:
     assert slept_through(folder, new_process()) == ["default", "while_asleep"]
 
 
-def test_the_check_of_freshness_finds_a_process_that_answers_from_memory(
+def test_the_freshness_check_finds_a_process_that_answers_from_memory(
     folder: Path, new_process: Start
 ) -> None:
     answers = {tuple(slept_through(folder, new_process(stale=True))) for _ in range(1)}
     assert answers == {("default",)}
 
 
-def test_what_one_process_did_the_other_reads_as_soon_as_the_call_returned(
+def test_a_change_in_one_process_is_read_by_another_as_soon_as_the_call_returns(
     folder: Path, new_process: Start
 ) -> None:
     process = new_process()
@@ -85,7 +85,7 @@ def test_what_one_process_did_the_other_reads_as_soon_as_the_call_returned(
             assert process.ask("version") >= done.version
 
 
-def test_processes_that_create_one_store_at_once_share_it(
+def test_processes_that_create_a_store_concurrently_share_it(
     tmp_path: Path, new_process: Start
 ) -> None:
     del tmp_path
@@ -150,7 +150,7 @@ def cut_record(folder: Path) -> None:
         (cut_record, CorruptData, "byte"),
     ],
 )
-def test_a_folder_that_is_not_sound_gives_one_clear_error_and_stays_as_it_is(
+def test_a_damaged_or_newer_store_gives_a_clear_error_and_is_not_changed(
     folder: Path, spoil: Callable[[Path], None], error: type[StrandlineError], says: str
 ) -> None:
     folder.mkdir()
@@ -161,7 +161,7 @@ def test_a_folder_that_is_not_sound_gives_one_clear_error_and_stays_as_it_is(
     assert (folder / DATABASE_FILE).read_bytes() == before
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidInput, match="not a folder"):
         Node.open(tmp_path / "file")
@@ -169,7 +169,9 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         Node.open(tmp_path / "file" / "below")
 
 
-def test_a_store_is_opened_and_read_while_another_process_holds_its_lock(folder: Path) -> None:
+def test_a_store_can_be_opened_and_read_while_another_connection_holds_its_lock(
+    folder: Path,
+) -> None:
     with Node.open(folder) as node:
         node.session(user="ann").execute(CreateSchema(name="s"))
     with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as holder:
@@ -178,7 +180,7 @@ def test_a_store_is_opened_and_read_while_another_process_holds_its_lock(folder:
             assert child.session(user="ann").tables("s") == []
 
 
-def test_closing_twice_is_closing_once(folder: Path) -> None:
+def test_a_node_can_be_closed_twice(folder: Path) -> None:
     node = Node.open(folder)
     node.close()
     node.close()
@@ -187,7 +189,7 @@ def test_closing_twice_is_closing_once(folder: Path) -> None:
 # -- joining while others are at work ----------------------------------------------------------
 
 
-def test_nodes_that_create_one_store_at_the_same_moment_all_work(folder: Path) -> None:
+def test_nodes_that_create_a_store_concurrently_all_work(folder: Path) -> None:
     start = threading.Barrier(4)
     nodes: list[Node] = []
     failures: list[BaseException] = []
@@ -215,7 +217,7 @@ def test_nodes_that_create_one_store_at_the_same_moment_all_work(folder: Path) -
             node.close()
 
 
-def test_a_node_may_join_while_another_changes_the_catalog(
+def test_a_node_can_join_while_another_changes_the_catalog(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(folder) as node:
@@ -230,14 +232,14 @@ def test_a_node_may_join_while_another_changes_the_catalog(
             assert joined.catalogs.latest_catalog().schema("meanwhile") is not None
 
 
-def test_rows_that_are_older_than_their_catalog_are_refused(folder: Path) -> None:
+def test_rows_older_than_their_catalog_are_refused(folder: Path) -> None:
     Node.open(folder).close()
     sql(folder, "UPDATE strandline_fence SET epoch = 0")
     with pytest.raises(Fenced, match="restored from an older day than the catalog"):
         Node.open(folder)
 
 
-def test_a_node_that_cannot_start_leaves_no_thread_behind(
+def test_a_node_that_fails_to_start_leaves_no_thread(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: CachedStore) -> None:
@@ -250,10 +252,10 @@ def test_a_node_that_cannot_start_leaves_no_thread_behind(
     assert set(threading.enumerate()) == before
 
 
-# -- trimming and what DDL does outside the catalog --------------------------------------------
+# -- trimming, and the effects of DDL outside the catalog --------------------------------------
 
 
-def test_history_is_not_trimmed_before_its_effects_are_carried_out(
+def test_history_is_not_trimmed_before_the_effects_of_its_ddl_are_carried_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = folder / "warehouse" / "late.db"
@@ -276,7 +278,7 @@ def test_history_is_not_trimmed_before_its_effects_are_carried_out(
         create_table(node)
 
 
-def test_history_that_is_gone_cannot_be_held(folder: Path) -> None:
+def test_trimmed_history_cannot_be_held(folder: Path) -> None:
     with Node.open(folder) as node, Node.open(folder) as other:
         session = node.session(user="ann")
         gone = session.execute(CreateSchema(name="a"))
@@ -289,7 +291,9 @@ def test_history_that_is_gone_cannot_be_held(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("ticks", "stops"), [(-1, True), (0, True), (1, False)])
-def test_a_hold_stops_the_trimming_of_what_it_needs(folder: Path, ticks: int, stops: bool) -> None:
+def test_a_hold_prevents_trimming_the_history_that_it_needs(
+    folder: Path, ticks: int, stops: bool
+) -> None:
     with Node.open(folder) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name="a"))
@@ -304,13 +308,13 @@ def test_a_hold_stops_the_trimming_of_what_it_needs(folder: Path, ticks: int, st
         assert not session.compact(done.version)
 
 
-def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path) -> None:
+def test_a_folder_that_cannot_be_created_stops_no_ddl_and_no_node(folder: Path) -> None:
     in_the_way = folder / "warehouse" / "late.db"
     with Node.open(folder) as node:
         in_the_way.parent.mkdir()
         in_the_way.write_text("a file where a folder is needed")
         location = in_the_way.as_uri()
-        # As if the file had come between the look at the place and the append.
+        # As if the file had been written between the check of the place and the append.
         node.catalogs.execute(CreateSchema(name="late", location=location), author="ann")
         create_table(node)
         counts = node.projector.statistics()
@@ -330,7 +334,7 @@ def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path) -> None
         assert Path(session.table("late.t").location.removeprefix("file://")).is_dir()
 
 
-def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: Path) -> None:
+def test_names_with_special_characters_are_escaped_in_folder_names(tmp_path: Path) -> None:
     folder = tmp_path / "a b%20c"
     with Node.open(folder) as node:
         session = node.session(user="ann")
@@ -343,7 +347,7 @@ def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: P
     assert [p.name for p in tmp_path.iterdir()] == ["a b%20c"]
 
 
-def test_an_idle_node_asks_its_store_almost_nothing(tmp_path: Path) -> None:
+def test_an_idle_node_sends_its_store_almost_no_queries(tmp_path: Path) -> None:
     with Node.open(tmp_path / "store") as node:
         assert isinstance(node.database, SqliteDatabase)
         node.database.mark()
@@ -351,12 +355,15 @@ def test_an_idle_node_asks_its_store_almost_nothing(tmp_path: Path) -> None:
         before = node.database.statistics()
         threading.Event().wait(0.5)
         after = node.database.statistics()
-    # Two followers, whose rounds last a tenth of a second and longer; a slow machine has fewer.
+    # Two followers, whose rounds take a tenth of a second or longer; on a slow machine there are
+    # fewer rounds.
     assert after.looks - before.looks <= 20
     assert after.reads - before.reads <= 2
 
 
-def test_a_node_removes_what_was_aborted_and_what_an_earlier_process_left(tmp_path: Path) -> None:
+def test_a_node_cleans_aborted_transactions_of_its_own_and_of_earlier_processes(
+    tmp_path: Path,
+) -> None:
     def abort(node: Node, table_id: int) -> None:
         session = node.session(user="ann")
         txn_id = session.begin().txn_id
@@ -378,7 +385,7 @@ def test_a_node_removes_what_was_aborted_and_what_an_earlier_process_left(tmp_pa
         assert node.clean_aborted() == 1
 
 
-def test_a_cleaning_that_fails_is_logged_and_tried_again(
+def test_a_failed_cleaning_is_logged_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [Unavailable("the disk is away"), ZeroDivisionError()]
@@ -400,14 +407,14 @@ def test_a_cleaning_that_fails_is_logged_and_tried_again(
 
 
 def read_parameters(node: Node, table_id: int) -> tuple[int, int, int]:
-    """Reads a table's parameters; the hits, misses and loads of the node's memory then."""
+    """Reads a table's parameters; returns the hits, misses and loads of the cache."""
     assert node.store.parameters(table_id, write_ids=None) == (("numRows", "1"),)
     counts = node.store.statistics()
     return counts.hits, counts.misses, counts.loads
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_node_that_keeps_its_memory_starts_with_it(tmp_path: Path, elsewhere: bool) -> None:
+def test_a_node_that_keeps_its_cache_starts_with_it(tmp_path: Path, elsewhere: bool) -> None:
     store = tmp_path / "store"
     settings = Settings(cache_folder=str(tmp_path) if elsewhere else "")
     with Node.open(store, settings=settings, keeps_cache=True) as node:
@@ -429,7 +436,7 @@ def test_a_node_that_keeps_its_memory_starts_with_it(tmp_path: Path, elsewhere: 
         assert read_parameters(without, table_id) == (1, 0, 1)
 
 
-def test_a_node_writes_its_memory_now_and_then(tmp_path: Path) -> None:
+def test_a_node_writes_its_cache_periodically(tmp_path: Path) -> None:
     with Node.open(tmp_path, settings=Settings(cache_interval_ms=1), keeps_cache=True) as node:
         table_id = create_table(node)
         node.store.set_parameters(table_id, (("numRows", "1"),), author="ann")
@@ -441,6 +448,6 @@ def test_a_node_writes_its_memory_now_and_then(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["here", "/nowhere/at/all"])
-def test_a_folder_for_memory_that_is_not_there_is_refused(tmp_path: Path, folder: str) -> None:
+def test_an_invalid_cache_folder_is_refused(tmp_path: Path, folder: str) -> None:
     with pytest.raises(InvalidInput, match="name an absolute path"):
         Node.open(tmp_path, settings=Settings(cache_folder=folder), keeps_cache=True)

@@ -1,4 +1,4 @@
-"""Who may use the files and folders that a node makes."""
+"""The permissions of the files and folders that a node creates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def umask() -> Iterator[None]:
     ("access", "file_mode", "folder_mode"),
     [("owner", 0o600, 0o700), ("group", 0o640, 0o750), ("umask", 0o644, 0o755)],
 )
-def test_files_and_folders_are_for_those_that_the_setting_names(
+def test_the_file_access_setting_determines_the_modes_of_files_and_folders(
     tmp_path: Path,
     access: Literal["owner", "group", "umask"],
     file_mode: int,
@@ -43,7 +43,7 @@ def test_files_and_folders_are_for_those_that_the_setting_names(
             assert stat.S_IMODE(folder.stat().st_mode) == folder_mode
 
 
-def test_the_permissions_of_what_is_there_stay(tmp_path: Path) -> None:
+def test_the_permissions_of_existing_files_and_folders_are_kept(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     Node.open(tmp_path).close()
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

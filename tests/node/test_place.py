@@ -1,4 +1,4 @@
-"""A store that was copied, moved or restored: nothing of the original is touched."""
+"""A store that was copied, moved or restored: the original is never changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tree(folder: Path) -> set[str]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """The folder of a store with two tables of a schema, a dropped one, and an external one."""
+    """The folder of a store with two tables in a schema, a dropped one, and an external one."""
     folder = tmp_path / "lake"
     (folder / "files").mkdir(parents=True)
     (folder / "files" / "f").touch()
@@ -66,7 +66,7 @@ def copied(lake: Path, tmp_path: Path) -> Path:
 
 
 def use(folder: Path) -> Iterator[str]:
-    """What DDL does to the folders of a store; the places that it tells."""
+    """Execute DDL that changes the folders of a store; yields the locations it reports."""
     with Node.open(folder) as node:
         session = node.session(user="ann")
         for name in ("orders", "items", "outer"):
@@ -81,14 +81,14 @@ def use(folder: Path) -> Iterator[str]:
         yield str(session.execute(DropSchema(name="other")).version)
 
 
-def test_a_copy_is_not_opened_until_it_is_relocated(lake: Path, copied: Path) -> None:
+def test_a_copy_cannot_be_opened_before_it_is_relocated(lake: Path, copied: Path) -> None:
     before = tree(lake), tree(copied)
     with pytest.raises(StoreMoved, match=rf"last opened in {lake}.*relocate {copied} --copy"):
         Node.open(copied)
     assert (tree(lake), tree(copied)) == before
 
 
-def test_a_copy_acts_on_its_own_files(lake: Path, copied: Path) -> None:
+def test_a_relocated_copy_changes_only_its_own_files(lake: Path, copied: Path) -> None:
     original = tree(lake)
     relocate(copied, copy=True)
     places = list(use(copied))[:-1]
@@ -102,7 +102,7 @@ def test_a_copy_acts_on_its_own_files(lake: Path, copied: Path) -> None:
         assert node.session(user="ann").table("shop.orders").location.startswith(f"file://{lake}/")
 
 
-def test_a_copy_is_a_store_of_its_own(lake: Path, copied: Path) -> None:
+def test_a_relocated_copy_has_its_own_environment(lake: Path, copied: Path) -> None:
     done = relocate(copied, copy=True)
     assert (done.old_path, done.path, done.copy) == (str(lake), str(copied), True)
     environments = set()
@@ -115,7 +115,7 @@ def test_a_copy_is_a_store_of_its_own(lake: Path, copied: Path) -> None:
     assert done.environment in environments
 
 
-def test_a_copy_reads_the_past_from_its_own_files(lake: Path, copied: Path) -> None:
+def test_a_relocated_copy_gives_past_locations_in_its_own_folder(lake: Path, copied: Path) -> None:
     relocate(copied, copy=True)
     with Node.open(copied) as node:
         version = node.catalogs.present().version
@@ -125,7 +125,7 @@ def test_a_copy_reads_the_past_from_its_own_files(lake: Path, copied: Path) -> N
         assert node.metastore.location_of_schema(schema) == f"file://{copied}/warehouse/shop.db"
 
 
-def test_a_copy_names_no_place_in_the_original(lake: Path, copied: Path) -> None:
+def test_a_relocated_copy_refuses_locations_in_the_original(lake: Path, copied: Path) -> None:
     relocate(copied, copy=True)
     with Node.open(copied) as node:
         session = node.session(user="ann")
@@ -136,7 +136,7 @@ def test_a_copy_names_no_place_in_the_original(lake: Path, copied: Path) -> None
                 session.execute(CreateSchema(name="s", location=str(place)))
 
 
-def test_a_moved_store_goes_on_once_it_is_relocated(lake: Path, tmp_path: Path) -> None:
+def test_a_moved_store_works_after_it_is_relocated(lake: Path, tmp_path: Path) -> None:
     moved = lake.rename(tmp_path / "moved")
     with pytest.raises(StoreMoved, match=f"run `strandline relocate {moved}`"):
         Node.open(moved)
@@ -151,7 +151,9 @@ def test_a_moved_store_goes_on_once_it_is_relocated(lake: Path, tmp_path: Path) 
     assert not (again / "warehouse/shop.db/things").exists()
 
 
-def test_a_store_that_lives_on_was_not_moved(lake: Path, copied: Path) -> None:
+def test_a_store_whose_original_still_exists_is_not_taken_for_moved(
+    lake: Path, copied: Path
+) -> None:
     with pytest.raises(Conflict, match="--copy"):
         relocate(copied, copy=False)
     (lake / DATABASE_FILE).write_bytes(b"damaged")
@@ -161,7 +163,9 @@ def test_a_store_that_lives_on_was_not_moved(lake: Path, copied: Path) -> None:
     assert relocate(copied, copy=False).old_path == str(lake)
 
 
-def test_a_restored_database_is_told_from_the_one_before(lake: Path, copied: Path) -> None:
+def test_a_restored_database_is_distinguished_from_the_previous_one(
+    lake: Path, copied: Path
+) -> None:
     shutil.rmtree(lake)
     shutil.copytree(copied, lake)
     with pytest.raises(StoreMoved, match="is not the one that was here before"):
@@ -170,7 +174,9 @@ def test_a_restored_database_is_told_from_the_one_before(lake: Path, copied: Pat
     list(use(lake))
 
 
-def test_a_symbolic_link_to_the_folder_is_the_same_place(lake: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_to_the_folder_of_a_store_is_the_same_place(
+    lake: Path, tmp_path: Path
+) -> None:
     link = tmp_path / "link"
     link.symlink_to(lake)
     with Node.open(link) as node:
@@ -184,14 +190,16 @@ def test_a_symbolic_link_to_the_folder_is_the_same_place(lake: Path, tmp_path: P
 
 
 def without_place(folder: Path) -> None:
-    """As releases before 0.2.1 left a store."""
+    """Make the store look as releases before 0.2.1 left it."""
     database = open_sqlite(folder / DATABASE_FILE)
     with database.write() as connection:
         connection.execute(delete(PLACE))
     database.close()
 
 
-def test_a_store_of_an_older_release_knows_where_it_was_made(lake: Path, copied: Path) -> None:
+def test_a_copy_of_a_store_of_an_older_release_is_refused_before_relocation(
+    lake: Path, copied: Path
+) -> None:
     without_place(lake)
     without_place(copied)
     Node.open(lake).close()
@@ -203,7 +211,7 @@ def test_a_store_of_an_older_release_knows_where_it_was_made(lake: Path, copied:
     assert tree(lake) == original
 
 
-def test_a_relocation_that_was_cut_off_is_made_again(
+def test_an_interrupted_relocation_can_be_repeated(
     copied: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in ("_fence", "put"):
@@ -234,7 +242,7 @@ def test_a_folder_without_a_store_is_not_relocated(tmp_path: Path) -> None:
         relocate(tmp_path, copy=False)
 
 
-def test_a_new_folder_is_settled_once(tmp_path: Path) -> None:
+def test_settling_a_folder_twice_records_the_same_place(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / DATABASE_FILE)
     assert settle(database, tmp_path) == settle(database, tmp_path) == (str(tmp_path),)
     with database.read() as connection:

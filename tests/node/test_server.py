@@ -1,4 +1,4 @@
-"""How a node listens: what it warns of, and clients of TLS that keep silent."""
+"""How a node listens: its warnings, and TLS clients that stay silent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def security(authority: trustme.CA) -> ssl.SSLContext:
 async def with_http(
     security: ssl.SSLContext, client: Client, connections: HttpConnections | None = None
 ) -> None:
-    """Run ``client`` against the HTTP side of a node."""
+    """Run ``client`` against the HTTP port of a node."""
     made = connections or HttpConnections()
     protocol = cast(type[asyncio.Protocol], made.protocol)
     config = uvicorn.Config(Toy(), http=protocol, ws="none", lifespan="off", log_config=None)
@@ -58,7 +58,7 @@ async def with_http(
 
 
 async def with_thrift(security: ssl.SSLContext, client: Client) -> None:
-    """Run ``client`` against the Hive side of a node."""
+    """Run ``client`` against the Hive port of a node."""
     server = ThriftServer(Dispatcher(toy), port=0)
     await server.start(security=security)
     try:
@@ -68,7 +68,7 @@ async def with_thrift(security: ssl.SSLContext, client: Client) -> None:
 
 
 @pytest.mark.parametrize("serve", [with_http, with_thrift])
-def test_a_client_that_does_not_begin_tls_is_cut(
+def test_a_client_that_does_not_start_tls_is_disconnected(
     serve: Any, security: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thrift_server, "HANDSHAKE_SECONDS", 0.1)
@@ -119,7 +119,7 @@ HIVE, HTTP = "the Hive port listens on 0.0.0.0", "the HTTP port listens on 0.0.0
         (Settings(host="0.0.0.0", thrift_host="127.0.0.1", users_file="users"), []),
     ],
 )
-def test_a_port_on_the_network_whose_clients_prove_nothing_is_logged(
+def test_a_network_port_without_authentication_is_logged_as_a_warning(
     settings: Settings, warnings: list[str]
 ) -> None:
     with log_lines() as lines:

@@ -1,7 +1,7 @@
 """Three nodes on one store: how a write on one of them reaches the others.
 
-Memory on the nodes follows the notification log by hand, and where the store is on a server, the
-nodes do not hear its news: so what is seen does not depend on how fast a node follows.
+The tests make the caches of the nodes follow the notification log step by step, and nodes on a
+server hear no news of commits. So the results do not depend on how fast a node follows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def nodes(
 
 
 def append(session: Session, txn_id: int, table_id: int) -> int:
-    """Stage one file; the write id."""
+    """Stage one file; returns the write id."""
     file_id = txn_id << FILE_NUMBER_BITS
     file = DataFile(file_id=file_id, path=f"{txn_id}.parquet", rows=1, bytes=1)
     return session.stage(txn_id, table_id, add=[file])
@@ -57,7 +57,7 @@ def hits_and_misses(node: ServedNode) -> tuple[int, int]:
     return store["hits"], store["misses_by_cause"]["other_list"]
 
 
-def test_a_write_reaches_the_memory_of_another_node_in_seven_steps(
+def test_a_write_reaches_the_cache_of_another_node_in_seven_steps(
     nodes: list[ServedNode],
 ) -> None:
     """The founding document's flow, step by step.
@@ -86,14 +86,14 @@ def test_a_write_reaches_the_memory_of_another_node_in_seven_steps(
             return writer.open(["default.t"]).write_ids_of("default.t")
 
         def read(write_ids: ValidWriteIdList) -> tuple[int, str]:
-            """How many files Metastore 2 gives, and what answered: memory or the store."""
+            """How many files Metastore 2 returns, and what answered: memory or the store."""
             before = hits_and_misses(metastore_2)
             files = reader.files(table_id, write_ids).data_files
             hits, misses = (
                 after - start
                 for after, start in zip(hits_and_misses(metastore_2), before, strict=True)
             )
-            # Data files and delete files are read one after the other.
+            # Data files and delete files are two separate reads.
             return len(files), {(2, 0): "memory", (0, 2): "store"}[hits, misses]
 
         # 1.
@@ -140,7 +140,7 @@ def test_a_write_reaches_the_memory_of_another_node_in_seven_steps(
         assert read(old) == (10, "memory")
 
 
-def test_a_read_with_the_list_of_the_writer_sees_the_write_on_every_node_at_once(
+def test_a_read_with_the_writers_write_id_list_sees_the_write_on_every_node(
     nodes: list[ServedNode],
 ) -> None:
     history = History()
@@ -169,7 +169,7 @@ def test_a_read_with_the_list_of_the_writer_sees_the_write_on_every_node_at_once
     assert check(history.operations) == []
 
 
-def test_a_read_without_a_list_is_no_older_than_the_setting_allows(
+def test_a_read_without_a_write_id_list_is_no_staler_than_the_setting_allows(
     nodes: list[ServedNode],
 ) -> None:
     writer, reader, *_ = nodes
@@ -203,7 +203,8 @@ def test_a_read_without_a_list_is_no_older_than_the_setting_allows(
         assert partitions() == ["p=0"]
         add("1")
         stand_clock(1e9 + 2)
-        # In a folder, a look at the file tells that there was a commit; here nothing tells it.
+        # In a folder, a check of the file shows that there was a commit; on a server, nothing shows
+        # it here.
         assert partitions() == (["p=0"] if reader.is_on_servers else ["p=0", "p=1"])
         stand_clock(1e9 + 2.001)
         assert partitions() == ["p=0", "p=1"]

@@ -1,6 +1,6 @@
-"""How many bytes the tables take: measured by a node, recorded in the log, shown to who may read.
+"""How many bytes the tables take: measured by a node, recorded in the log, shown to clients.
 
-On a folder and on PostgreSQL; what the logs do with the records is in their contract.
+On a folder and on PostgreSQL. What the logs do with the records is tested in their contract.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def sizes(node: Node) -> dict[str, int]:
     return {usage.table: usage.size_bytes for usage in node.session(user="ann").storage_usage()}
 
 
-def test_what_lies_in_the_folder_of_a_table_is_measured(node: Node) -> None:
+def test_the_files_in_the_folder_of_a_table_are_measured(node: Node) -> None:
     assert sizes(node) == {}
     write(node, "s.a", "part-1.parquet", 10)
     write(node, "s.a", "_files/_hidden/1.parquet", 32)
@@ -107,7 +107,7 @@ def test_what_lies_in_the_folder_of_a_table_is_measured(node: Node) -> None:
     assert [v.time for v in session.history()][-1] < only.time < node.catalogs.present().time
 
 
-def test_a_measurement_is_no_version_that_people_see_and_none_where_nothing_changed(
+def test_a_measurement_is_a_silent_version_and_none_if_nothing_changed(
     node: Node,
 ) -> None:
     before, seen = node.catalogs.present().version, node.session(user="ann").history()
@@ -122,7 +122,7 @@ def test_a_measurement_is_no_version_that_people_see_and_none_where_nothing_chan
 
 
 @on_every_log
-def test_records_outlive_the_history(node: Node) -> None:
+def test_storage_usage_records_survive_a_trim_of_the_history(node: Node) -> None:
     write(node, "s.a", "1", 1)
     node.storage.measure()
     write(node, "s.b", "1", 2)
@@ -135,7 +135,7 @@ def test_records_outlive_the_history(node: Node) -> None:
 def record(
     node: Node, recorded: RecordedSizes, sizes: dict[int, int], *, at: Timestamp, days: int
 ) -> None:
-    """Record ``sizes`` as measured at ``at``, with a retention of so many ``days``."""
+    """Record ``sizes`` as measured at ``at``, with a retention of ``days`` days."""
     storage_usage.record_storage_usage(
         node.catalogs,
         recorded,
@@ -148,7 +148,7 @@ def record(
 
 @on_every_log
 @pytest.mark.parametrize("knows_the_log", [True, False])
-def test_records_older_than_their_retention_go_and_each_table_keeps_its_last_size(
+def test_records_past_retention_are_removed_and_each_table_keeps_its_last_size(
     node: Node, knows_the_log: bool
 ) -> None:
     a, b = (node.session(user="ann").table(f"s.{name}").descriptor.id for name in "ab")
@@ -158,21 +158,22 @@ def test_records_older_than_their_retention_go_and_each_table_keeps_its_last_siz
         record(node, always, sizes_then, at=now, days=1)
     times = [usage.time for usage in storage_usage_of(log, node.catalogs.present(), a)]
     assert len(times) == 3
-    # A day behind the second: equal is kept, and what was recorded once of b comes back.
+    # A day after the second record: a record of exactly the age of the retention is kept, and the
+    # only record of b is written again.
     recorded = always if knows_the_log else RecordedSizes()
     record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[1], DAY_MS), days=1)
     catalog = node.catalogs.present()
     assert [usage.time for usage in storage_usage_of(log, catalog, a)] == times[1:]
     assert [usage.size_bytes for usage in storage_usage_of(log, catalog, b)] == [10]
     assert storage_usage_of(log, catalog, b)[0].time > times[2]
-    # Nothing goes for good, and nothing that is gone comes back by a longer retention.
+    # A retention of 0 removes nothing, and a longer retention brings nothing back.
     record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[2], 9 * DAY_MS), days=0)
     record(node, recorded, {a: 3, b: 10}, at=add_milliseconds(times[2], 9 * DAY_MS), days=30)
     assert [usage.time for usage in storage_usage_of(log, catalog, a)] == times[1:]
     assert node.catalogs.present().version == catalog.version
 
 
-def test_a_table_that_one_measurement_cannot_read_keeps_its_last_size(node: Node) -> None:
+def test_a_table_missing_in_a_measurement_keeps_its_last_size(node: Node) -> None:
     write(node, "s.a", "1", 7)
     node.storage.measure()
     a, b = (node.session(user="ann").table(f"s.{name}").descriptor.id for name in "ab")
@@ -183,14 +184,14 @@ def test_a_table_that_one_measurement_cannot_read_keeps_its_last_size(node: Node
     assert [usage.size_bytes for usage in storage_usage_of(log, catalog, a)] == [7]
 
 
-def test_a_retention_longer_than_time_itself_keeps_everything(node: Node) -> None:
+def test_a_retention_longer_than_all_timestamps_keeps_everything(node: Node) -> None:
     node.storage.measure()
     record(node, RecordedSizes(), {}, at=node.catalogs.now(), days=1_000_000)
     assert sizes(node) == {"s.a": 0, "s.b": 0}
 
 
 @on_every_log
-def test_the_node_removes_what_is_older_than_its_setting(store: stores.EmptyStore) -> None:
+def test_a_node_removes_records_older_than_its_retention_setting(store: stores.EmptyStore) -> None:
     settings = replace(store.settings, storage_usage_interval_ms=0, storage_usage_retention_ms=1)
     with Node.open(store.address, settings=settings) as node:
         node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
@@ -218,7 +219,7 @@ def test_a_dropped_table_is_not_shown(node: Node) -> None:
     assert sizes(node) == {"s.b": 0}
 
 
-def test_of_two_nodes_that_measure_at_a_time_one_records(
+def test_only_one_of_two_concurrent_measurements_is_recorded(
     node: Node, store: stores.EmptyStore
 ) -> None:
     with Node.open(store.address, settings=store.settings, background=False) as other:
@@ -234,7 +235,7 @@ def test_of_two_nodes_that_measure_at_a_time_one_records(
         assert sizes(node)["s.a"] == 0
 
 
-def test_many_tables_are_recorded_in_parts_and_with_a_clock_that_is_behind(
+def test_many_tables_are_recorded_in_parts_even_with_a_clock_that_is_behind(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage_usage, "TABLES_AT_ONCE", 2)
@@ -249,7 +250,7 @@ def test_many_tables_are_recorded_in_parts_and_with_a_clock_that_is_behind(
     assert sizes(node) == {"s.a": 5, "s.b": 6}
 
 
-def test_the_node_measures_by_itself(store: stores.EmptyStore) -> None:
+def test_a_node_measures_periodically(store: stores.EmptyStore) -> None:
     often = replace(store.settings, storage_usage_interval_ms=20)
     with Node.open(store.address, settings=often) as node:
         node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
@@ -262,7 +263,7 @@ def test_the_node_measures_by_itself(store: stores.EmptyStore) -> None:
 
 @pytest.fixture
 def clock_of(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Moves the clock that the measuring looks at by so many milliseconds from the start."""
+    """Sets the clock of the measuring to a number of milliseconds after the start."""
     start = node.catalogs.now()
 
     def move(ms: int) -> None:
@@ -287,20 +288,20 @@ def test_a_measurement_is_due_an_hour_after_the_first_start_and_then_each_day(
     assert not fresh.is_due()
     clock_of(3_600_000 + DAY_MS)
     assert fresh.is_due()
-    # One that fails, or finds nothing new, is tried again a day later.
+    # A measurement that fails or finds nothing new is repeated a day later.
     monkeypatch.setattr(node.folders, "path_text", lambda _: "/nowhere")
     fresh.measure_when_due()
     assert not fresh.is_due()
 
 
 def measure(node: Node, *, stop: Callable[[], object] = lambda: None) -> dict[str, int]:
-    """What would be recorded, by the name of the table."""
+    """What would be recorded, by table name."""
     tables = {table.id: table.name for table in node.catalogs.present().tables()}
     sizes = measured_sizes(node.database, node.folders, set(tables), refuse_when_stopping=stop)
     return {tables[table_id]: size for table_id, size in sizes.items()}
 
 
-def test_a_node_that_stops_ends_a_measurement(node: Node) -> None:
+def test_a_stopping_node_ends_a_measurement(node: Node) -> None:
     for n in range(300):
         write(node, "s.a", f"{n}", 1)
     asked = []
@@ -315,10 +316,10 @@ def test_a_node_that_stops_ends_a_measurement(node: Node) -> None:
     assert len(asked) == 3
 
 
-def test_a_file_that_is_gone_between_two_looks_takes_no_room(
+def test_a_file_deleted_during_a_measurement_is_not_counted(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the temporary files of a writer that is at work."""
+    """Such as the temporary files of a running writer."""
     for path in ("1", "inner/2", "gone/3", "4.tmp"):
         write(node, "s.a", path, 10)
     folder = folder_of(node, "s.a")
@@ -339,7 +340,7 @@ def test_a_file_that_is_gone_between_two_looks_takes_no_room(
     assert measure(node) == {"a": 20, "b": 0}
 
 
-def test_a_folder_that_cannot_be_read_leaves_its_table_out(
+def test_a_table_with_an_unreadable_folder_is_left_out(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(node, "s.a", "inner/1", 10)
@@ -355,10 +356,10 @@ def test_a_folder_that_cannot_be_read_leaves_its_table_out(
     assert "the sizes of 1 tables were not measured" in caplog.text
 
 
-def test_tables_that_change_their_names_meanwhile_are_left_out(
+def test_tables_that_swap_names_during_a_measurement_are_left_out(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder that was the one's is the other's then."""
+    """The folder of one table is that of the other after the swap."""
     session = node.session(user="ann")
     session.execute(table("c"))
     for name, size in (("a", 10), ("b", 1_000), ("c", 7)):
@@ -378,7 +379,7 @@ def test_tables_that_change_their_names_meanwhile_are_left_out(
     assert measure(node) == {"a": 1_000, "b": 10, "c": 7}
 
 
-def test_nothing_outside_of_the_folder_counts(node: Node, tmp_path: Path) -> None:
+def test_files_behind_symbolic_links_are_not_counted(node: Node, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "large").write_bytes(b"x" * 5_000)
@@ -392,7 +393,7 @@ def test_nothing_outside_of_the_folder_counts(node: Node, tmp_path: Path) -> Non
     assert measure(node) == {"a": 10}
 
 
-def test_what_was_read_of_the_log_is_not_read_again(
+def test_a_second_measurement_reads_only_new_records(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = node.catalogs.state.log
@@ -411,7 +412,7 @@ def test_what_was_read_of_the_log_is_not_read_again(
     assert starts == [1, upper - 1]
 
 
-def test_a_record_that_does_not_decode_is_found(tmp_path: Path) -> None:
+def test_a_damaged_record_of_storage_usage_is_found(tmp_path: Path) -> None:
     with Node.open(tmp_path / "s") as node:
         node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
         node.storage.measure()
@@ -430,7 +431,7 @@ def test_a_record_that_does_not_decode_is_found(tmp_path: Path) -> None:
     assert "the storage usage in version" in result.output
 
 
-def test_clients_over_http_see_what_they_may_read(node: Node) -> None:
+def test_storage_usage_is_read_over_http(node: Node) -> None:
     root = node.session(user="root")
     write(node, "s.a", "1", 3)
     node.storage.measure()
@@ -443,7 +444,7 @@ def test_clients_over_http_see_what_they_may_read(node: Node) -> None:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_the_command_shows_the_largest_first(
+def test_the_storage_usage_command_lists_the_largest_table_first(
     node: Node, store: stores.EmptyStore, output: str
 ) -> None:
     def shown(*more: str) -> list[str]:

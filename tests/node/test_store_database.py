@@ -1,4 +1,4 @@
-"""A store is opened only where it is whole, and written only where it stands."""
+"""A store is opened only if it is complete, and written only at its recorded place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from tests.node.crashed_stores import execute, log_of, write_some
 
 
 @pytest.mark.parametrize("left", ["nothing", "no bytes", "no tables"])
-def test_a_warehouse_without_its_database_is_no_new_store(folder: Path, left: str) -> None:
+def test_a_warehouse_without_its_database_is_not_taken_for_a_new_store(
+    folder: Path, left: str
+) -> None:
     with Node.open(folder) as node:
         write_some(node, 1)
     (folder / DATABASE_FILE).unlink()
@@ -44,13 +46,13 @@ def test_a_warehouse_without_its_database_is_no_new_store(folder: Path, left: st
         (folder / DATABASE_FILE).touch()
     elif left == "no tables":
         execute(folder, "PRAGMA journal_mode=WAL")
-    for _ in range(2):  # the first refusal has made nothing that the second would take for a store
+    for _ in range(2):  # the first refusal must leave nothing that the second takes for a store
         with pytest.raises(CorruptData, match=r"warehouse .* and no database.*name another folder"):
             Node.open(folder)
     assert left != "nothing" or not (folder / DATABASE_FILE).exists()
 
 
-def test_a_head_file_alone_says_that_there_was_a_store(folder: Path) -> None:
+def test_a_head_file_without_a_database_is_not_taken_for_a_new_store(folder: Path) -> None:
     Node.open(folder).close()
     shutil.rmtree(folder / "warehouse", ignore_errors=True)
     (folder / DATABASE_FILE).unlink()
@@ -58,7 +60,7 @@ def test_a_head_file_alone_says_that_there_was_a_store(folder: Path) -> None:
         Node.open(folder)
 
 
-def test_a_folder_with_an_empty_warehouse_becomes_a_store(folder: Path) -> None:
+def test_a_new_store_can_be_created_in_a_folder_with_an_empty_warehouse(folder: Path) -> None:
     (folder / "warehouse").mkdir(parents=True)
     Node.open(folder).close()
 
@@ -66,7 +68,7 @@ def test_a_folder_with_an_empty_warehouse_becomes_a_store(folder: Path) -> None:
 # -- the head file -----------------------------------------------------------------------------
 
 
-def test_the_head_file_says_after_each_commit_what_the_database_has(folder: Path) -> None:
+def test_the_head_file_matches_the_database_after_each_commit(folder: Path) -> None:
     with Node.open(folder) as node:
         for number in range(3):
             write_some(node, 1, first=number)
@@ -78,7 +80,7 @@ def test_the_head_file_says_after_each_commit_what_the_database_has(folder: Path
             }
 
 
-def test_several_processes_never_take_the_head_back(folder: Path) -> None:
+def test_the_head_file_never_goes_back(folder: Path) -> None:
     with Node.open(folder) as one, Node.open(folder) as other:
         write_some(one, 1)
         late = {"catalog version": 1, "event": 1, "transaction": 0}
@@ -97,7 +99,7 @@ def test_several_processes_never_take_the_head_back(folder: Path) -> None:
     ],
     ids=["empty", "overwritten", "short"],
 )
-def test_a_head_file_that_is_lost_or_damaged_says_nothing_and_is_made_anew(
+def test_a_lost_or_damaged_head_file_is_ignored_and_rewritten(
     folder: Path, spoil: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     with Node.open(folder) as node:
@@ -115,7 +117,7 @@ def test_a_head_file_that_is_lost_or_damaged_says_nothing_and_is_made_anew(
 
 
 @pytest.mark.parametrize("torn", [0, 1])
-def test_a_torn_write_of_the_head_leaves_the_other_slot(folder: Path, torn: int) -> None:
+def test_a_torn_write_of_the_head_file_leaves_the_other_slot(folder: Path, torn: int) -> None:
     with Node.open(folder) as node:
         write_some(node, 2)
     before = head_of(folder).says()
@@ -164,7 +166,7 @@ def without_log(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("away", [moved, replaced, deleted, without_log])
-def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
+def test_a_store_that_was_moved_away_refuses_writes_and_is_unhealthy(
     folder: Path, away: Callable[[Path], None]
 ) -> None:
     with Node.open(folder) as node:
@@ -179,7 +181,7 @@ def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
         assert "database in its place" in [problem.check for problem in node.health.report()]
 
 
-# -- a schema that is not ours -----------------------------------------------------------------
+# -- a schema that does not fit ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,14 +195,16 @@ def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
         ("DELETE FROM strandline_schema WHERE part = 'metastore'", "not the version of that part"),
     ],
 )
-def test_a_missing_table_or_column_stops_the_start(folder: Path, statement: str, says: str) -> None:
+def test_a_store_with_a_missing_table_or_column_is_refused(
+    folder: Path, statement: str, says: str
+) -> None:
     Node.open(folder).close()
     execute(folder, statement)
     with pytest.raises(CorruptData, match=says):
         Node.open(folder)
 
 
-def test_a_part_of_a_newer_release_stops_the_start(folder: Path) -> None:
+def test_a_store_with_a_part_of_a_newer_release_is_refused(folder: Path) -> None:
     Node.open(folder).close()
     execute(folder, "INSERT INTO strandline_schema VALUES ('places', 7)")
     with pytest.raises(IncompatibleFormat, match=r"'places' \(version 7\)"):
@@ -238,7 +242,7 @@ def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
 @pytest.mark.parametrize(
     "words", [["repair-clock"], ["relocate"], ["relocate", "--copy"], ["log"], ["verify"]]
 )
-def test_no_command_makes_another_database_where_one_was_lost(
+def test_no_command_creates_a_database_in_place_of_a_lost_one(
     folder: Path, left: str, words: list[str]
 ) -> None:
     with Node.open(folder) as node:
@@ -256,12 +260,12 @@ def test_no_command_makes_another_database_where_one_was_lost(
         Node.open(folder)
 
 
-def test_a_database_without_a_version_is_no_loss_to_be_accepted(folder: Path) -> None:
+def test_the_loss_of_a_whole_database_cannot_be_accepted(folder: Path) -> None:
     with Node.open(folder) as node:
         write_some(node, 1)
     for file in folder.glob(f"{DATABASE_FILE}*"):
         file.unlink()
-    open_sqlite(folder / DATABASE_FILE).close()  # what an older release's tools left
+    open_sqlite(folder / DATABASE_FILE).close()  # what the tools of an older release left
     with pytest.raises(CorruptData, match="is missing or empty"):
         accept_loss(folder)
 
@@ -269,7 +273,7 @@ def test_a_database_without_a_version_is_no_loss_to_be_accepted(folder: Path) ->
 # -- a database that is too large to be read at its opening ------------------------------------
 
 
-def test_damage_that_is_found_later_stops_every_write_and_is_told(
+def test_damage_found_in_the_background_stops_writes_and_is_logged(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Node.open(folder) as node:
@@ -295,7 +299,7 @@ def test_damage_that_is_found_later_stops_every_write_and_is_told(
             writing.exec_driver_sql("UPDATE strandline_clock SET time = time + 1")
 
 
-def test_a_commit_of_another_while_the_head_is_compared_is_no_loss(
+def test_a_concurrent_commit_during_the_comparison_of_the_head_is_not_a_loss(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(folder) as node:

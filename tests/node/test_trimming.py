@@ -1,4 +1,4 @@
-"""Trimming the history while others take holds on it: one of the two wins, and never both."""
+"""Trimming the history while others take holds on it: exactly one of the two succeeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrimmedNode:
         )
 
     def hold(self) -> int:
-        """Hold the middle version, from another node that has not heard of any trim."""
+        """Hold the middle version from another node, which has not heard of any trim."""
         session = self.other.session(user="bob")
         return session.hold("reader", "bob", at=self.middle.time).hold_id
 
@@ -49,7 +49,7 @@ def before(
     patch.setattr(owner, method, call)
 
 
-def test_a_hold_that_comes_between_the_judgement_and_the_trim_is_refused(
+def test_a_hold_between_the_check_of_holds_and_the_trim_is_refused(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals: list[str] = []
@@ -65,7 +65,7 @@ def test_a_hold_that_comes_between_the_judgement_and_the_trim_is_refused(
     assert scene.node.transactions.holds.list() == ()
 
 
-def test_a_hold_that_comes_before_the_judgement_stops_the_trim(
+def test_a_hold_before_the_check_of_holds_stops_the_trim(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds = type(scene.node.transactions.holds)
@@ -75,7 +75,7 @@ def test_a_hold_that_comes_before_the_judgement_stops_the_trim(
     assert scene.other.catalogs.catalog(scene.middle.version).schema("b") is not None
 
 
-def test_a_hold_on_what_stays_is_granted_in_between_and_keeps_it(
+def test_a_hold_on_history_that_is_kept_is_granted_during_a_trim(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before(monkeypatch, CatalogManager, "compact", scene.hold)
@@ -84,7 +84,7 @@ def test_a_hold_on_what_stays_is_granted_in_between_and_keeps_it(
         scene.session.compact(scene.last.version)
 
 
-def test_a_node_that_ends_between_the_judgement_and_the_trim_leaves_a_store_that_can_be_trimmed(
+def test_a_crash_between_the_check_of_holds_and_the_trim_leaves_a_trimmable_store(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
@@ -102,7 +102,7 @@ def test_a_node_that_ends_between_the_judgement_and_the_trim_leaves_a_store_that
     assert scene.session.compact(scene.last.version)
 
 
-def test_a_version_that_cannot_be_trimmed_to_raises_no_watermark(
+def test_a_refused_trim_does_not_raise_the_watermark(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The users file, and the tokens that prove who calls."""
+"""The users file, and the tokens that authenticate callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.node.users import MAX_FILE_BYTES, Users, new_token
 from tests.log_lines import log_lines
 
 
-def test_a_token_proves_its_user_and_nobody_else(tmp_path: Path) -> None:
+def test_a_token_authenticates_only_its_user(tmp_path: Path) -> None:
     path = tmp_path / "users"
     token, other = new_token(path, "ann"), new_token(path, "bob@example.org")
     users = Users(path)
@@ -27,14 +27,16 @@ def test_a_token_proves_its_user_and_nobody_else(tmp_path: Path) -> None:
         assert not users.accepts(user, secret)
 
 
-def test_the_file_has_hashes_alone_and_is_its_owners(tmp_path: Path) -> None:
+def test_the_file_contains_only_hashes_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "users"
     token = new_token(path, "ann")
     assert token not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_user_has_the_old_token_and_the_new_until_the_old_is_deleted(tmp_path: Path) -> None:
+def test_a_user_can_use_the_old_and_the_new_token_until_the_old_one_is_deleted(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "users"
     old = new_token(path, "ann")
     users = Users(path)
@@ -46,7 +48,7 @@ def test_a_user_has_the_old_token_and_the_new_until_the_old_is_deleted(tmp_path:
     assert users.accepts("ann", new)
 
 
-def test_a_file_that_breaks_leaves_the_users_as_they_were(tmp_path: Path) -> None:
+def test_an_invalid_or_missing_file_leaves_the_loaded_users_in_place(tmp_path: Path) -> None:
     path = tmp_path / "users"
     token = new_token(path, "ann")
     users = Users(path)
@@ -64,7 +66,7 @@ def test_a_file_that_breaks_leaves_the_users_as_they_were(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("line", ["ann", "ann:md5:0", ":sha256:" + "0" * 64, "a:sha256:0", "\xff"])
-def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, line: str) -> None:
+def test_a_malformed_file_is_refused_and_not_changed(tmp_path: Path, line: str) -> None:
     path = tmp_path / "users"
     path.write_bytes(line.encode("latin-1"))
     for attempt in (lambda: Users(path), lambda: new_token(path, "ann")):
@@ -73,7 +75,7 @@ def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, line: str
     assert path.read_bytes() == line.encode("latin-1")
 
 
-def test_a_token_has_a_line_of_its_own_below_one_that_does_not_end(tmp_path: Path) -> None:
+def test_a_token_is_added_on_a_new_line_after_an_unterminated_one(tmp_path: Path) -> None:
     path = tmp_path / "users"
     first = new_token(path, "ann")
     path.write_text(path.read_text().rstrip("\n"))
@@ -83,7 +85,7 @@ def test_a_token_has_a_line_of_its_own_below_one_that_does_not_end(tmp_path: Pat
     assert users.accepts("bob", second)
 
 
-def test_a_file_of_any_size_is_refused_or_read_at_once(tmp_path: Path) -> None:
+def test_a_large_file_is_read_and_a_huge_one_refused(tmp_path: Path) -> None:
     path = tmp_path / "users"
     token = new_token(path, "ann")
     users = Users(path)
@@ -91,7 +93,7 @@ def test_a_file_of_any_size_is_refused_or_read_at_once(tmp_path: Path) -> None:
         file.write(f"ann:sha256:{'0' * 64}\n".encode() * 100_000)
     assert users.accepts("ann", token)
     with path.open("ab") as file:
-        file.truncate(1 << 40)  # a hole: it takes no space
+        file.truncate(1 << 40)  # a sparse file: it takes no space
     with log_lines() as lines:
         assert users.accepts("ann", token)
     assert f"it has more than {MAX_FILE_BYTES} bytes" in lines.of("node.users")[0]["message"]
@@ -99,9 +101,9 @@ def test_a_file_of_any_size_is_refused_or_read_at_once(tmp_path: Path) -> None:
         Users(path)
 
 
-def test_only_a_file_is_read(tmp_path: Path) -> None:
+def test_a_pipe_or_a_folder_instead_of_a_users_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):  # to read the pipe would wait for a writer
+    for path in (tmp_path / "pipe", tmp_path):  # reading the pipe would block
         for attempt in (lambda path=path: Users(path), lambda path=path: new_token(path, "ann")):
             with pytest.raises(InvalidInput, match="it is not a file"):
                 attempt()
@@ -114,7 +116,7 @@ def test_a_name_that_http_cannot_carry_gets_no_token(tmp_path: Path, user: str) 
     assert os.listdir(tmp_path) == []
 
 
-def test_the_command_prints_the_token_alone(tmp_path: Path) -> None:
+def test_the_token_command_prints_only_the_token(tmp_path: Path) -> None:
     path = tmp_path / "users"
     done = CliRunner().invoke(main, ["token", str(path), "ann"])
     assert (done.exit_code, Users(path).accepts("ann", done.stdout.strip())) == (0, True)

@@ -1,4 +1,4 @@
-"""The marker and the record of a warehouse, while several nodes claim it at once."""
+"""The marker and the record of a warehouse that several nodes claim concurrently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def before_the_next(
     patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], None]
 ) -> None:
-    """Let ``act`` happen once, just before ``owner.name`` is called the next time."""
+    """Call ``act`` once, just before the next call of ``owner.name``."""
     real = getattr(owner, name)
 
     def call(*arguments: object, **named: object) -> object:
@@ -38,7 +38,7 @@ def before_the_next(
     patch.setattr(owner, name, call)
 
 
-def test_nodes_with_one_process_id_may_mark_a_folder_at_once(
+def test_two_claims_of_one_process_can_mark_a_folder_concurrently(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = WarehousePlace(tmp_path / "tables", database)
@@ -48,7 +48,7 @@ def test_nodes_with_one_process_id_may_mark_a_folder_at_once(
     assert [path.name for path in place.folder.iterdir()] == [MARKER]
 
 
-def test_of_two_nodes_that_name_two_folders_at_once_one_is_refused(
+def test_only_one_of_two_concurrent_claims_of_different_folders_succeeds(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (WarehousePlace(tmp_path / name, database) for name in ("a", "b"))
@@ -62,7 +62,7 @@ def test_of_two_nodes_that_name_two_folders_at_once_one_is_refused(
     assert recorded.path == os.path.realpath(first.folder)
 
 
-def test_a_store_that_another_node_is_making_is_not_foreign(
+def test_a_warehouse_claimed_by_a_concurrent_creation_of_the_store_is_not_foreign(
     tmp_path: Path, database: Database
 ) -> None:
     place = WarehousePlace(tmp_path / "tables", database)
@@ -82,7 +82,7 @@ def test_a_store_that_another_node_is_making_is_not_foreign(
         place.refuse_foreign(is_new=lambda: True)
 
 
-def test_a_new_warehouse_does_not_lie_in_another(tmp_path: Path, database: Database) -> None:
+def test_a_new_warehouse_inside_another_is_refused(tmp_path: Path, database: Database) -> None:
     outer = tmp_path / "tables"
     WarehousePlace(outer, database).claim(ENVIRONMENT, mode=MODE)
     inner = WarehousePlace(outer / "sales.db" / "orders", database)

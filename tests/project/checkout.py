@@ -1,4 +1,4 @@
-"""The checkout that the tests of the project's frame look at."""
+"""The checkout that the tests of the project look at."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs the examples of a page, so that the documentation cannot drift from the program.
 
-A block of Python or of console input in README.md or docs/ is preceded by one comment line, which
-a reader does not see:
+A block of Python or of console input in README.md or docs/ is preceded by one comment line, which a
+reader does not see:
 
     <!-- run -->              the block is run; it must succeed and print what the page shows
     <!-- run: spark -->       the same; the page needs a Spark session (its test is marked `spark`)
@@ -11,8 +11,8 @@ a reader does not see:
 The blocks of a page are run in order, in one empty folder, and the Python blocks share one
 namespace: a page reads, and runs, from top to bottom. A Python block is plain code, which uses
 `assert`, or it is a dialogue with `>>>`. A console block has commands after `$ ` (continued after
-`> `), each followed by the lines that it prints. Nothing after a command means that the output does
-not matter; `...` stands for any text, over several lines where it stands alone. What a command
+`> `), each followed by the lines that it prints. If nothing follows a command, its output does not
+matter; `...` stands for any text, and for several lines if it is alone on its line. What a command
 leaves running in the background is killed at the end of the page. In the tests, a command
 ``strandline …`` that needs no shell runs in a fork of a process that has imported it (`Forker`).
 
@@ -48,7 +48,7 @@ LANGUAGES = ("python", "console")
 WORDS = {"spark", "fails"}
 COMMAND_SECONDS = 120
 OURS = re.compile(r"strandline [\w ./@:=,'-]+")
-"""A command of ours that needs no shell."""
+"""A ``strandline`` command that needs no shell."""
 PLAIN = {"COLUMNS": "100", "NO_COLOR": "1"}
 
 
@@ -70,8 +70,8 @@ class Example:
 def examples(text: str) -> list[Example]:
     """The Python and console blocks of a page, in order.
 
-    Raises ValueError for a mark with nothing below it, an unmarked block, a word that is not
-    known, and a block that is not run and does not say why.
+    Raises ValueError for a mark with nothing below it, an unmarked block, an unknown word, and a
+    block that is not run and gives no reason.
     """
     found: list[Example] = []
     mark: re.Match[str] | None = None
@@ -118,9 +118,9 @@ def _example(language: str, source: str, line: int, mark: re.Match[str] | None) 
 
 
 def run_page(page: Path, forker: Forker | None = None) -> None:
-    """Run the page's examples in the present folder, commands of ours by ``forker``.
+    """Run the page's examples in the current folder, ``strandline`` commands by ``forker``.
 
-    Raises Mismatch where an example fails, or prints something else than the page shows.
+    Raises Mismatch if an example fails, or prints something else than the page shows.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     groups: list[int] = []
@@ -189,7 +189,7 @@ def _run_console(example: Example, name: str, groups: list[int], forker: Forker 
 
 
 def _run_command(command: str, groups: list[int]) -> tuple[int, str]:
-    """Status and output; a file takes the output, since a background process would hold a pipe."""
+    """Status and output. The output goes to a file: a background process would hold a pipe."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -210,9 +210,9 @@ def _run_command(command: str, groups: list[int]) -> tuple[int, str]:
 
 
 class Forker:
-    """Runs commands of ours in forks of a process that has imported them and opened nothing.
+    """Runs ``strandline`` commands in forks of a process that has imported them and opened nothing.
 
-    To import them takes a command longer than what it does.
+    Importing them takes a command longer than its work.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ def _status_of_fork(words: list[str], folder: str, output: str) -> int:
 
 
 def matches(expected: str, output: str) -> bool:
-    """Is the output what the page shows, where ``...`` is any text and line ends do not count?"""
+    """Whether the output is what the page shows; ``...`` is any text, line ends do not count."""
 
     def tidy(text: str) -> str:
         return "\n".join(line.rstrip() for line in text.strip().splitlines())
@@ -266,9 +266,9 @@ def matches(expected: str, output: str) -> bool:
 
 
 def report(say: Callable[[object], None], hear: Callable[[], Any], spark: str) -> None:
-    """Say what is wrong with the examples of each page that is heard of, with its folder.
+    """For each page and folder received, report what is wrong with the examples of the page.
 
-    ``spark`` are the options of what starts a Spark: once, for all pages that are run here. For
+    ``spark`` are the options for Spark, which is started once for all pages. For
     `tests.sql.processes.Process`.
     """
     warnings.resetwarnings()
@@ -295,7 +295,7 @@ def _complaint(page: Path, forker: Forker) -> str:
 
 
 def _stop_spark() -> None:
-    """The next page finds no session, and the JVM that this one started."""
+    """Stop the session, so that the next page starts one in the JVM of this one."""
     if "pyspark" in sys.modules:
         from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""Every example in the documentation is run, and every link in it leads somewhere."""
+"""Every example in the documentation is run, and every link in it has a target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)")
 ANCHOR = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)#([^)\s]+)\)")
 PAGE_SECONDS = 900
 SPARK_OPTIONS = (
-    # The examples run each piece of code a few times: compiling it well does not pay.
+    # The examples run each piece of code only a few times: optimizing it does not pay.
     '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" '
     f"{spark_classes.FOR_FEW_ROWS} --conf spark.sql.shuffle.partitions=2 "
     "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 pyspark-shell"
@@ -40,7 +40,7 @@ def page_parameters() -> list[object]:
 def run(page: Path, folder: Path, reader: Process | None = None) -> str:
     """What is wrong with the examples of ``page``; empty if nothing is.
 
-    They run in ``reader``, or in a process of their own.
+    They run in ``reader``, or in a new process.
     """
     with nullcontext(reader) if reader else reading() as process:
         process.say([str(page), str(folder)])
@@ -54,13 +54,13 @@ def reading() -> Process:
 
 @pytest.fixture(scope="module")
 def spark_reader() -> Iterator[Process]:
-    """Runs pages that start a Spark, in one JVM."""
+    """Runs pages that start Spark, in one JVM."""
     with reading() as process:
         yield process
 
 
 @pytest.mark.parametrize("page", page_parameters())
-def test_the_examples_do_what_the_page_says(
+def test_the_examples_of_a_page_do_what_it_says(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run_examples = [e for e in docs_examples.examples(page.read_text(encoding="utf-8")) if e.run]
@@ -70,20 +70,20 @@ def test_the_examples_do_what_the_page_says(
 
 
 @pytest.mark.parametrize("page", page_parameters())
-def test_the_links_lead_to_files(page: Path) -> None:
+def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in targets if not (page.parent / link).exists()] == []
 
 
 def anchors(page: Path) -> set[str]:
-    """The names by which the headings of a page are linked to, made as GitHub makes them."""
+    """The anchors of the headings of a page, as GitHub makes them."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("page", page_parameters())
-def test_the_links_lead_to_headings(page: Path) -> None:
+def test_the_links_of_a_page_lead_to_headings(page: Path) -> None:
     found = ANCHOR.findall(page.read_text(encoding="utf-8"))
     missing = [
         f"{path}#{anchor}"
@@ -150,7 +150,7 @@ def test_a_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
         ("console", "$ true", "run: fails"),
     ],
 )
-def test_an_example_that_is_wrong_fails_its_page(
+def test_a_wrong_example_fails_its_page(
     tmp_path: Path, language: str, body: str, mark: str
 ) -> None:
     page = tmp_path / "page.md"
@@ -169,12 +169,12 @@ def test_an_example_that_is_wrong_fails_its_page(
     ],
     ids=["unmarked", "mark-before-text", "mark-at-end", "no-reason", "unknown-word"],
 )
-def test_a_block_without_a_sound_mark_is_refused(text: str) -> None:
+def test_a_block_without_a_valid_mark_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="line"):
         docs_examples.examples(text)
 
 
-def test_what_a_page_started_ends_with_it(tmp_path: Path) -> None:
+def test_background_processes_of_a_page_are_killed_at_its_end(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(
         "<!-- run -->\n```console\n$ mkfifo gate; cat gate & echo $! > pid\n```\n"
     )
@@ -182,5 +182,5 @@ def test_what_a_page_started_ends_with_it(tmp_path: Path) -> None:
     left = int((tmp_path / "pid").read_text())
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(left)
-        # It was sent SIGKILL, and dies in its own time.
+        # It was sent SIGKILL, and may take a moment to end.
         assert process.status() == psutil.STATUS_ZOMBIE or process.wait(30) is None

@@ -1,4 +1,4 @@
-"""The table of known mistakes in ``docs/reference/ddl-rules.md``: what it names must be there."""
+"""The table of known mistakes in ``docs/reference/ddl-rules.md``: the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def known_tests() -> Iterator[str]:
 
 
 def missing(page: str, known: set[str]) -> list[str]:
-    """What is wrong with the table: numbers, rows without a test, tests that are not there."""
+    """What is wrong with the table: numbers, rows without a test, tests that do not exist."""
     rows = ROW.findall(page)
     found = [f"{len(rows)} rows"] if len(rows) != 23 else []
     for position, (number, _, here, shown) in enumerate(rows, start=1):
@@ -51,7 +51,7 @@ def test_every_known_mistake_is_impossible_or_has_a_test() -> None:
         ("cannot happen: ", "does not happen: "),
     ],
 )
-def test_the_check_finds(old: str, new: str) -> None:
+def test_the_check_finds_a_wrong_table(old: str, new: str) -> None:
     page = PAGE.read_text()
     assert old in page
     assert missing(page.replace(old, new, 1), set(known_tests())) != []

@@ -1,4 +1,4 @@
-"""The layers keep to their order, and the check that says so can fail."""
+"""The layers keep to their order, and the check of that can fail."""
 
 from __future__ import annotations
 

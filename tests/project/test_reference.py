@@ -1,4 +1,4 @@
-"""The tables of the reference say what the program says."""
+"""The tables of the reference agree with the program."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page(name: str) -> str:
 
 
 def section(text: str, title: str) -> str:
-    """What stands below a heading, up to the next one of its level or above."""
+    """The text below a heading, up to the next one of its level or above."""
     level = title.split(" ")[0]
     _, _, rest = text.partition(f"\n{title}\n")
     assert rest, f"no heading {title!r}"
@@ -58,7 +58,7 @@ def section(text: str, title: str) -> str:
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """The cells of all table rows, heads and rules left out, code marks taken off."""
+    """The cells of all table rows, without headers and rules, and without code marks."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         following = lines[number + 1] if number + 1 < len(lines) else ""
@@ -79,7 +79,7 @@ def leaves(kind: type[StrandlineError]) -> Iterator[type[StrandlineError]]:
             yield from leaves(sub)
 
 
-def test_every_error_stands_with_its_surfaces() -> None:
+def test_every_error_is_listed_with_its_surfaces() -> None:
     told = [tuple(cell.strip("`") for cell in row) for row in rows(page("errors")) if len(row) == 5]
     expected = []
     for kind in leaves(StrandlineError):
@@ -126,7 +126,7 @@ def test_every_type_on_disk_is_listed() -> None:
     assert told == [(one.type_id, one.of.__name__, one.version, one.since) for one in formats()]
 
 
-def test_the_fields_of_every_type_on_disk_are_told() -> None:
+def test_the_fields_of_every_type_on_disk_are_listed() -> None:
     told = set(names(section(page("wire-format"), "## Fields")))
     assert told == {one.of.__name__ for one in formats()} - {"TypeTree"}
 
@@ -185,7 +185,7 @@ BASE = {
     *("getStatus", "getStatusDetails", "getCounter", "getCounters"),
     *("getOption", "getOptions", "setOption"),
 }
-"""The methods of fb303, and the one by which clients name themselves."""
+"""The methods of fb303, and the method by which a client identifies itself."""
 
 
 def test_every_method_of_hive_is_listed() -> None:
@@ -235,7 +235,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(("what", "limit"), LIMITS.items())
-def test_a_limit_is_what_the_page_says(what: str, limit: int) -> None:
+def test_a_limit_equals_that_on_the_page(what: str, limit: int) -> None:
     told = {row[0]: row[1] for row in rows(page("limits"))}[what]
     number = re.match(r"([0-9,]+)( MiB)?", told)
     assert number is not None

@@ -1,4 +1,4 @@
-"""The reference pages about the catalog's own objects say what the program says."""
+"""The reference pages about the catalog's own objects agree with the program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_parameter_is_listed_with_its_default() -> None:
     assert told == expected
 
 
-def test_what_a_parameter_can_be_is_told() -> None:
+def test_the_type_of_every_parameter_is_listed() -> None:
     told = {row[0].strip("`"): row[1].replace("`", "") for row in rows(page("configuration"))}
     assert told == {one.name: one.type for one in PARAMETERS.values()}
 
@@ -53,12 +53,12 @@ def test_every_system_view_is_listed_with_its_columns() -> None:
         ("consistency mode", "`STRONG`, `HIGH_AVAILABILITY`"),
     ],
 )
-def test_what_a_zone_can_be_is_told(what: str, says: str) -> None:
+def test_the_limits_of_a_zone_are_listed(what: str, says: str) -> None:
     told = {row[0]: row[2] for row in rows(section(page("zones-and-clusters"), "## Zones"))}
     assert says in told[what]
 
 
-def test_the_defaults_of_a_zone_are_told() -> None:
+def test_the_defaults_of_a_zone_are_listed() -> None:
     told = {row[0]: row[1] for row in rows(section(page("zones-and-clusters"), "## Zones"))}
     zone = ZoneDescriptor(1, "z", "ann")
     assert told["partitions"] == str(zone.partitions)
@@ -67,7 +67,7 @@ def test_the_defaults_of_a_zone_are_told() -> None:
     assert told["consistency mode"] == f"`{zone.consistency_mode.name}`"
 
 
-def test_the_limit_of_a_cluster_is_told() -> None:
+def test_the_limit_of_a_cluster_is_listed() -> None:
     found = re.search(r"replication factor \(0 to (\d+)\)", page("zones-and-clusters"))
     assert found is not None
     assert int(found[1]) == MAX_REPLICATION_FACTOR

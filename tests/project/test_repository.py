@@ -17,7 +17,7 @@ from tests.project.checkout import ROOT, repository_files
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*")
 
-# Needles are put together here, so that this file does not contain them.
+# Needles are concatenated here, so that this file does not contain them.
 REGISTRIES = [
     "pypi" + ".org",
     "files.python" + "hosted",
@@ -28,19 +28,19 @@ REGISTRIES = [
     "repo.maven." + "apache",
     "proxy." + "golang.org",
 ]
-# A made-up home in a test is no finding; the folder that this was built in is.
+# A made-up home folder in a test is not a finding; the folder that this was built in is.
 FOLDERS = ["/root", "/work", *([str(ROOT)] if len(ROOT.parts) > 2 else [])]
 MACHINE_PATH = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, FOLDERS))})/\w".encode())
 
 
 def findings(path: Path) -> list[str]:
-    """The registry addresses and the paths of somebody's machine in a file."""
+    """The registry addresses and the paths of a build machine in a file."""
     content = path.read_bytes()
     found = [needle for needle in REGISTRIES if needle.encode() in content]
     return found + [match.decode() for match in MACHINE_PATH.findall(content)]
 
 
-def test_no_file_holds_a_registry_address_or_a_machine_path() -> None:
+def test_no_file_contains_a_registry_address_or_a_machine_path() -> None:
     found = {
         path.relative_to(ROOT): hits for path in repository_files() if (hits := findings(path))
     }
@@ -73,7 +73,7 @@ def test_constraints_are_names_and_versions_only() -> None:
     assert len(names) == len(set(names))
 
 
-def test_constraints_name_everything_that_the_dev_extra_brings() -> None:
+def test_constraints_name_everything_that_the_dev_extra_requires() -> None:
     pinned = {canonicalize_name(line.partition("==")[0]) for line in constraints()}
     wanted = {("strandline", "dev"), ("pip", ""), ("setuptools", "")}
     seen: set[tuple[str, str]] = set()
@@ -103,7 +103,7 @@ def test_the_changelog_opens_with_this_version() -> None:
 DOCSTRING = re.compile(r'(#.*\n|\n)*r?"""\S')
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "src" / "strandline").rglob("*.py"))
@@ -117,7 +117,7 @@ def make(*targets: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def planted_checkout(folder: Path, *, status: int) -> Path:
-    """A checkout whose tools are all `true`, but for Python, which ends with ``status``."""
+    """A checkout whose tools all succeed, except Python, which ends with ``status``."""
     for name in (".ci/run", "Makefile"):
         copy = folder / name
         copy.parent.mkdir(exist_ok=True)
@@ -133,9 +133,11 @@ def planted_checkout(folder: Path, *, status: int) -> Path:
     return folder
 
 
-# 5 is how pytest says that it collected no test.
+# 5 is the exit status of pytest if it collected no test.
 @pytest.mark.parametrize("status", [0, 1, 5])
-def test_the_build_server_hears_of_every_failure(tmp_path: Path, status: int) -> None:
+def test_the_build_server_run_fails_exactly_when_the_tests_fail(
+    tmp_path: Path, status: int
+) -> None:
     checkout = planted_checkout(tmp_path, status=status)
     run = subprocess.run([checkout / ".ci" / "run"], cwd="/", capture_output=True, check=False)
     assert (run.returncode == 0) == (status == 0)
@@ -156,7 +158,7 @@ def test_make_test_runs_each_check_and_leaves_out_the_long_tests(tmp_path: Path)
 
 
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "lint-imports"])
-def test_make_test_fails_where_a_static_check_fails_and_runs_the_tests(
+def test_make_test_fails_if_a_static_check_fails_and_still_runs_the_tests(
     tmp_path: Path, tool: str
 ) -> None:
     checkout = planted_checkout(tmp_path, status=0)
@@ -167,6 +169,6 @@ def test_make_test_fails_where_a_static_check_fails_and_runs_the_tests(
     assert "-m pytest" in run.stdout
 
 
-def test_make_bench_hands_on_the_chosen_groups(tmp_path: Path) -> None:
+def test_make_bench_passes_on_the_chosen_groups(tmp_path: Path) -> None:
     checkout = planted_checkout(tmp_path, status=0)
     assert "-m bench --only wire,model" in make("bench", "ONLY=wire,model", cwd=checkout).stdout

@@ -1,6 +1,6 @@
 """What `scripts/setup` does on machines that lack something, and on those that lack nothing.
 
-The real script runs in a copy of the checkout, with a PATH that holds stand-ins for the programs
+The real script runs in a copy of the checkout, with a PATH that contains stand-ins for the programs
 whose absence, age or refusal is the case under test. Each stand-in logs how it was called.
 """
 
@@ -18,7 +18,7 @@ from tests.project.checkout import ROOT
 
 TOOLS = ("cat", "cp", "dirname", "env", "grep", "head", "id", "ln", "mkdir", "rm", "sed", "tail")
 
-# A Python that logs each use of pip, and makes an environment that holds itself.
+# A Python that logs each use of pip, and makes an environment that contains itself.
 PYTHON = """
 case "$*" in
 "-m pip --version") exit 0 ;;
@@ -31,7 +31,7 @@ esac
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A checkout and a PATH of its own."""
+    """A checkout with its own PATH."""
 
     checkout: Path
     programs: Path
@@ -53,7 +53,7 @@ class Machine:
         )
 
     def calls(self) -> list[str]:
-        """What the stand-ins were asked since the last question."""
+        """The calls of the stand-ins since the last time this was read."""
         lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
         self.calls_file.unlink(missing_ok=True)
         return lines
@@ -76,7 +76,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def java(major: int | str) -> str:
-    """A Java as it reports its version, on the standard error."""
+    """A Java that reports its version on standard error."""
     return f"""echo 'openjdk version "{major}.0.15" 2025-04-15' >&2"""
 
 
@@ -104,7 +104,9 @@ def one_sentence(run: subprocess.CompletedProcess[str]) -> str:
     return run.stderr
 
 
-def test_the_first_run_installs_by_the_constraints_and_the_second_nothing(machine: Machine) -> None:
+def test_the_first_run_installs_with_the_constraints_and_the_second_nothing(
+    machine: Machine,
+) -> None:
     assert machine.setup().returncode == 0
     first = machine.calls()
     assert first
@@ -126,7 +128,7 @@ def test_a_changed_requirement_is_installed(machine: Machine, name: str) -> None
     assert machine.calls()
 
 
-def test_a_failed_install_is_tried_again(machine: Machine) -> None:
+def test_a_failed_install_is_retried_by_the_next_run(machine: Machine) -> None:
     one_sentence(machine.setup(PIP_STATUS="1"))
     machine.calls()
     assert machine.setup().returncode == 0
@@ -142,7 +144,7 @@ def test_a_failed_install_is_tried_again(machine: Machine) -> None:
         ("error: command 'gcc' failed", "command 'gcc' failed"),
     ],
 )
-def test_a_failed_install_says_why_in_one_sentence(
+def test_a_failed_install_prints_the_reason_in_one_line(
     machine: Machine, pip_says: str, advice: str
 ) -> None:
     assert advice in one_sentence(machine.setup(PIP_STATUS="1", PIP_SAYS=pip_says))
@@ -154,7 +156,7 @@ def test_an_old_python_is_refused(machine: Machine) -> None:
     assert "nowhere/python" in one_sentence(machine.setup(PYTHON="nowhere/python"))
 
 
-def test_a_python_without_venv_gets_debians_package(machine: Machine) -> None:
+def test_the_debian_package_is_installed_for_a_python_without_venv(machine: Machine) -> None:
     real = (machine.programs / "python3").read_text()
     lacking = real.replace('case "$*" in', 'case "$*" in *ensurepip*) exit 1 ;; esac\ncase "$*" in')
     machine.has("python3", lacking)
@@ -174,7 +176,7 @@ def test_java_17_or_newer_is_left_alone(machine: Machine, major: str) -> None:
 
 
 @pytest.mark.parametrize("found", ["nothing", "1.8", "11"])
-def test_root_gets_java_installed(machine: Machine, found: str) -> None:
+def test_java_is_installed_for_root(machine: Machine, found: str) -> None:
     (machine.programs / "java").unlink()
     if found != "nothing":
         machine.has("java", java(found))
@@ -185,7 +187,7 @@ def test_root_gets_java_installed(machine: Machine, found: str) -> None:
     assert machine.calls() == ["apt-get install openjdk-17-jre-headless"]
 
 
-def test_an_old_package_list_is_renewed_and_a_newer_java_taken(machine: Machine) -> None:
+def test_an_old_package_list_is_updated_and_a_newer_java_installed(machine: Machine) -> None:
     (machine.programs / "java").unlink()
     machine.has("java21", java(21))
     user(machine, number=0)
@@ -200,7 +202,7 @@ def test_an_old_package_list_is_renewed_and_a_newer_java_taken(machine: Machine)
     ]
 
 
-def test_a_user_with_free_sudo_gets_java_installed(machine: Machine) -> None:
+def test_java_is_installed_for_a_user_with_passwordless_sudo(machine: Machine) -> None:
     (machine.programs / "java").unlink()
     machine.has("java17", java(17))
     user(machine, number=1000)
@@ -215,7 +217,9 @@ def test_a_user_with_free_sudo_gets_java_installed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("sudo", [None, "exit 1"], ids=["no-sudo", "sudo-asks"])
-def test_a_user_without_rights_is_told_what_to_install(machine: Machine, sudo: str | None) -> None:
+def test_a_user_without_rights_gets_a_message_that_names_the_package(
+    machine: Machine, sudo: str | None
+) -> None:
     (machine.programs / "java").unlink()
     user(machine, number=1000)
     apt_installs(machine)
@@ -225,7 +229,7 @@ def test_a_user_without_rights_is_told_what_to_install(machine: Machine, sudo: s
     assert machine.calls() == []
 
 
-def test_an_old_java_home_is_named(machine: Machine, tmp_path: Path) -> None:
+def test_an_old_java_home_is_named_in_the_error(machine: Machine, tmp_path: Path) -> None:
     home = tmp_path / "jdk"
     (home / "bin").mkdir(parents=True)
     machine.has("java", java("1.8"))
@@ -235,7 +239,7 @@ def test_an_old_java_home_is_named(machine: Machine, tmp_path: Path) -> None:
     assert "Java 8" in sentence
 
 
-def test_a_server_is_installed_by_the_same_rule(machine: Machine) -> None:
+def test_a_missing_server_is_installed_once(machine: Machine) -> None:
     user(machine, number=0)
     apt_installs(machine)
     assert machine.setup("etcd-server").returncode == 0

@@ -1,7 +1,7 @@
-"""A real etcd for tests: one for each process of the test run, each test its prefix in it.
+"""A real etcd for tests: one for each process of the test run, with a prefix for each test.
 
-`running` starts it when it is first asked for and ends it with the process. It is a cluster of one
-member on two ports of the loopback interface, one for clients and one for peers.
+`running` starts it on first use and stops it with the process. It is a cluster of one member on two
+ports of the loopback interface, one for clients and one for peers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START_PATIENCE = 60.0
 
 
 class EtcdServer:
-    """A server with data of its own in a temporary folder."""
+    """A server with its own data in a temporary folder."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="strandline-etcd-"))
@@ -38,7 +38,7 @@ class EtcdServer:
             self.peers_port = free_port()
             if self._started():
                 return
-            # Somebody else took a port in between, or the peers' port is in the data already.
+            # Another process took a port in between, or the peers' port is in the data already.
             shutil.rmtree(self._folder / "data", ignore_errors=True)
             self.port = free_port()
         raise RuntimeError(f"etcd did not start:\n{self._log.read_text()}")
@@ -52,7 +52,7 @@ class EtcdServer:
         return self.url(f"test-{next(_prefixes)}")
 
     def compact(self) -> None:
-        """Make the whole history of the server unreadable, up to the present."""
+        """Compact the whole history of the server, up to the present, so that it cannot be read."""
         base = f"http://127.0.0.1:{self.port}/v3/kv"
         head = httpx.post(f"{base}/range", json={"key": "AA=="}).json()["header"]["revision"]
         httpx.post(
@@ -60,21 +60,21 @@ class EtcdServer:
         ).raise_for_status()
 
     def start(self) -> None:
-        """Start it on its data, at the ports that it had."""
+        """Start it on its data, at its previous ports."""
         if not self._started():
             raise RuntimeError(f"etcd did not start:\n{self._log.read_text()}")
 
     def stop(self) -> None:
-        """End it and every connection, as an administrator does."""
+        """Stop it as an administrator does, with every connection."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Stop and start."""
+        """Stop and start it."""
         self.stop()
         self.start()
 
     def crash(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
     def running(self) -> bool:
@@ -82,18 +82,18 @@ class EtcdServer:
         return self._process is not None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stand, nothing is answered."""
+        """Send SIGSTOP: connections stay open, and nothing is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def remove(self) -> None:
-        """End it and remove its data."""
+        """Stop it and remove its data."""
         self.crash()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -118,7 +118,7 @@ class EtcdServer:
                     *("--listen-client-urls", client, "--advertise-client-urls", client),
                     *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
                     *("--initial-cluster", f"test={peers}"),
-                    # It elects itself the sooner.
+                    # It elects itself sooner with these.
                     *("--heartbeat-interval", "50", "--election-timeout", "250"),
                     *("--logger", "zap", "--log-level", "error"),
                 ],
@@ -127,7 +127,7 @@ class EtcdServer:
                 cwd=self._folder,
                 start_new_session=True,
             )
-        # When this process is killed its end of the pipe closes, and the server ends, too.
+        # When this process is killed, its end of the pipe closes, and the server is killed too.
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", f"read _; kill -9 {self._process.pid}; rm -rf '{self._folder}'"],
             stdin=subprocess.PIPE,
@@ -141,7 +141,7 @@ class EtcdServer:
                         return True
                 except (httpx.TransportError, ValueError):
                     pass
-                time.sleep(0.01)  # only asking tells whether a server is ready
+                time.sleep(0.01)  # only a request shows whether a server is ready
         self.crash()
         return False
 

@@ -1,4 +1,4 @@
-"""The peer: Hive's own metastore, 2.3.10, out of the jars that PySpark brings, on PostgreSQL."""
+"""The peer: Hive's own metastore, 2.3.10, from the jars of PySpark, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SETTINGS = {
     "datanucleus.schema.autoCreateAll": "true",
     "hive.metastore.schema.verification": "false",
     "datanucleus.connectionPoolingType": "HikariCP",
-    # It answers with the statistics of other partitions than were asked for.
+    # With this cache, it answers with the statistics of partitions that were not asked for.
     "hive.metastore.aggregate.stats.cache.enabled": "false",
-    # What the database refuses it tries ten times, and waits two seconds in between.
+    # It retries what the database refuses ten times, and waits two seconds between the tries.
     "hive.hmshandler.retry.interval": "1ms",
 }
 _MUTEXES = b"""CREATE TABLE AUX_TABLE (
@@ -49,10 +49,10 @@ rootLogger.appenderRef.console.ref = console
 def hive_metastore(
     folder: Path, *, transactions: bool = False, server: PostgresServer | None = None
 ) -> Iterator[int]:
-    """Run Hive's metastore with its warehouse in ``folder``; gives the port that it listens on.
+    """Run Hive's metastore with its warehouse in ``folder``; yields the port that it listens on.
 
-    Its database is one of ``server``, or else of `postgresql.running`. Without ``transactions`` it
-    has no tables for transactions and locks: they cost one more start.
+    Its database is on ``server``, or else on `postgresql.running`. Without ``transactions`` it has
+    no tables for transactions and locks: they cost one more start.
     """
     server = server or postgresql.running()
     database = server.new_empty_database()
@@ -64,8 +64,8 @@ def hive_metastore(
         "hive.metastore.warehouse.dir": f"file:{warehouse(folder)}",
     }
     if transactions:
-        # A setting for Hive's own tests makes these tables. It fails at one that has a type of
-        # Derby's; of those behind it the locks need one.
+        # A setting for Hive's own tests creates these tables. It fails at one with a type of
+        # Derby's; the locks need one of those after it.
         with (
             _running(folder, {**settings, "hive.in.test": "true"}) as port,
             ThriftClient("127.0.0.1", port) as client,
@@ -130,7 +130,7 @@ def _java() -> str:
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Hive says nowhere when it accepts, so this knocks until it does, or ends."""
+    """Hive does not report when it accepts connections, so try until it does, or ends."""
     for _ in range(START_SECONDS * 4):
         if process.poll() is not None:
             said = log.read_text(errors="replace")[-2000:]

@@ -1,4 +1,4 @@
-"""Ports of the loopback interface, and a proxy that cuts the line at a chosen moment."""
+"""Ports of the loopback interface, and a proxy that cuts connections at a chosen moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 
 def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
+    """A port that no process listened on a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 class Cut(Enum):
-    """Where the line is cut; the client sees its connection end without an answer."""
+    """Where a connection is cut; the client sees it end without an answer."""
 
     REQUEST = auto()
     """The server does not get what the client sent."""
@@ -34,14 +34,14 @@ Plan = Callable[[bytes], Cut | None]
 
 
 class CutOnce:
-    """The plan that cuts the line once, at the ``number``-th message from now on."""
+    """The plan that cuts the connection once, at the ``number``-th message from now on."""
 
     def __init__(self, cut: Cut, number: int) -> None:
         self._cut, self._left = cut, number
 
     @property
     def happened(self) -> bool:
-        """Whether it was cut."""
+        """Whether the connection was cut."""
         return self._left <= 0
 
     def __call__(self, data: bytes) -> Cut | None:
@@ -61,7 +61,7 @@ class RandomFaults:
         """How often each kind of cut happened; None is a stall."""
 
     def end(self) -> None:
-        """From now on every message is handed on."""
+        """From now on, pass on every message."""
         self._over.set()
 
     def __call__(self, data: bytes) -> Cut | None:
@@ -77,10 +77,10 @@ class RandomFaults:
 
 
 class Proxy:
-    """Hands bytes on between clients and a server on ``port``.
+    """Passes bytes on between clients and a server on ``port``.
 
-    ``plan`` is given what a client sends, before it is handed on, and may cut the line there. What
-    is late is so until `deliver`, at most ``late_seconds``.
+    ``plan`` gets what a client sends before it is passed on, and may cut the connection there. A
+    late request waits until `deliver`, at most ``late_seconds``.
     """
 
     def __init__(self, port: int, plan: Plan, *, late_seconds: float | None = None) -> None:
@@ -95,7 +95,7 @@ class Proxy:
         self._threads[0].start()
 
     def deliver(self) -> None:
-        """Let requests that are late reach the server."""
+        """Let late requests reach the server."""
         self._late.set()
 
     def __enter__(self) -> Self:

@@ -1,10 +1,10 @@
-"""A real PostgreSQL server for tests: one for each process of the test run, each test its schema.
+"""A real PostgreSQL server for tests: one for each process of the test run, a schema for each test.
 
-Or its own database, made from one that has the tables of a store.
+Or a separate database, made from a template that has the tables of a store.
 
-`running` starts it when it is first asked for and ends it with the process. It listens on the
-loopback interface and lets everybody in. PostgreSQL refuses to run as root, so there the user
-``postgres``, or any that is not root, runs it.
+`running` starts it on first use and stops it with the process. It listens on the loopback interface
+and requires no password. PostgreSQL refuses to run as root, so for root the user ``postgres``, or
+another one, runs it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _START_PATIENCE = 60.0
 _TEMPLATE = "store"
 _UNSYNCED = ("fsync=off", "full_page_writes=off")
 _BRIEF = ("shared_buffers=16MB", "autovacuum=off", "jit=off")
-"""Its databases live for seconds: nothing is collected in them, and no plan pays for a compiler."""
+"""Its databases live for seconds: there is nothing to vacuum, and compiling a plan never pays."""
 
 
 class PostgresServer:
-    """A server with data of its own in a temporary folder.
+    """A server with its own data in a temporary folder.
 
-    Unless it is ``durable``, it syncs nothing: no test cuts the power, and the system still has
-    what a killed server wrote.
+    Unless it is ``durable``, it syncs nothing: no test cuts the power, and the operating system
+    still has what a killed server wrote.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -58,7 +58,7 @@ class PostgresServer:
         self._has_template = False
         self._emptied: str | None = None
         self._connections: dict[str, psycopg.Connection] = {}
-        """Of this process, by address: a new one costs more than what is done over it."""
+        """Connections of this process, by address: opening one costs more than its statements."""
         self.port = free_port()
         account = _account()
         if account is not None:
@@ -67,25 +67,25 @@ class PostgresServer:
         for _ in range(5):
             if self._started():
                 return
-            # Somebody else took the port in between.
+            # Another process took the port in between.
             self.port = free_port()
         raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()}")
 
     def url(self, *, database: str = "postgres", schema: str | None = None) -> str:
-        """The address of a database, whose tables lie in ``schema``."""
+        """The address of a database, whose tables are in ``schema``."""
         address = f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
         return (
             address if schema is None else f"{address}?options={quote(f'-csearch_path={schema}')}"
         )
 
     def new_schema(self) -> str:
-        """The address of an empty place in the database that no other test has."""
+        """The address of an empty schema of the database that no other test has."""
         schema = f"s{next(_schemas)}"
         self._connection(self.url()).execute(f"CREATE SCHEMA {schema}".encode())
         return self.url(schema=schema)
 
     def new_database(self) -> str:
-        """The address of a database of its own, with the empty tables of a store."""
+        """The address of a new database with the empty tables of a store."""
         with self._making:
             if not self._has_template:
                 self._make_template()
@@ -96,7 +96,7 @@ class PostgresServer:
         return self.url(database=name)
 
     def copy_of_database(self, address: str) -> str:
-        """The address of a copy of the database at ``address``, to which nobody is connected."""
+        """The address of a copy of the database at ``address``, which must have no connections."""
         name = f"d{next(_schemas)}"
         original = address.rpartition("/")[2]
         self._connection(self.url()).execute(f"CREATE DATABASE {name} TEMPLATE {original}".encode())
@@ -109,7 +109,7 @@ class PostgresServer:
         return name
 
     def emptied_database(self) -> str:
-        """The address of the one database that tests share which leave nothing open in it.
+        """The address of the one database shared by tests that leave nothing open in it.
 
         Its tables are those of a store, and empty.
         """
@@ -132,7 +132,7 @@ class PostgresServer:
         return self._emptied
 
     def _connection(self, url: str) -> psycopg.Connection:
-        """The connection that stays; another one where the server was restarted since."""
+        """The permanent connection; a new one if the server was restarted since."""
         if connection := self._connections.get(url):
             try:
                 connection.execute("SELECT")
@@ -151,40 +151,40 @@ class PostgresServer:
         database.close()
 
     def start(self) -> None:
-        """Start it on its data, at the port that it had."""
+        """Start it on its data, at its previous port."""
         if not self._started():
             raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()}")
 
     def stop(self) -> None:
-        """End it, and every connection, at once and cleanly ("fast shutdown")."""
+        """Stop it and every connection, at once and cleanly ("fast shutdown")."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(60)
             self._process = None
 
     def restart(self) -> None:
-        """Stop and start."""
+        """Stop and start it."""
         self.stop()
         self.start()
 
     def crash(self) -> None:
-        """SIGQUIT: it ends without writing anything more, and recovers at its next start."""
+        """Send SIGQUIT: it ends without writing anything more, and recovers at its next start."""
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(60)
         self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP the server and every process of it."""
+        """Send SIGSTOP to the server and every process of it."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to all of them."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
         for process in self._family():
-            with contextlib.suppress(ProcessLookupError):  # it has ended since we looked
+            with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
                 os.kill(process, number)
 
     def running(self) -> bool:
@@ -192,7 +192,7 @@ class PostgresServer:
         return self._process is not None
 
     def remove(self) -> None:
-        """End it and remove its data."""
+        """Stop it and remove its data."""
         if self._process is not None:
             self.resume()
         for connection in self._connections.values():
@@ -216,7 +216,7 @@ class PostgresServer:
                 *(f"--{option}" for option in self._options),
             )
             self._process = subprocess.Popen(
-                # When this process is killed the server gets the signal to end, too.
+                # When this process is killed, the server gets the signal to stop too.
                 ["setpriv", "--pdeathsig", "INT", *command],
                 stdout=log,
                 stderr=log,
@@ -229,7 +229,7 @@ class PostgresServer:
             try:
                 psycopg.connect(self.url()).close()
             except psycopg.OperationalError:
-                time.sleep(0.01)  # only asking tells whether a server is ready
+                time.sleep(0.01)  # only a connection shows whether a server is ready
             else:
                 return True
         self.stop()
@@ -260,7 +260,7 @@ def running() -> PostgresServer:
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whose rights the server runs with; None for those of this process."""
+    """The account that the server runs as; None for that of this process."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -278,7 +278,7 @@ class _Rights(TypedDict, total=False):
 
 
 def _rights() -> _Rights:
-    """What makes a child run with them."""
+    """The arguments that make a child process run as that account."""
     account = _account()
     if account is None:
         return {}
@@ -286,7 +286,7 @@ def _rights() -> _Rights:
 
 
 def _programs() -> Path:
-    """The folder of the newest server; Debian keeps it out of the PATH."""
+    """The folder of the newest server; Debian does not put it into the PATH."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     if found:
         return max(found, key=lambda path: int(path.parent.name))

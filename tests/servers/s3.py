@@ -1,8 +1,8 @@
 """A server of the S3 protocol in this process, as far as the blobs of a shard use it.
 
 It keeps objects in memory, answers GET, HEAD, PUT, DeleteObjects and ListObjectsV2 in pages, and
-does not look at signatures. A test makes it fail: `S3Server.fail` is asked before each request, and
-gives the status that is answered in its place.
+ignores signatures. A test can make it fail: `S3Server.fail` is called before each request, and
+returns the status to answer instead, or None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 PAGE = 3
-"""Keys in one page of a listing: few, so that tests see several."""
+"""Keys in one page of a listing: few, so that tests see several pages."""
 BUCKET = "bucket"
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -59,7 +59,7 @@ def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
         def handle_any(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             body = self.rfile.read(length)
-            if len(body) < length:  # its client has ended; S3 stores no part of an object
+            if len(body) < length:  # its client was killed; S3 stores no part of an object
                 self.close_connection = True
                 return
             parts = urlsplit(self.path)
@@ -112,7 +112,7 @@ def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
 
 @cache
 def running() -> S3Server:
-    """The server that the tests of one process share; the credentials for it are set."""
+    """The server that the tests of one process share; its credentials are in the environment."""
     os.environ.update(ENVIRONMENT)
     server = S3Server()
     http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))

@@ -1,9 +1,9 @@
-"""A node as ``strandline serve`` runs it, in a process of its own, with levers for the test.
+"""A node as ``strandline serve`` runs it, in a separate process, with levers for the test.
 
-Clients reach it over HTTP and Thrift. What no client can do, the test says through a pipe: apply
-the next event of the notification log, look into memory, wait at a gate. A thread of the node's
-process hears it. A *plant* is a function of a module that is called in the process before the node
-is opened: it changes how the node works, for a schedule or as a fault.
+Clients reach it over HTTP and Thrift. What no client can do, the test requests through a pipe:
+apply the next event of the notification log, inspect the cache, wait at a gate. A thread of the
+node's process answers it. A *plant* is a function of a module that is called in the process before
+the node is opened: it changes how the node works, for a schedule or as a fault.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.sql.processes import Process
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 LONG = 60.0
-"""Seconds after which a test that waits for a gate is taken for stuck."""
+"""Seconds after which a test that waits for a gate counts as stuck."""
 
 
 class Gate:
-    """A place where a thread of the node waits, once it is armed, until the test lets it go on."""
+    """A place where a thread of the node waits, once armed, until the test opens it."""
 
     def __init__(self) -> None:
         self._armed = threading.Event()
@@ -43,26 +43,26 @@ class Gate:
         self._opened = threading.Event()
 
     def arm(self) -> None:
-        """Have the next thread wait, and those after it."""
+        """Make the next thread wait, and those after it."""
         self._armed.set()
 
     def wait(self) -> None:
-        """Tell that a thread is here, and wait."""
+        """Report that a thread has arrived, and wait."""
         if self._armed.is_set():
             self._reached.set()
             assert self._opened.wait(LONG), "the test did not open the gate"
 
     def reached(self) -> bool:
-        """Wait until a thread is here; False if none came."""
+        """Wait until a thread has arrived; False if none did."""
         return self._reached.wait(LONG)
 
     def open(self) -> None:
-        """Let go on who waits, and those who come."""
+        """Let waiting threads continue, and those that arrive later."""
         self._opened.set()
 
 
 GATES: defaultdict[str, Gate] = defaultdict(Gate)
-"""Those of this process, by the names that a plant gives them."""
+"""The gates of this process, by the names that a plant gives them."""
 
 
 # -- in the process of the node ----------------------------------------------------------------
@@ -74,7 +74,7 @@ def run(
     store: EmptyStore,
     plants: Sequence[str],
 ) -> None:
-    """Serve until a signal; answer what is heard. ``plants`` are ``module:function``."""
+    """Serve until a signal; answer requests of the test. ``plants`` are ``module:function``."""
     patch = pytest.MonkeyPatch()  # for the life of this process
     for plant in plants:
         module, _, name = plant.partition(":")
@@ -111,13 +111,13 @@ def _listen(say: Callable[[object], None], hear: Callable[[], Any], levers: Leve
 
 
 class Levers:
-    """What a test can have done inside of a node, by the names that it says."""
+    """What a test can make a node do, by the names that it sends."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def apply(self, limit: int) -> int:
-        """Apply the next events of the notification log to memory; how many it were."""
+        """Apply the next events of the notification log to the cache; returns how many."""
         return self._node.store.apply(limit)
 
     def catch_up(self) -> None:
@@ -125,7 +125,7 @@ class Levers:
         self._node.store.catch_up()
 
     def list_in_memory(self, table_id: int) -> str | None:
-        """The write ids that are committed in memory, as text; None if the table is not held."""
+        """The write ids that are committed in the cache, as text; None if the table is not held."""
         replica = self._node.store._replicas.get(table_id)
         return None if replica is None else str(replica.committed)
 
@@ -134,7 +134,7 @@ class Levers:
         return self._node.aborted_rows.clean()
 
     def set_monotonic(self, seconds: float) -> None:
-        """Stand the clock that the age of memory is measured by at ``seconds``."""
+        """Set the clock that measures the age of the cache to ``seconds``, and stop it."""
         self._node.store._applier._monotonic = lambda: seconds
 
     def arm_gate(self, gate: str) -> None:
@@ -149,12 +149,12 @@ class Levers:
 
 
 def followed_by_hand(patch: pytest.MonkeyPatch) -> None:
-    """A plant: memory follows the log only where the test, or a reader, has it done."""
+    """A plant: the cache follows the log only when the test, or a reader, makes it."""
     patch.setattr(LogApplier, "follow", lambda _: threading.Event().wait(0.05))
 
 
 def deaf_to_news(patch: pytest.MonkeyPatch) -> None:
-    """A plant: the news of a server do not come."""
+    """A plant: the notifications of a server do not arrive."""
     patch.setattr(PostgresDatabase, "mark", lambda _: 1)
 
 
@@ -162,7 +162,7 @@ def deaf_to_news(patch: pytest.MonkeyPatch) -> None:
 
 
 class ServedNode:
-    """See the module. It is ready when it was made, and killed when it is closed."""
+    """See the module. It is ready once it is constructed, and killed when it is closed."""
 
     def __init__(self, store: EmptyStore, *, plants: Sequence[Plant] = (), **settings: Any) -> None:
         names = [f"{plant.__module__}:{plant.__name__}" for plant in plants]
@@ -182,31 +182,31 @@ class ServedNode:
         return ThriftClient(str(self._thrift.hostname), self._thrift.port or 0, timeout=timeout)
 
     def statistics(self) -> dict[str, Any]:  # Any: JSON
-        """What the parts of the node count."""
+        """The counts of the parts of the node."""
         counts: dict[str, Any] = httpx.get(f"{self.url}/v1/statistics").json()
         return counts
 
     def tell(self, word: str, *arguments: object) -> Any:  # Any: what the lever gives
-        """Have a lever pulled (`Levers`); what it gave."""
+        """Use a lever (`Levers`); returns its result."""
         self._process.say([word, *arguments])
         answer = self._process.hear(timeout=LONG)["answer"]
         assert not (isinstance(answer, dict) and "error" in answer), answer
         return answer
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._process.stop()
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._process.go_on()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._process.kill()
 
     def terminate(self) -> None:
-        """SIGTERM, and wait until it has ended, without an error."""
+        """Send SIGTERM, and wait until it has ended without an error."""
         self._process.signal(signal.SIGTERM)
         assert self._process.finish() == 0
 

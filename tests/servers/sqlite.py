@@ -8,5 +8,5 @@ from sqlalchemy import URL
 
 
 def sqlite_url(path: Path | str) -> str:
-    """The URL of a database file; any character of the path survives."""
+    """The URL of a database file; every character of the path is preserved."""
     return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)

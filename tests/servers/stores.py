@@ -11,18 +11,18 @@ from tests.servers import etcd, postgresql
 
 KINDS = ("folder", "postgresql", "etcd")
 QUICK_DELAY_MS, QUICK_SKEW_MS = 30, 10
-"""Of a catalog on servers in a test: each change of it takes so long at least."""
+"""Delay and skew of a catalog on servers in a test: each change of it takes at least this long."""
 
 
 class EmptyStore(NamedTuple):
-    """What `Node.open` takes to make, or open, one store."""
+    """What `Node.open` needs to create or open one store."""
 
     address: str
     settings: Settings
 
 
 def new_store(kind: str, folder: Path, *, settings: Settings | None = None) -> EmptyStore:
-    """An empty store; a folder, or the warehouse of servers, is ``folder``."""
+    """An empty store; ``folder`` is the store's folder, or the parent of the servers' warehouse."""
     settings = settings or Settings()
     if kind == "folder":
         return EmptyStore(str(folder), settings)

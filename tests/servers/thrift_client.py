@@ -35,7 +35,7 @@ _EXCEPTIONS = Codec(
 
 
 def decode_result(method: str, data: bytes, *, at: int = 0, codec: Codec = HIVE_CODEC) -> Any:
-    """What ``method`` returned; raises the `ThriftException` that it answered with."""
+    """The result of ``method``; raises the `ThriftException` that it answered with."""
     spec = codec.method(method)
     result = codec.decode_struct(spec.result.name, data, at=at)
     for name, value in result.items():
@@ -55,7 +55,7 @@ def decode_application_exception(data: bytes, *, at: int = 0) -> ApplicationExce
 class ThriftClient:
     """A connection to ``host`` and ``port``. ``timeout`` is in seconds, for each wait.
 
-    `Unavailable` where nobody listens there.
+    Raises `Unavailable` if no process listens there.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ThriftClient:
         self._codec = codec
         self._where = f"{host}:{port}"
         self._sequence = 0
-        # A table may have any number of partitions: what an answer holds is the asker's choice.
+        # A table may have any number of partitions: the caller decides how much an answer contains.
         self._scanner = Scanner(max_values=sys.maxsize)
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout)
@@ -74,13 +74,13 @@ class ThriftClient:
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    # Arguments and answers are of as many types as the protocol has: hence Any.
+    # Arguments and answers have as many types as the protocol: hence Any.
     def call(self, method: str, **args: Any) -> Any:
-        """What ``method`` returns, None for a void method; an argument of None is left out.
+        """The result of ``method``, None for a void method; an argument of None is left out.
 
-        Raises the `ThriftException` or `ApplicationException` that the server answered with,
-        `UnknownOutcome` where the request went out and no answer came. After any error but the
-        first two, close the client.
+        Raises the `ThriftException` or `ApplicationException` that the server answered with, and
+        `UnknownOutcome` if the request was sent and no answer came. After any error but the first
+        two, close the client.
         """
         spec = self._codec.method(method)
         self._sequence = (self._sequence + 1) & 0x7FFFFFFF

@@ -1,7 +1,7 @@
-"""Other Python processes for tests, that run a function and exchange JSON values with the test.
+"""Other Python processes for tests, which run a function and exchange JSON values with the test.
 
-Each is forked from a server of multiprocessing that has the package and the tests' modules
-imported, since importing them takes a process a hundred times longer than the fork.
+Each is forked from a server of multiprocessing that has imported the package and the tests'
+modules, because importing them takes a process a hundred times longer than the fork.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def _run(connection: Connection, target: str, arguments: Sequence[Any], environm
 
 
 def _started(body: Callable[..., None], *arguments: object) -> ForkServerProcess:
-    """A process that runs ``body`` with the arguments and this environment; closes connections."""
+    """Start a process that runs ``body`` with the arguments and this environment."""
     process = _fork_server.Process(target=body, args=(*arguments, dict(os.environ)))
     path = os.environ.get("PYTHONPATH")
-    # The server is started with the first process, and finds its modules by this.
+    # The fork server is started with the first process, and finds its modules by this variable.
     os.environ["PYTHONPATH"] = f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"
     try:
         process.start()
@@ -77,9 +77,9 @@ def _started(body: Callable[..., None], *arguments: object) -> ForkServerProcess
 
 
 class Process:
-    """``target`` is ``module:function``; it is called as ``function(say, hear, *arguments)``.
+    """A process that calls ``target``, ``module:function``, as ``function(say, hear, *arguments)``.
 
-    ``hear`` raises `EOFError` in the process when the test has let it go.
+    ``hear`` raises `EOFError` in the process when the test has closed the connection.
     """
 
     def __init__(self, target: str, *arguments: object) -> None:
@@ -93,7 +93,7 @@ class Process:
         return pid
 
     def hear(self, *, timeout: float | None = None) -> Any:
-        """The next value that the process says; fails when it ended instead, or at the time-out."""
+        """The next value that the process sends; fails if it ends instead, or at the timeout."""
         try:
             assert self._connection.poll(timeout), f"nothing was said for {timeout} s"
             return json.loads(self._connection.recv_bytes())
@@ -101,7 +101,7 @@ class Process:
             raise AssertionError(f"the process ended with status {self.finish()}") from None
 
     def everything(self) -> Iterator[Any]:
-        """What the process says until it ends."""
+        """All values that the process sends until it ends."""
         with suppress(EOFError, ConnectionResetError):
             while True:
                 yield json.loads(self._connection.recv_bytes())
@@ -115,10 +115,10 @@ class Process:
         os.kill(self.pid, number)
 
     def stop(self) -> None:
-        """SIGSTOP, and return when it has stopped."""
+        """Send SIGSTOP, and return when the process has stopped."""
         self.signal(signal.SIGSTOP)
         end = time.monotonic() + _SECONDS
-        # Only a parent can wait for a stop, and the parent is the server.
+        # Only a parent can wait for a stop, and the parent is the fork server.
         while any(
             file.read_text().rpartition(")")[2].split()[0] != "T"
             for file in Path(f"/proc/{self.pid}/task").glob("*/stat")
@@ -127,25 +127,25 @@ class Process:
             time.sleep(0.001)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, and return when it is gone."""
+        """Send SIGKILL, and return when the process has ended."""
         self._process.kill()
         self._process.join(_SECONDS)
 
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is still running."""
         return self._process.is_alive()
 
     def finish(self) -> int | None:
-        """Wait for the end; the exit status, that of a signal negative, None where it goes on."""
+        """Wait for the end; the exit status, negative for a signal, None if it still runs."""
         self._process.join(_SECONDS)
         return self._process.exitcode
 
     def close(self) -> None:
-        """Kill it where it still runs."""
+        """Kill it if it still runs."""
         if self.running():
             self.go_on()
             self.kill()
@@ -169,7 +169,7 @@ def _command(arguments: Sequence[str], out: Connection, errors: str, environment
 
 
 class Command:
-    """The command ``strandline``, in a forked process; it has what tests use of `Popen`."""
+    """The command ``strandline`` in a forked process, with the part of `Popen` that tests use."""
 
     def __init__(self, *arguments: object) -> None:
         out, theirs = _fork_server.Pipe(duplex=False)
@@ -188,7 +188,7 @@ class Command:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, that of a signal negative; None where it goes on."""
+        """The exit status, negative for a signal; None while it runs."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
@@ -200,13 +200,13 @@ class Command:
         os.kill(self.pid, number)
 
     def communicate(self, timeout: float = _SECONDS) -> tuple[str, str]:
-        """The rest of its output, and all of standard error, when it has ended."""
+        """The rest of its output, and all of its standard error, once it has ended."""
         self._process.join(timeout)
         assert self.returncode is not None, f"it goes on after {timeout} s"
         return self.stdout.read(), self._errors.read_text()
 
     def close(self) -> None:
-        """Kill it where it still runs."""
+        """Kill it if it still runs."""
         self._process.kill()
         self._process.join(_SECONDS)
         self._process.close()

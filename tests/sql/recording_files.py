@@ -1,9 +1,9 @@
-"""A layer below SQLite that records what is written and synced, in order.
+"""A layer below SQLite that records writes and syncs, in order.
 
-SQLite reaches files through a table of functions (its VFS). This registers a copy of the default
-one, as the new default, whose files note each write and each sync before they do it. It is the
-library that Python's own ``sqlite3`` uses, so what is recorded is the real thing. There is no way
-back; it belongs into a process of its own.
+SQLite accesses files through a table of functions (its VFS). This module registers a copy of the
+default one, as the new default, whose files record each write and each sync before they do it. It
+is the library that Python's own ``sqlite3`` uses, so the real calls are recorded. This cannot be
+undone, so it belongs in a separate process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Hear = Callable[[], Any]
 _OPEN = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
-    ctypes.c_void_p,  # the name; SQLite keeps this very pointer, so a copy of the text will not do
+    ctypes.c_void_p,  # the name; SQLite keeps this very pointer, so a copy does not work
     ctypes.c_void_p,
     ctypes.c_int,
     ctypes.c_void_p,
@@ -70,12 +70,12 @@ class _Vfs(ctypes.Structure):
 
 
 class Recording:
-    """The recording layer below every database file that is opened from now on."""
+    """Records all database files that are opened from now on."""
 
     def __init__(self, path: Path) -> None:
         self.events: list[Event] = []
         self._path = str(path)
-        self._kept: list[object] = []  # what SQLite has pointers to
+        self._kept: list[object] = []  # objects that SQLite has pointers to
         library = ctypes.PyDLL(_sqlite3.__file__)
         library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
         default = library.sqlite3_vfs_find(None)
@@ -88,7 +88,7 @@ class Recording:
             raise RuntimeError("SQLite did not take the recording layer")
 
     def answered(self, what: str) -> None:
-        """Note that a call of the program has returned."""
+        """Record that a call of the program has returned."""
         self.events.append(("answer", what))
 
     def _opening(self, default: Any) -> Callable[..., int]:
@@ -126,10 +126,10 @@ class Recording:
 
 
 def faults(events: list[Event]) -> list[str]:
-    """Which rules of durability a record breaks.
+    """The rules of durability that a record breaks.
 
-    When a write has been answered, its part of the log was synced. The database is changed only
-    from a log that was synced, and the log is cut or begun anew only when the database was.
+    When a write is answered, its part of the log has been synced. The database is changed only from
+    a synced log, and the log is truncated or restarted only after the database was synced.
     """
     found = []
     unsynced = {"log": False, "database": False}
@@ -151,7 +151,7 @@ def faults(events: list[Event]) -> list[str]:
 
 
 def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -> None:
-    """Say what reached the disk of a database that writes, checkpoints and ends.
+    """Report what reached the disk of a database that writes, checkpoints and is closed.
 
     ``synchronous`` plants a fault: every connection gets this pragma instead of its own.
     """
@@ -173,7 +173,7 @@ def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -
         if number == 3:
             with database.write() as connection:
                 take_time(connection, clock)
-            # Outside of our transactions, as SQLite does it by itself in a long log.
+            # Outside of our transactions, as SQLite itself does it when the log is long.
             other = sqlite_file.connect(Path(path), busy_ms=1000, query_only=False)
             other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             other.close()

@@ -1,4 +1,4 @@
-"""The SQL statements of a call: how many, which, and how the database would carry them out."""
+"""The SQL statements of a call: their number and texts, with parameters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from strandline.sql import statements
 
 @contextmanager
 def recorded(*, of_this_thread: bool = False) -> Iterator[list[tuple[str, Any]]]:
-    """The statements of every database while the block runs, with their parameters.
+    """Record the statements of every database while the block runs, with their parameters.
 
-    Those of all threads, or of the calling one. Many rows may share a statement; then the
+    They are those of all threads, or of the calling one. Many rows may share a statement; then the
     parameters are a list of tuples.
     """
     noted: list[tuple[str, Any]] = []

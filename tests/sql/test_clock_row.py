@@ -37,16 +37,16 @@ def stored(database: Database) -> Timestamp:
         return stored_time(connection)
 
 
-def test_no_time_was_given_at_first(database: Database) -> None:
+def test_the_stored_time_is_0_at_first(database: Database) -> None:
     assert stored(database) == 0
 
 
-def test_a_time_is_the_wall_s_where_that_is_ahead(database: Database) -> None:
+def test_a_time_is_that_of_the_wall_clock_if_that_is_ahead(database: Database) -> None:
     assert take(database, HybridClock(lambda: 5_000)) == timestamp(5_000)
     assert stored(database) == timestamp(5_000)
 
 
-def test_a_time_is_one_more_than_the_last_where_the_wall_is_behind(database: Database) -> None:
+def test_a_time_is_the_last_one_plus_1_if_the_wall_clock_is_behind(database: Database) -> None:
     take(database, HybridClock(lambda: 5_000))
     slow = HybridClock(lambda: 1)
     assert take(database, slow) == timestamp(5_000, 1)
@@ -56,7 +56,7 @@ def test_a_time_is_one_more_than_the_last_where_the_wall_is_behind(database: Dat
 @pytest.mark.parametrize("behind", range(5))
 def test_times_taken_together_are_all_above_the_last(database: Database, behind: int) -> None:
     last = take(database, HybridClock(lambda: 5_000))
-    # Another write took the last time after this clock was asked, and before the lock was there.
+    # Another write took the last time after this clock was read, and before this lock was taken.
     clock = HybridClock(lambda: 1)
     clock.update(Timestamp(last - behind - 2))
     with database.write() as connection:
@@ -80,7 +80,7 @@ def test_a_write_whose_time_would_be_too_far_ahead_is_refused(database: Database
     assert take(database, patient) == last + 2
 
 
-def test_times_that_are_ahead_go_on_one_by_one_once_that_was_accepted(database: Database) -> None:
+def test_times_that_are_ahead_increase_by_1_once_they_were_accepted(database: Database) -> None:
     wall = [1_000 + 9 * DAY]
     clock = HybridClock(lambda: wall[0])
     last = take(database, clock)
@@ -102,7 +102,7 @@ def test_times_that_are_ahead_go_on_one_by_one_once_that_was_accepted(database: 
     assert take(database, clock) > timestamp(wall[0])
 
 
-def test_a_time_taken_in_a_write_that_fails_was_never_given(database: Database) -> None:
+def test_a_failed_write_does_not_use_up_its_time(database: Database) -> None:
     def fail() -> None:
         with database.write() as connection:
             take_time(connection, HybridClock())
@@ -115,7 +115,7 @@ def test_a_time_taken_in_a_write_that_fails_was_never_given(database: Database) 
 
 @settings(max_examples=30)  # each example makes a file, on a disk that syncs
 @given(walls=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 1 << 40)), max_size=20))
-def test_times_grow_whatever_the_walls_do(
+def test_times_increase_whatever_the_wall_clocks_show(
     tmp_path_factory: pytest.TempPathFactory, walls: list[tuple[int, int]]
 ) -> None:
     database = open_sqlite(tmp_path_factory.mktemp("clock") / "strandline.db")
@@ -130,7 +130,7 @@ def test_times_grow_whatever_the_walls_do(
     assert all(time >= timestamp(wall) for time, (_, wall) in zip(times, walls, strict=True))
 
 
-def test_times_grow_over_processes_with_different_walls(url: str) -> None:
+def test_times_increase_over_processes_with_different_wall_clocks(url: str) -> None:
     with ExitStack() as stack:
         others = [
             stack.enter_context(Process("tests.sql.work:take_times", url, wall, 60))
@@ -141,7 +141,7 @@ def test_times_grow_over_processes_with_different_walls(url: str) -> None:
         for other in others:
             other.say("go")
         pairs = sorted(tuple(pair) for other in others for pair in other.hear())
-    # Each time was taken on top of the one before, so the pairs make one chain.
+    # Each time was taken on top of the previous one, so the pairs form one chain.
     assert len(pairs) == 180
     assert pairs[0][0] == 0
     for (_, taken), (found, _) in pairwise(pairs):

@@ -1,4 +1,4 @@
-"""What every database has to prove; nothing knows which dialect it speaks."""
+"""What every database has to prove; no test knows the dialect."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def ids(database: Database) -> list[int]:
         return list(connection.exec_driver_sql("SELECT id FROM counter ORDER BY id").scalars())
 
 
-def test_a_write_is_visible_after_it_and_not_before(database: Database) -> None:
+def test_a_write_is_visible_only_after_its_commit(database: Database) -> None:
     with database.write() as connection:
         connection.execute(COUNTER.insert().values(id=1, value=1))
         assert ids(database) == []
     assert ids(database) == [1]
 
 
-def test_a_write_that_raises_leaves_nothing(database: Database) -> None:
+def test_a_write_that_raises_is_undone(database: Database) -> None:
     with pytest.raises(KeyError):
         fail_to_put(database)
     assert ids(database) == []
@@ -58,13 +58,13 @@ def test_a_write_that_raises_leaves_nothing(database: Database) -> None:
     assert database.statistics().failed_writes == 1
 
 
-def test_a_broken_constraint_reaches_the_caller_as_it_is(database: Database) -> None:
+def test_a_constraint_violation_is_raised_to_the_caller(database: Database) -> None:
     put(database, 1, 1)
     with pytest.raises(IntegrityError):
         put(database, 1, 2)
 
 
-def test_a_read_is_one_snapshot(database: Database) -> None:
+def test_a_read_sees_one_snapshot(database: Database) -> None:
     put(database, 1, 1)
     with database.read() as connection:
         before = connection.exec_driver_sql("SELECT count(*) FROM counter").scalar()
@@ -80,8 +80,8 @@ def test_a_read_refuses_to_write(database: Database) -> None:
     assert ids(database) == []
 
 
-def test_what_a_write_read_can_not_change_under_it(database: Database) -> None:
-    """With a transaction that is only upgraded at its first write, increments would fail."""
+def test_concurrent_increments_lose_nothing(database: Database) -> None:
+    """If a transaction were upgraded only at its first write, increments would fail."""
     put(database, 1, 0)
 
     def increment(_: int) -> None:
@@ -95,7 +95,7 @@ def test_what_a_write_read_can_not_change_under_it(database: Database) -> None:
         assert connection.exec_driver_sql("SELECT value FROM counter").scalar() == 320
 
 
-def test_writers_of_one_process_get_their_turn_in_order(database: Database) -> None:
+def test_writers_of_one_process_take_turns_in_order(database: Database) -> None:
     order: list[int] = []
 
     def write(number: int) -> None:
@@ -150,7 +150,7 @@ def test_a_write_waits_for_another_process_until_its_deadline(database: Database
     assert ids(database) == [7, 8]
 
 
-def test_a_process_killed_inside_a_write_leaves_nothing_and_blocks_nobody(
+def test_a_process_killed_inside_a_write_leaves_nothing_and_blocks_no_writer(
     database: Database, url: str
 ) -> None:
     with Process("tests.sql.work:hold_a_write", url) as other:
@@ -160,7 +160,7 @@ def test_a_process_killed_inside_a_write_leaves_nothing_and_blocks_nobody(
     assert ids(database) == [8]
 
 
-def test_processes_create_and_change_one_file_together(url: str) -> None:
+def test_processes_create_and_change_one_database_concurrently(url: str) -> None:
     with ExitStack() as stack:
         others = [
             stack.enter_context(Process("tests.sql.work:make_and_count", url, 100))
@@ -179,7 +179,7 @@ def test_processes_create_and_change_one_file_together(url: str) -> None:
     database.close()
 
 
-def test_a_thread_can_not_open_a_write_inside_its_write(database: Database) -> None:
+def test_a_thread_cannot_open_a_write_inside_its_write(database: Database) -> None:
     with (
         database.write(),
         pytest.raises(StrandlineError, match="already has a write"),
@@ -190,7 +190,7 @@ def test_a_thread_can_not_open_a_write_inside_its_write(database: Database) -> N
 
 
 def refused(database: Database) -> bool:
-    """Whether the database is closed to newcomers."""
+    """Whether the database refuses new calls."""
     try:
         ids(database)
     except Stopping:
@@ -198,7 +198,7 @@ def refused(database: Database) -> bool:
     return False
 
 
-def test_close_waits_for_what_runs_and_refuses_what_comes(url: str) -> None:
+def test_close_waits_for_running_calls_and_refuses_new_ones(url: str) -> None:
     database = open_engine(url)
     database.ensure_schema("counter", 1, MetaData())
     inside, leave = threading.Event(), threading.Event()
@@ -225,10 +225,10 @@ def test_close_waits_for_what_runs_and_refuses_what_comes(url: str) -> None:
     database.close()
 
 
-def test_who_waits_for_the_write_lock_is_refused_when_waiting_is_over(
+def test_stop_waiting_refuses_callers_that_wait_for_the_write_lock(
     database: Database, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In front of another process, and behind a thread of this one; who has the lock goes on."""
+    """Callers behind another process or a thread; the holder of the lock is not affected."""
     with Process("tests.sql.work:hold_a_write", url) as other, ThreadPoolExecutor(2) as threads:
         assert other.hear() == "holding"
         waiting = [threads.submit(put, database, number, 0) for number in (1, 2)]
@@ -246,7 +246,7 @@ def test_who_waits_for_the_write_lock_is_refused_when_waiting_is_over(
     assert not caplog.records
 
 
-def test_a_write_that_need_not_wait_succeeds_when_waiting_is_over(database: Database) -> None:
+def test_a_write_that_need_not_wait_succeeds_after_stop_waiting(database: Database) -> None:
     with ThreadPoolExecutor(1) as threads:
         with database.write() as connection:
             connection.execute(COUNTER.insert().values(id=1, value=1))
@@ -257,7 +257,7 @@ def test_a_write_that_need_not_wait_succeeds_when_waiting_is_over(database: Data
 
 
 @pytest.mark.parametrize("how", ["change", "change_each", "core"])
-def test_what_was_read_ahead_is_asked_again_behind_a_change(database: Database, how: str) -> None:
+def test_a_query_read_ahead_is_repeated_after_a_change(database: Database, how: str) -> None:
     put(database, 1, 1)
     query = ("SELECT value FROM counter WHERE id = ?", (1,))
     with database.write(first=[query]) as connection:
@@ -271,7 +271,7 @@ def test_what_was_read_ahead_is_asked_again_behind_a_change(database: Database, 
         assert run(connection, *query) == [(2,)]
 
 
-def test_statistics_count_what_happened(url: str) -> None:
+def test_statistics_count_reads_and_writes(url: str) -> None:
     database = open_engine(url)
     before = database.statistics()
     with database.read():
@@ -289,14 +289,14 @@ def test_statistics_count_what_happened(url: str) -> None:
 
 
 def steady_mark(database: Database) -> int:
-    """A mark that stays while nothing is committed: a server's news are heard from now on."""
+    """A mark that changes only with commits; from now on, the notifications of a server arrive."""
     mark = database.mark()
     while database.mark() != mark:
         mark = database.wait_for_commit(mark, timeout=30)
     return mark
 
 
-def test_the_mark_moves_with_each_commit_and_only_then(database: Database) -> None:
+def test_the_mark_changes_with_a_commit_and_only_then(database: Database) -> None:
     before = steady_mark(database)
     ids(database)
     with pytest.raises(KeyError):
@@ -306,7 +306,7 @@ def test_the_mark_moves_with_each_commit_and_only_then(database: Database) -> No
     assert database.mark() != before
 
 
-def test_a_waiter_is_told_of_a_commit_of_this_process(database: Database) -> None:
+def test_a_waiter_is_woken_by_a_commit_of_this_process(database: Database) -> None:
     seen = steady_mark(database)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
@@ -314,7 +314,7 @@ def test_a_waiter_is_told_of_a_commit_of_this_process(database: Database) -> Non
         assert waiting.result() != seen
 
 
-def test_a_waiter_is_told_of_a_commit_of_another_process(url: str, database: Database) -> None:
+def test_a_waiter_is_woken_by_a_commit_on_another_connection(url: str, database: Database) -> None:
     other = open_engine(url)
     seen = steady_mark(database)
     with ThreadPoolExecutor(1) as threads:
@@ -324,9 +324,7 @@ def test_a_waiter_is_told_of_a_commit_of_another_process(url: str, database: Dat
     other.close()
 
 
-def test_a_commit_moves_the_mark_once_in_this_process_and_in_others(
-    url: str, database: Database
-) -> None:
+def test_a_commit_changes_the_mark_once_for_every_reader(url: str, database: Database) -> None:
     other = open_engine(url)
     seen, seen_by_other = steady_mark(database), steady_mark(other)
     for number, writer in enumerate((database, other, database, other), 1):
@@ -337,7 +335,7 @@ def test_a_commit_moves_the_mark_once_in_this_process_and_in_others(
     other.close()
 
 
-def test_a_waiter_for_a_commit_ends_with_its_time(database: Database) -> None:
+def test_a_wait_for_a_commit_ends_at_its_timeout(database: Database) -> None:
     seen = steady_mark(database)
     began = time.monotonic()
     assert database.wait_for_commit(seen, timeout=0.02) == seen
@@ -345,7 +343,7 @@ def test_a_waiter_for_a_commit_ends_with_its_time(database: Database) -> None:
     assert database.wait_for_commit(seen - 1, timeout=30) == seen
 
 
-def test_a_waiter_for_a_commit_returns_when_it_is_woken(database: Database) -> None:
+def test_a_wait_for_a_commit_returns_when_it_is_woken(database: Database) -> None:
     seen = steady_mark(database)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
@@ -354,12 +352,14 @@ def test_a_waiter_for_a_commit_returns_when_it_is_woken(database: Database) -> N
         assert waiting.result() == seen
 
 
-def test_a_look_at_the_time_is_kept_and_costs_others_no_look(url: str, database: Database) -> None:
+def test_write_time_stores_the_time_and_does_not_change_the_mark_of_others(
+    url: str, database: Database
+) -> None:
     other = open_engine(url)
     seen = steady_mark(other)
     with database.write_time() as connection:
         taken = take_time(connection, HybridClock())
-    if not database.mark_is_proof:  # in a file nothing can be committed unseen
+    if not database.mark_is_proof:  # in a file no commit can go unseen
         put(database, 1, 1)
         moved = other.wait_for_commit(seen, timeout=30)
         assert moved == seen + 1

@@ -1,4 +1,4 @@
-"""In which order writes and syncs reach the disk. A killed process could not show it."""
+"""The order in which writes and syncs reach the disk. A killed process could not show it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def recorded(path: Path, synchronous: str | None = None) -> list[Event]:
     return events
 
 
-def test_what_is_answered_is_synced_and_the_log_goes_before_the_database(path: Path) -> None:
+def test_an_answered_write_is_synced_and_the_log_is_synced_before_the_database(path: Path) -> None:
     events = recorded(path)
     assert faults(events) == []
-    # The record must have had the chance to show a fault.
+    # The record must contain enough events to show a fault.
     assert events.count(("answer", "write")) == 6
     assert events.count(("write", "database")) >= 2
     assert events.count(("sync", "database")) >= 2
@@ -39,5 +39,5 @@ def test_an_unsynced_write_costs_no_sync(path: Path) -> None:
 @pytest.mark.parametrize(
     ("synchronous", "fault"), [("NORMAL", "was answered before"), ("OFF", "was not synced")]
 )
-def test_a_database_that_syncs_less_is_found_out(path: Path, synchronous: str, fault: str) -> None:
+def test_a_database_that_syncs_less_is_found(path: Path, synchronous: str, fault: str) -> None:
     assert any(fault in found for found in faults(recorded(path, synchronous)))

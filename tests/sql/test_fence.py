@@ -36,12 +36,14 @@ def test_tokens_are_ordered_by_generation_first() -> None:
 
 
 @pytest.mark.parametrize("token", [(-1, 0), (0, -1), (1 << 63, 0), (0, 1 << 63)])
-def test_a_token_is_made_of_numbers_that_every_store_holds(token: tuple[int, int]) -> None:
+def test_the_numbers_of_a_token_are_limited_to_what_every_store_can_hold(
+    token: tuple[int, int],
+) -> None:
     with pytest.raises(InvalidInput):
         FenceToken(*token)
 
 
-def test_there_is_no_row_before_initialization(database: Database) -> None:
+def test_there_is_no_fence_row_before_initialization(database: Database) -> None:
     assert state(database) is None
     with pytest.raises(WrongEnvironment, match="never initialized"):
         check(database, FIRST)
@@ -49,12 +51,12 @@ def test_there_is_no_row_before_initialization(database: Database) -> None:
         FenceRow.raise_to(connection, FIRST)
 
 
-def test_initialization_writes_the_row(fenced: Database) -> None:
+def test_initialization_writes_the_fence_row(fenced: Database) -> None:
     assert state(fenced) == FenceState("here", FIRST, 0)
     check(fenced, FIRST)
 
 
-def test_initialization_can_be_made_again_with_the_same_environment(fenced: Database) -> None:
+def test_initialization_can_be_repeated_with_the_same_environment(fenced: Database) -> None:
     with fenced.write() as connection:
         FenceRow.initialize(connection, "here", SECOND)
     assert state(fenced) == FenceState("here", SECOND, 0)
@@ -91,7 +93,7 @@ def test_a_write_of_another_environment_is_refused_with_both_named(fenced: Datab
         check(fenced, FIRST, environment="there")
 
 
-def test_a_write_that_waited_for_its_turn_sees_the_fence_that_was_raised_meanwhile(
+def test_a_write_that_waited_for_its_turn_sees_a_fence_raised_meanwhile(
     fenced: Database, url: str
 ) -> None:
     with closing(open_engine(url)) as other, ThreadPoolExecutor(1) as pool:
@@ -103,7 +105,7 @@ def test_a_write_that_waited_for_its_turn_sees_the_fence_that_was_raised_meanwhi
         check(other, SECOND)
 
 
-def test_the_fence_is_read_as_the_write_has_left_it(fenced: Database) -> None:
+def test_a_write_reads_the_fence_as_it_has_changed_it(fenced: Database) -> None:
     with fenced.write() as connection:
         run(connection, *FenceRow.noting(7))
         assert FenceRow.read(connection) == FenceState("here", FIRST, 7)
@@ -111,10 +113,10 @@ def test_the_fence_is_read_as_the_write_has_left_it(fenced: Database) -> None:
         assert FenceRow.read(connection) == FenceState("here", SECOND, 7)
 
 
-def test_what_a_write_begins_with_is_read_once_and_as_the_write_has_left_it(
+def test_a_query_read_ahead_is_sent_once_and_repeated_after_a_change(
     fenced: Database,
 ) -> None:
-    """Though the fence is not asked for, and whatever characters the values have."""
+    """Even if the fence is not read, and for values with any characters."""
     noted = "SELECT catalog_version FROM strandline_fence WHERE environment <> ?"
     values = ("50 % of ? isn't, \\",)
     with (

@@ -1,4 +1,4 @@
-"""The tables of a database: made once, taken through versions, refused where they are newer."""
+"""The tables of a database: created once, upgraded through versions, refused if they are newer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_column(name: str) -> Step:
     return step
 
 
-def test_an_older_part_is_taken_through_each_step_to_the_wanted_version(
+def test_an_older_part_is_upgraded_through_each_step(
     database: Database,
 ) -> None:
     put(database, 1, 1)
@@ -77,7 +77,7 @@ def test_a_step_that_fails_or_is_missing_changes_nothing(database: Database) -> 
     database.ensure_schema("counter", 1, work.METADATA)
 
 
-def test_processes_that_upgrade_at_once_take_each_step_once(database: Database, url: str) -> None:
+def test_concurrent_upgrades_take_each_step_once(database: Database, url: str) -> None:
     put(database, 1, 1)
     others = [open_engine(url) for _ in range(3)]
     try:
@@ -101,7 +101,7 @@ def test_processes_that_upgrade_at_once_take_each_step_once(database: Database, 
         assert connection.exec_driver_sql("SELECT * FROM counter").one() == (1, 1, 7)
 
 
-def test_a_database_of_a_newer_release_is_refused_unread(database: Database, url: str) -> None:
+def test_a_database_of_a_newer_release_is_refused(database: Database, url: str) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("UPDATE strandline_schema SET version = 9 WHERE part = 'sql'")
     with pytest.raises(IncompatibleFormat, match=rf"version 9.*version {GROUND_VERSION}"):

@@ -1,4 +1,4 @@
-"""What is special to a SQLite file: its connections, its lock, its news and its disk."""
+"""What is specific to a SQLite file: its connections, its lock, its notifications and its disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ids(sqlite: SqliteDatabase) -> list[int]:
         return list(connection.exec_driver_sql("SELECT id FROM counter ORDER BY id").scalars())
 
 
-def test_every_connection_is_opened_under_the_same_rules(
+def test_every_connection_is_opened_with_the_same_pragmas(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[sqlite3.Connection] = []
@@ -81,7 +81,7 @@ def test_every_connection_is_opened_under_the_same_rules(
             connection_.execute("SELECT 1")
 
 
-def test_a_stopped_process_that_holds_no_lock_blocks_nobody(
+def test_a_stopped_process_that_holds_no_lock_blocks_no_writer(
     sqlite: SqliteDatabase, path: Path
 ) -> None:
     with Process("tests.sql.work:stand_by", str(path)) as other:
@@ -105,16 +105,16 @@ def test_waiters_return_when_they_are_woken(sqlite: SqliteDatabase) -> None:
         assert waiting.result() == seen
 
 
-def test_who_waits_looks_rarely_where_nothing_is_committed_for_long(sqlite: SqliteDatabase) -> None:
+def test_a_waiter_polls_rarely_long_after_the_last_commit(sqlite: SqliteDatabase) -> None:
     seen = sqlite.mark()
     sqlite._moved_at -= 60
     before = sqlite.statistics().looks
     sqlite.wait_for_commit(seen, timeout=0.3)
-    # Four looks a second, however fast the machine is.
+    # Four polls a second, however fast the machine is.
     assert sqlite.statistics().looks - before <= 2
 
 
-def test_who_waits_looks_each_ten_milliseconds_right_behind_a_commit(
+def test_a_waiter_polls_every_ten_milliseconds_right_after_a_commit(
     sqlite: SqliteDatabase,
 ) -> None:
     put(sqlite, 1, 1)
@@ -123,7 +123,7 @@ def test_who_waits_looks_each_ten_milliseconds_right_behind_a_commit(
     assert sqlite._pause() == 0.01
 
 
-def test_a_full_disk_is_told_and_undone(sqlite: SqliteDatabase) -> None:
+def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase) -> None:
     def fill() -> None:
         with sqlite.write() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -143,7 +143,7 @@ def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase)
     def swallow() -> None:
         with sqlite.write() as connection:
             connection.execute(COUNTER.insert().values(id=2, value=2))
-            # What SQLite does by itself when a disk is full or fails.
+            # What SQLite itself does when a disk is full or fails.
             connection.exec_driver_sql("ROLLBACK")
 
     with pytest.raises(Unavailable, match="gave this write up"):
@@ -151,6 +151,6 @@ def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase)
     assert ids(sqlite) == []
 
 
-def test_a_value_too_large_for_the_file_is_bad_input(sqlite: SqliteDatabase) -> None:
+def test_a_value_too_large_for_the_file_is_invalid_input(sqlite: SqliteDatabase) -> None:
     with pytest.raises(InvalidInput, match="larger"), sqlite.write() as connection:
         connection.exec_driver_sql("INSERT INTO blob VALUES (1, zeroblob(2000000000))")

@@ -1,4 +1,4 @@
-"""How a SQLite file is opened, what its errors say, and who holds its write lock."""
+"""How a SQLite file is opened, what its errors say, and which process holds its write lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.sql.work import BLOB, METADATA, file_named
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "what?", "x#y", "é", "a&b=c", "%41"])
-def test_any_path_survives_its_url(tmp_path: Path, name: str) -> None:
+def test_every_path_can_be_recovered_from_its_url(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     assert file_of(sqlite_url(path)) == path.resolve()
     open_sqlite(path).close()
@@ -55,7 +55,7 @@ def test_a_url_that_names_no_file_is_refused(url: str, error: type[StrandlineErr
         open_engine(url)
 
 
-def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="does not exist"):
         open_sqlite(tmp_path / "none" / "strandline.db")
     assert list(tmp_path.iterdir()) == []
@@ -66,7 +66,7 @@ def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
         open_sqlite(tmp_path)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(path: Path) -> None:
     content = b"a letter to a friend, longer than the header of a database file " * 40
     path.write_bytes(content)
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
@@ -75,7 +75,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> Non
     assert path.read_bytes() == content
 
 
-def test_the_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+def test_the_database_of_another_program_is_refused_and_not_changed(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE bookmarks (id)")
     other.close()
@@ -98,7 +98,7 @@ def make_damaged(path: Path) -> None:
     path.write_bytes(whole)
 
 
-def test_a_damaged_database_is_told_as_such(path: Path) -> None:
+def test_a_damaged_database_raises_corrupt_data(path: Path) -> None:
     make_damaged(path)
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
         database = open_sqlite(path)
@@ -110,10 +110,10 @@ def test_a_damaged_database_is_told_as_such(path: Path) -> None:
     assert str(path) in refused.value.message
 
 
-def test_a_damaged_database_is_let_go_when_it_is_closed(path: Path) -> None:
-    """SQLite keeps the log of a file until its last connection is gone, also one that failed."""
+def test_closing_a_damaged_database_closes_all_its_connections(path: Path) -> None:
+    """SQLite keeps the log of a file until its last connection is closed, including failed ones."""
     make_damaged(path)
-    gc.disable()  # else the collector might close what the program forgot
+    gc.disable()  # otherwise the collector might close what the program forgot
     try:
         database = open_sqlite(path, check_bytes=0)
         log = path.with_name(path.name + "-wal")
@@ -129,8 +129,8 @@ def test_a_damaged_database_is_let_go_when_it_is_closed(path: Path) -> None:
         gc.enable()
 
 
-def test_a_folder_that_can_not_be_written_is_told_as_such() -> None:
-    # Not pytest's folder: the user who may not write must still be able to reach it.
+def test_a_folder_that_cannot_be_written_is_unavailable() -> None:
+    # Not pytest's folder: the user without write permission must be able to reach it.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -201,11 +201,11 @@ def test_a_network_file_system_is_refused(tmp_path: Path, path: str, kind: str |
     assert path in refused.value.message
 
 
-def test_without_a_list_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
+def test_nothing_is_refused_without_a_list_of_mounts(tmp_path: Path) -> None:
     refuse_network_file_system(tmp_path, mounts=tmp_path / "none")
 
 
-def test_a_schema_with_text_that_is_none_is_told_as_damage(path: Path) -> None:
+def test_a_schema_with_invalid_text_raises_corrupt_data(path: Path) -> None:
     open_sqlite(path).close()
     data = path.read_bytes()
     name = data.index(b"strandline_fence")
@@ -249,7 +249,7 @@ def write(database: SqliteDatabase) -> None:
         pass
 
 
-def test_who_waits_is_told_which_process_holds_the_lock_and_whether_it_is_stopped(
+def test_the_error_at_the_deadline_names_the_process_with_the_lock_and_if_it_is_stopped(
     database: SqliteDatabase, holder: subprocess.Popen[str]
 ) -> None:
     with pytest.raises(DeadlineExceeded) as raised:
@@ -265,7 +265,7 @@ def test_who_waits_is_told_which_process_holds_the_lock_and_whether_it_is_stoppe
     write(database)
 
 
-def test_who_waits_behind_a_thread_that_waits_for_a_process_is_told_of_the_process(
+def test_the_process_with_the_lock_is_named_to_callers_behind_another_waiting_thread(
     database: SqliteDatabase, holder: subprocess.Popen[str]
 ) -> None:
     def wait_for_the_process() -> None:
@@ -282,13 +282,13 @@ def test_who_waits_behind_a_thread_that_waits_for_a_process_is_told_of_the_proce
     first.join()
 
 
-def test_another_part_of_this_process_is_told_as_such(database: SqliteDatabase) -> None:
+def test_a_lock_held_in_this_process_is_reported_as_such(database: SqliteDatabase) -> None:
     told = pytest.raises(DeadlineExceeded, match="another part of this process")
     with closing(open_sqlite(database.path)) as other, other.write(), told:
         write(database)
 
 
-def test_asking_lets_go_of_no_lock(database: SqliteDatabase) -> None:
+def test_describing_the_holder_does_not_release_the_lock(database: SqliteDatabase) -> None:
     with closing(open_sqlite(database.path)) as other, database.write():
         for _ in range(2):
             assert describe_holder(database.path) is not None
@@ -308,7 +308,7 @@ def test_asking_lets_go_of_no_lock(database: SqliteDatabase) -> None:
         "2: something else",
     ],
 )
-def test_what_the_system_does_not_tell_is_not_said(
+def test_no_holder_is_named_if_the_system_lists_none(
     database: SqliteDatabase, tmp_path: Path, lines: str
 ) -> None:
     write(database)

@@ -1,4 +1,4 @@
-"""Statements of one transaction: sent together, asked ahead, answered at the commit."""
+"""Statements of one transaction: sent together, read ahead, answered at the commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HARD = Table(
 )
 
 
-def test_statements_that_are_sent_together_answer_in_their_order(database: Database) -> None:
+def test_statements_sent_together_are_answered_in_order(database: Database) -> None:
     with database.write() as connection:
         change_each(connection, "INSERT INTO counter VALUES (?, ?)", [])
         change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(1, 10), (2, 20), (3, 30)])
@@ -47,7 +47,7 @@ def test_statements_that_are_sent_together_answer_in_their_order(database: Datab
         assert first_row(connection, "SELECT * FROM counter WHERE id = ?", (1,)) == (1, 10)
 
 
-def test_an_error_of_one_of_several_statements_undoes_the_write(database: Database) -> None:
+def test_an_error_in_one_of_several_statements_undoes_the_write(database: Database) -> None:
     with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
         run_all(
             connection,
@@ -60,7 +60,7 @@ def test_an_error_of_one_of_several_statements_undoes_the_write(database: Databa
         assert change(connection, "INSERT INTO counter VALUES (?, ?)", (1, 1)) == 1
 
 
-def test_changes_that_wait_for_no_answer_are_there_for_the_next_question(
+def test_unanswered_changes_are_visible_to_the_next_query(
     database: Database,
 ) -> None:
     with database.write() as connection:
@@ -78,10 +78,10 @@ def test_changes_that_wait_for_no_answer_are_there_for_the_next_question(
     assert database.rows("SELECT * FROM counter") == [(1, 11)]
 
 
-def test_a_statement_that_is_read_in_parts_ends_with_the_error_that_cuts_it_short(
+def test_a_statement_read_in_parts_is_closed_when_an_error_interrupts_it(
     database: Database,
 ) -> None:
-    """Left open, it would keep its snapshot, and be closed behind its connection."""
+    """Left open, it would keep its snapshot, and be closed after its connection."""
     with database.write() as connection:
         rows: list[tuple[Any, ...]] = [(number, number) for number in range(5)]
         change_each(connection, "INSERT INTO counter VALUES (?, ?)", rows)
@@ -112,7 +112,7 @@ HARD_TEXTS = [
 
 
 @pytest.mark.parametrize("longest", [0, 1 << 17])
-def test_many_rows_are_inserted_as_they_are(database: Database, longest: int) -> None:
+def test_many_rows_are_inserted_unchanged(database: Database, longest: int) -> None:
     rows = [
         (
             (1 << 63) - 1 - number if number % 3 else number,
@@ -138,12 +138,13 @@ def test_many_rows_are_inserted_as_they_are(database: Database, longest: int) ->
     expected = sorted([*replaced, *rows[10:], (-6, "new", None)])
     found = database.rows("SELECT id, text, data FROM hard ORDER BY id")
     assert [(key, text, data and bytes(data)) for key, text, data in found] == expected
-    # PostgreSQL's driver keeps no text of many rows, as it does of each that it may prepare.
+    # The driver of PostgreSQL must not keep the text of many rows, as it does for prepared
+    # statements.
     kept = driver._prepared._counts if hasattr(driver, "_prepared") else ()
     assert sum(len(text) for text, _ in kept) < 10_000
 
 
-def test_one_row_of_many_that_is_refused_undoes_the_write(database: Database) -> None:
+def test_one_refused_row_of_many_undoes_the_write(database: Database) -> None:
     rows = [(number, number) for number in range(1, 1_000)]
     with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
         change_each(connection, "INSERT INTO counter VALUES (?, ?)", [*rows, (500, 0)])
@@ -155,7 +156,7 @@ def test_one_row_of_many_that_is_refused_undoes_the_write(database: Database) ->
     assert database.rows("SELECT * FROM counter ORDER BY id") == rows[:10]
 
 
-def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database: Database) -> None:
+def test_an_error_in_an_unanswered_change_undoes_the_write(database: Database) -> None:
     insert = "INSERT INTO counter VALUES (?, ?)"
     for ask in (False, True):
         with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
@@ -171,7 +172,7 @@ def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
-def test_numbers_follow_each_other_and_are_given_back_with_the_write(
+def test_numbers_are_consecutive_and_returned_if_the_write_fails(
     database: Database, is_ahead: bool
 ) -> None:
     first, second = Counter("first", "last", zeros=("other",)), Counter("second", "last")
@@ -194,7 +195,9 @@ def test_numbers_follow_each_other_and_are_given_back_with_the_write(
 
 @pytest.mark.parametrize("length", [1, 5_000], ids=["short", "long"])
 @pytest.mark.parametrize("ask", [False, True])
-def test_a_statement_may_answer_with_the_commit(database: Database, length: int, ask: bool) -> None:
+def test_a_statement_can_be_answered_at_the_commit(
+    database: Database, length: int, ask: bool
+) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("CREATE TABLE text (id INTEGER PRIMARY KEY, body TEXT)")
     insert, bodies = "INSERT INTO text VALUES (?, ?) RETURNING id", ["it's % \\ ?" * length] * 4
@@ -209,7 +212,7 @@ def test_a_statement_may_answer_with_the_commit(database: Database, length: int,
     assert database.rows("SELECT body FROM text ORDER BY id") == [(body,) for body in bodies]
 
 
-def test_what_is_asked_first_is_asked_once_and_as_of_the_write(database: Database) -> None:
+def test_queries_read_ahead_are_sent_once_within_the_write(database: Database) -> None:
     put(database, 1, 10)
     raised = "UPDATE counter SET value = value + 1 WHERE id = ? RETURNING value"
     asked = "SELECT value FROM counter WHERE id = ?"
@@ -221,11 +224,11 @@ def test_what_is_asked_first_is_asked_once_and_as_of_the_write(database: Databas
         assert value(connection, asked, (1,)) == 11
         assert run(connection, named, ("it's % \\", None, "7")) == [("it's % \\", None, "7")]
         change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(20, 1)])
-        assert value(connection, asked, (1,)) == 20  # and not what was read ahead of the change
+        assert value(connection, asked, (1,)) == 20  # and not what was read before the change
     assert database.rows("SELECT value FROM counter") == [(20,)]
 
 
-def test_what_is_asked_first_is_asked_again_where_the_server_has_forgotten_it(
+def test_a_query_read_ahead_is_repeated_if_the_server_forgot_its_prepared_statement(
     database: Database,
 ) -> None:
     put(database, 1, 10)
@@ -246,7 +249,7 @@ def test_what_is_asked_first_is_asked_again_where_the_server_has_forgotten_it(
                 connection.exec_driver_sql("DEALLOCATE ALL")
 
 
-def test_a_long_value_is_asked_behind_the_begin(database: Database) -> None:
+def test_a_query_with_a_long_value_can_be_read_ahead(database: Database) -> None:
     long, short = "x" * 1_000_000, "y"
     named = "SELECT ?, ?"
     with database.write(first=[(named, (short, short)), (named, (long, short))]) as connection:

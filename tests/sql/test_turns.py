@@ -6,7 +6,7 @@ import time
 from strandline.sql.turns import Turns
 
 
-def test_a_turn_that_is_not_given_in_time_is_given_up() -> None:
+def test_acquire_gives_up_at_its_timeout() -> None:
     turns = Turns()
     assert turns.acquire(timeout=0)
     assert turns.held_by_this_thread()
@@ -21,7 +21,7 @@ def test_a_turn_that_is_not_given_in_time_is_given_up() -> None:
     assert turns.acquire(timeout=0)
 
 
-def test_the_lock_is_handed_over_and_can_not_be_taken_from_who_waits() -> None:
+def test_the_lock_is_handed_to_the_waiter_and_cannot_be_taken_by_another() -> None:
     turns = Turns()
     turns.acquire(timeout=0)
     got = threading.Event()
@@ -45,7 +45,7 @@ def test_the_lock_is_handed_over_and_can_not_be_taken_from_who_waits() -> None:
     assert turns.acquire(timeout=0)
 
 
-def test_time_outs_and_hand_overs_at_the_same_moment_lose_nobody() -> None:
+def test_simultaneous_timeouts_and_handovers_lose_no_waiter() -> None:
     turns = Turns()
     inside = 0
     served = 0

@@ -1,4 +1,4 @@
-"""Databases of older releases, from 0.1.0 on, are upgraded once, however many open them at once."""
+"""Databases of releases since 0.1.0 are upgraded once, however many processes open them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def columns(database: Database) -> set[str]:
         return {column["name"] for column in inspect(connection).get_columns("counter")}
 
 
-def test_processes_that_open_an_older_database_at_once_upgrade_it_once(url: str) -> None:
+def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> None:
     first = open_engine(url)
     first.ensure_schema("counter", 1, work.METADATA)
     taken: list[int] = []
@@ -96,7 +96,7 @@ RELEASES = {
         "catalog_log": 1,
     },
 }
-"""The versions of the parts, by the releases that changed tables. Those of 0.1.0 are 0.2.0's."""
+"""The versions of the parts, by the releases that changed tables. 0.1.0 has those of 0.2.0."""
 ROWS = {
     "strandline_clock": "(id, time) VALUES (1, 77)",
     "strandline_fence": "VALUES (1, 'e', 0, 3, 4)",
@@ -112,10 +112,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "tables"
 
 
 def make_tables_of(release: str, url: str) -> None:
-    """What that release made in an empty database, with a row in some of the tables."""
+    """Make the tables of that release in an empty database, with a row in some of them."""
     engine = open_engine(url)
     with engine._schema_change() as connection:
-        for table in reversed(ground.GROUND.sorted_tables):  # not those of this release
+        for table in reversed(ground.GROUND.sorted_tables):  # remove those of this release
             connection.execute(DropTable(table))
         statements = (GOLDEN / f"{release}.{engine.dialect}.sql").read_text()
         for statement in statements.split(";\n"):
@@ -154,7 +154,7 @@ def shape(url: str) -> object:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_tables_of_an_older_release_become_those_of_a_new_store(
+def test_upgraded_tables_of_an_older_release_equal_those_of_a_new_store(
     release: str, url: str, tmp_path: Path
 ) -> None:
     is_sqlite = url.startswith("sqlite")

@@ -1,4 +1,4 @@
-"""What other processes do in the tests of the SQL seam."""
+"""What other processes do in the tests of the SQL layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOB = Table(
 
 
 def make_and_count(say: Say, hear: Hear, url: str, rounds: int) -> None:
-    """Open a file that others open too, and add to one number in it."""
+    """Open a database that others open too, and increment one number in it."""
     say("ready")
     hear()
     database = open_engine(url)
@@ -43,7 +43,7 @@ def make_and_count(say: Say, hear: Hear, url: str, rounds: int) -> None:
 
 
 def take_times(say: Say, hear: Hear, url: str, wall: int, rounds: int) -> None:
-    """Take times by a wall clock that stands still; say each with the one stored before."""
+    """Take times by a wall clock that stands still; report each with the previously stored one."""
     clock = HybridClock(lambda: wall)
     database = open_engine(url)
     say("ready")
@@ -57,7 +57,7 @@ def take_times(say: Say, hear: Hear, url: str, wall: int, rounds: int) -> None:
 
 
 def hold_a_write(say: Say, hear: Hear, url: str) -> None:
-    """Change the number inside a write transaction and stay there until told to go on."""
+    """Change a number inside a write transaction and stay in it until told to continue."""
     database = open_engine(url)
     database.ensure_schema("counter", 1, METADATA)
     with database.write() as connection:
@@ -80,7 +80,7 @@ def stand_by(say: Say, hear: Hear, path: str) -> None:
 
 
 def open_without_the_right_to(say: Say, hear: Hear, path: str) -> None:
-    """Open the file as a user who may not write its folder."""
+    """Open the file as a user without write permission for its folder."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)
@@ -94,7 +94,7 @@ def open_without_the_right_to(say: Say, hear: Hear, path: str) -> None:
 
 
 def write_on_a_failing_disk(say: Say, hear: Hear, path: str) -> None:
-    """Commit a megabyte where the kernel lets no file grow beyond a quarter of one."""
+    """Commit a megabyte while the kernel lets no file grow beyond a quarter of one."""
     database = open_sqlite(path)
     limit = 256 << 10
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -1,4 +1,4 @@
-"""A shard on a SQLite file and a folder of blobs, which any number of nodes open."""
+"""A shard in a SQLite file and a folder of blobs, which any number of nodes open."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.servers.sqlite import sqlite_url
 
 SHARD = shard_name("environment")
 EVERY = 3
-"""Diffs between two rollups: few, so that a short log has all that a long one has."""
+"""Diffs between two rollups: few, so that even a short log has rollups and parts."""
 
 
 class Killed(BaseException):
-    """The process is gone: nothing handles this."""
+    """The process is killed: no code handles this exception."""
 
 
 class Place:
-    """One shard, as nodes open it."""
+    """One shard, and the means to open it as further nodes."""
 
     def __init__(self, folder: Path, opened: ExitStack) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Place:
         consensus: Consensus | None = None,
         blob: Blob | None = None,
     ) -> PersistLog:
-        """The log as one more node opens it, on connections of its own unless they are given."""
+        """Open the log as one more node, on connections of its own unless they are given."""
         return PersistLog(
             consensus or MetastorageConsensus(self.new_store()),
             blob or self.blob,
@@ -68,7 +68,7 @@ class Place:
 class Meddled:
     """A consensus or a blob store that calls ``meddle`` around each call of one method.
 
-    ``meddle`` is given the real call and its arguments, and answers in its place.
+    ``meddle`` gets the real method and its arguments, and its result is returned to the caller.
     """
 
     def __init__(self, real: object, method: str, meddle: Any) -> None:
@@ -82,7 +82,7 @@ class Meddled:
 
 
 def meddled(real: Any, method: str, meddle: Any) -> Any:
-    """``real``, whose ``method`` is answered by ``meddle(real method, …)``."""
+    """Wrap ``real`` so that ``method`` is answered by ``meddle(real method, …)``."""
     return Meddled(real, method, meddle)
 
 
@@ -94,7 +94,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture(autouse=True)
 def _short_logs_have_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts and merges come early, and no file of a blob waits for the disk."""
+    """Make parts and merges happen early, and skip every fsync of a blob's file."""
     monkeypatch.setattr("strandline.durable.persist.shard.INLINE_BYTES", 4000)
     monkeypatch.setattr("strandline.durable.persist.maintenance.MERGED_AT_ONCE", 3)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

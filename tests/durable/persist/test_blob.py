@@ -1,4 +1,4 @@
-"""What every blob store promises: on files, on the S3 protocol, and in obstore's memory."""
+"""What every blob store promises: on files, on the S3 protocol, and in obstore's memory store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def s3_server() -> s3.S3Server:
 
 @pytest.fixture(params=["files", "s3", "memory"])
 def open_blob(request: pytest.FixtureRequest, tmp_path: Path) -> OpenBlob:
-    """Opens the blobs of one place, as one more node does."""
+    """Opens the blob store of a place, as one more node does."""
     if request.param == "files":
         return lambda place: FileBlob(tmp_path / place)
     if request.param == "s3":
@@ -44,13 +44,13 @@ def blob(open_blob: OpenBlob) -> Blob:
     return open_blob("here")
 
 
-def test_what_was_never_set_is_not_there(blob: Blob) -> None:
+def test_a_blob_that_was_never_set_does_not_exist(blob: Blob) -> None:
     assert blob.get("a") is None
     assert list(blob.list()) == list(blob.list("a")) == []
     assert blob.delete("a") is None
 
 
-def test_what_one_node_sets_another_one_gets(open_blob: OpenBlob) -> None:
+def test_a_blob_set_by_one_node_is_read_by_another(open_blob: OpenBlob) -> None:
     one, two, elsewhere = open_blob("here"), open_blob("here"), open_blob("there")
     one.set("k0", b"value")
     assert one.get("k0") == two.get("k0") == open_blob("here").get("k0") == b"value"
@@ -59,14 +59,14 @@ def test_what_one_node_sets_another_one_gets(open_blob: OpenBlob) -> None:
 
 
 @pytest.mark.parametrize("key", ["k0", "shard/part/k0", "a.b.tmp", "Ä", "a b", "a%2Fb"])
-def test_a_value_is_written_over_whole(blob: Blob, key: str) -> None:
+def test_setting_a_key_again_replaces_the_whole_value(blob: Blob, key: str) -> None:
     blob.set(key, b"a long value")
     blob.set(key, b"short")
     assert blob.get(key) == b"short"
     assert list(blob.list()) == [(key, 5)]
 
 
-def test_a_deleted_value_is_gone_and_may_come_again(blob: Blob) -> None:
+def test_a_deleted_blob_is_gone_and_its_key_can_be_set_again(blob: Blob) -> None:
     blob.set("k0", b"value")
     blob.set("empty", b"")
     assert blob.get("empty") == b""
@@ -79,7 +79,7 @@ def test_a_deleted_value_is_gone_and_may_come_again(blob: Blob) -> None:
     assert blob.get("k0") == b"another"
 
 
-def test_a_list_has_the_keys_with_a_prefix_and_their_sizes(blob: Blob) -> None:
+def test_list_returns_the_keys_with_a_prefix_and_their_sizes(blob: Blob) -> None:
     values = {"k": 1, "k-prefix": 2, "k/a": 3, "k/ab": 4, "l/a": 5, "k/b/c": 6}
     for key, size in values.items():
         blob.set(key, bytes(size))
@@ -90,7 +90,7 @@ def test_a_list_has_the_keys_with_a_prefix_and_their_sizes(blob: Blob) -> None:
         }
 
 
-def test_what_is_no_key_is_refused(blob: Blob) -> None:
+def test_an_invalid_key_is_refused(blob: Blob) -> None:
     for key in ("", ".unfinished", "/a", "a\nb", "a" * 201, "Ä" * 40):
         with pytest.raises(InvalidInput, match="a blob's key"):
             blob.set(key, b"x")
@@ -100,7 +100,7 @@ def test_what_is_no_key_is_refused(blob: Blob) -> None:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def test_a_file_has_its_name_once_its_bytes_are_on_disk(
+def test_a_file_is_renamed_into_place_only_after_its_bytes_are_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = FileBlob(tmp_path)
@@ -117,10 +117,10 @@ def test_a_file_has_its_name_once_its_bytes_are_on_disk(
     ]
 
 
-def test_the_folders_of_the_first_blob_are_on_disk_before_it(
+def test_new_folders_are_synced_before_the_first_blob_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them, also those that another process has made and not synced."""
+    """All parent folders, including those that another process has made and not synced."""
     folder = tmp_path / "a" / "b" / "blobs"
     (tmp_path / "a").mkdir()
     calls = recorded_calls(monkeypatch, "mkdir", "fsync", "rename")
@@ -133,7 +133,7 @@ def test_the_folders_of_the_first_blob_are_on_disk_before_it(
 
 
 def recorded_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, str]]:
-    """From now on, the calls of these functions of `os`, each with the path it is about."""
+    """From now on, record the calls of these functions of `os`, each with the path it acts on."""
     calls: list[tuple[str, str]] = []
     for name in names:
         real = getattr(os, name)
@@ -148,7 +148,7 @@ def recorded_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[s
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-def test_a_write_that_fails_leaves_the_old_value_and_no_file(
+def test_a_failed_write_leaves_the_old_value_and_no_unfinished_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     blob = FileBlob(tmp_path)
@@ -165,7 +165,9 @@ def test_a_write_that_fails_leaves_the_old_value_and_no_file(
     assert list((tmp_path / UNFINISHED).iterdir()) == []
 
 
-def test_files_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
+def test_unfinished_files_of_killed_writers_are_removed_and_locked_files_stay(
+    tmp_path: Path,
+) -> None:
     blob = FileBlob(tmp_path)
     assert blob.remove_unfinished() == 0
     blob.set("k0", b"value")
@@ -181,7 +183,7 @@ def test_files_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path: 
 
 
 @pytest.mark.parametrize("call", ["get", "set", "delete", "list"])
-def test_a_server_that_answers_errors_is_unavailable(
+def test_an_error_answer_of_the_s3_server_raises_unavailable(
     s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
@@ -202,6 +204,6 @@ def test_a_server_that_answers_errors_is_unavailable(
 
 
 @pytest.mark.parametrize("url", ["s3:///catalog", "http://host/bucket", "s3://b?user=me", "b"])
-def test_what_is_no_address_of_a_bucket_is_refused(url: str) -> None:
+def test_an_invalid_bucket_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="address of a bucket"):
         open_bucket(url)

@@ -55,7 +55,9 @@ def test_a_key_that_was_never_set_has_no_version(consensus: Consensus) -> None:
     assert consensus.head(KEY) is None
 
 
-def test_the_first_version_expects_none_and_each_other_one_the_last(consensus: Consensus) -> None:
+def test_compare_and_set_requires_the_expected_version_to_be_the_last(
+    consensus: Consensus,
+) -> None:
     assert consensus.compare_and_set(KEY, None, 5, b"five")
     for expected in (None, 4, 6):
         assert consensus.compare_and_set(KEY, expected, 7, b"no") is None
@@ -68,7 +70,7 @@ def test_the_first_version_expects_none_and_each_other_one_the_last(consensus: C
 
 
 @pytest.mark.parametrize("seqno", [5, 4, 0])
-def test_a_version_that_is_not_above_the_expected_one_is_an_error(
+def test_a_version_not_greater_than_the_expected_one_is_refused(
     consensus: Consensus, seqno: int
 ) -> None:
     fill(consensus, 5)
@@ -78,7 +80,7 @@ def test_a_version_that_is_not_above_the_expected_one_is_an_error(
     assert numbers(consensus.scan(KEY, 0)) == [5]
 
 
-def test_versions_go_from_0_to_the_largest_number_of_63_bits(consensus: Consensus) -> None:
+def test_versions_range_from_0_to_the_largest_63_bit_number(consensus: Consensus) -> None:
     for seqno in (-1, MAX_SEQNO + 1, (1 << 64) - 1):
         with pytest.raises(InvalidInput):
             consensus.compare_and_set(KEY, None, seqno, b"x")
@@ -89,7 +91,7 @@ def test_versions_go_from_0_to_the_largest_number_of_63_bits(consensus: Consensu
     assert numbers(consensus.scan(KEY, MAX_SEQNO)) == [MAX_SEQNO]
 
 
-def test_a_scan_begins_and_ends_where_it_is_told(
+def test_a_scan_begins_at_its_start_and_ends_at_its_limit(
     consensus: Consensus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.durable.persist.consensus.SCANNED_AT_ONCE", 2)
@@ -102,7 +104,7 @@ def test_a_scan_begins_and_ends_where_it_is_told(
         assert numbers(consensus.scan(KEY, 0, limit=limit)) == [1, 2, 5, 6, 7][:limit]
 
 
-def test_what_is_below_a_version_is_removed_and_never_the_last(
+def test_truncate_removes_lower_versions_and_never_the_last(
     consensus: Consensus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.durable.persist.consensus.SCANNED_AT_ONCE", 2)
@@ -119,7 +121,7 @@ def test_what_is_below_a_version_is_removed_and_never_the_last(
     assert head.seqno == 9
 
 
-def test_keys_have_nothing_to_do_with_each_other(consensus: Consensus) -> None:
+def test_keys_are_independent(consensus: Consensus) -> None:
     fill(consensus, 1, 2)
     assert consensus.compare_and_set(OTHER, 2, 3, b"x") is None
     assert consensus.compare_and_set(OTHER, None, 7, bytes(10_000))
@@ -130,7 +132,7 @@ def test_keys_have_nothing_to_do_with_each_other(consensus: Consensus) -> None:
         consensus.head("a.b")
 
 
-def test_times_grow_and_stand_in_the_data_that_asks_for_them(consensus: Consensus) -> None:
+def test_times_increase_and_are_written_into_timed_data(consensus: Consensus) -> None:
     before = consensus.check().time
     timed = Timed(lambda time: time.to_bytes(8, "big"), b" is the time")
     first = consensus.compare_and_set(KEY, None, 1, timed)
@@ -144,7 +146,7 @@ def test_times_grow_and_stand_in_the_data_that_asks_for_them(consensus: Consensu
     assert version.data == first.time.to_bytes(8, "big") + b" is the time"
 
 
-def test_a_change_of_a_key_ends_the_wait_for_it(consensus: Consensus) -> None:
+def test_a_wait_ends_when_its_key_changes(consensus: Consensus) -> None:
     fill(consensus, 1)
     seen = consensus.revision()
     assert not consensus.wait(KEY, seen, timeout=0)
@@ -154,7 +156,9 @@ def test_a_change_of_a_key_ends_the_wait_for_it(consensus: Consensus) -> None:
     assert consensus.wait(KEY, seen, timeout=60)
 
 
-def test_of_writers_that_expect_one_version_one_wins(consensus: Consensus) -> None:
+def test_only_one_of_several_writers_that_expect_the_same_version_succeeds(
+    consensus: Consensus,
+) -> None:
     fill(consensus, 1)
     won: list[bytes] = []
 
@@ -170,7 +174,7 @@ def test_of_writers_that_expect_one_version_one_wins(consensus: Consensus) -> No
     assert [version.data for version in consensus.scan(KEY, 2)] == won
 
 
-def test_damage_of_the_last_number_is_an_error(
+def test_a_missing_last_version_or_an_invalid_head_number_is_corrupt(
     consensus: MetastorageConsensus, store: Metastorage
 ) -> None:
     fill(consensus, 1, 2)

@@ -1,4 +1,4 @@
-"""A shard: its state and rollups, its parts, what crashes leave, and the sweep."""
+"""A shard: its state and rollups, its parts, what crashes leave behind, and the sweep."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.durable.persist.conftest import SHARD, Killed, Place, meddled
 from tests.durable.updates import TOKEN, begin, measured, update
 
 LARGE = 60
-"""Objects of an update that does not fit inside the state."""
+"""Number of objects that makes an update too large to be stored inside the state."""
 
 
 def versions(log: UpdateLog) -> list[int]:
@@ -54,7 +54,7 @@ def versions(log: UpdateLog) -> list[int]:
 
 
 def contents_of(log: UpdateLog) -> Contents:
-    """The contents of the last version, from the snapshot and all updates."""
+    """The contents of the last version, computed from the snapshot and all later updates."""
     snapshot = log.snapshot()
     contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
     for one in log.updates(snapshot.version + 1, log.frontier().upper):
@@ -65,7 +65,7 @@ def contents_of(log: UpdateLog) -> Contents:
 # -- the state -------------------------------------------------------------------------------------
 
 
-def test_the_shard_of_an_environment_is_found_by_its_id_alone() -> None:
+def test_the_shard_name_depends_only_on_the_environment_id() -> None:
     assert shard_name("a") == shard_name("a") != shard_name("b")
     assert shard_name("a")[0] == "s"
     assert len(shard_name("a")) == 37
@@ -76,7 +76,7 @@ def append_of(lower: int, upper: int, *, rows: int = 1, token: bytes = b"t") -> 
     return Append(batch, (), b"writer", token, None, None)
 
 
-def test_an_append_is_checked_against_the_state_that_it_meets() -> None:
+def test_an_append_is_checked_against_the_current_state() -> None:
     state = ShardState(SHARD)
     for lower, upper in ((2, 1), (1, 1)):
         with pytest.raises(InvalidInput, match="no rows lie in versions"):
@@ -90,7 +90,7 @@ def test_an_append_is_checked_against_the_state_that_it_meets() -> None:
         compare_and_append(fenced)(state)
 
 
-def test_a_diff_that_does_not_follow_is_corrupt() -> None:
+def test_a_diff_out_of_sequence_is_corrupt() -> None:
     state = ShardState(SHARD)
     diff = next_diff(state)
     with pytest.raises(CorruptData, match="change 1 of shard"):
@@ -103,7 +103,7 @@ def later(diff: ShardDiff, time: int) -> ShardDiff:
     return replace(diff, time=Timestamp(MIN_TIMESTAMP + time))
 
 
-def test_a_node_that_begins_reads_a_rollup_and_the_diffs_behind_it(place: Place) -> None:
+def test_a_starting_node_reads_one_rollup_and_the_diffs_after_it(place: Place) -> None:
     begin(place.log(), 20)
     scanned: list[int] = []
 
@@ -119,7 +119,7 @@ def test_a_node_that_begins_reads_a_rollup_and_the_diffs_behind_it(place: Place)
     assert first > 15
 
 
-def test_a_node_that_slept_through_many_rollups_follows(place: Place) -> None:
+def test_a_node_that_missed_many_rollups_catches_up_in_two_reloads(place: Place) -> None:
     writer, reader = place.log(), place.log()
     begin(writer, 2)
     assert versions(reader) == [1, 2]
@@ -169,7 +169,7 @@ def test_rows_move_to_sorted_parquet_parts_and_small_parts_are_merged(place: Pla
 
 
 @pytest.mark.parametrize("how", ["trimmed", "merged"])
-def test_pruned_rows_leave_the_parts_when_these_are_rewritten(place: Place, how: str) -> None:
+def test_a_rewrite_of_parts_removes_pruned_rows(place: Place, how: str) -> None:
     log = place.log(every=1000)
     begin(log, 2)
     for version in range(3, 3 + maintenance_module.MERGED_AT_ONCE):
@@ -193,7 +193,7 @@ def test_pruned_rows_leave_the_parts_when_these_are_rewritten(place: Place, how:
     assert usage() == set(range(5, last + 1))
 
 
-def test_a_rewrite_that_began_before_a_pruning_brings_nothing_back(
+def test_a_merge_that_began_before_a_prune_restores_no_pruned_rows(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, other = place.log(every=1000), place.log(every=1000)
@@ -212,7 +212,7 @@ def test_a_rewrite_that_began_before_a_pruning_brings_nothing_back(
         assert [event.version for event in same.scan(STORAGE_USAGE_EVENT, 1, 7)] == [6, 6]
 
 
-def test_maintenance_does_not_read_the_parts_that_stay(
+def test_maintenance_does_not_read_parts_that_it_keeps(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance_module, "MERGED_AT_ONCE", 9)
@@ -225,7 +225,7 @@ def test_maintenance_does_not_read_the_parts_that_stay(
     assert log.shard.statistics().downloads == 0
 
 
-def test_a_large_append_lies_in_parts_before_it_is_named(place: Place) -> None:
+def test_a_large_append_is_uploaded_as_parts_and_survives_maintenance(place: Place) -> None:
     log = place.log(every=1000)
     begin(log, 1)
     appended = log.append(2, TOKEN, [update(2, objects=LARGE), update(3)])
@@ -242,7 +242,7 @@ def test_a_large_append_lies_in_parts_before_it_is_named(place: Place) -> None:
     assert [s.version for s in place.log().scan("audit_event", 1, 9)] == [2, 3, 4]
 
 
-def test_a_compaction_within_a_part_keeps_what_comes_behind(place: Place) -> None:
+def test_a_compaction_inside_a_part_keeps_the_later_versions(place: Place) -> None:
     log = place.log(every=1000)
     begin(log, 9, objects=3)
     expected, last = contents_of(log), log.updates(5, 10)
@@ -259,7 +259,9 @@ def change(version: int, key: str, old: bytes | None, new: bytes | None) -> Upda
     return new_update(version, [entry], author="ann", member="m")
 
 
-def test_objects_that_change_and_go_leave_nothing_in_a_snapshot(place: Place) -> None:
+def test_a_snapshot_after_compaction_has_no_trace_of_changed_and_removed_objects(
+    place: Place,
+) -> None:
     log = place.log()
     begin(log, 1)
     one, two = (encode(ConfigEntry("k", value)) for value in "ab")
@@ -272,7 +274,7 @@ def test_objects_that_change_and_go_leave_nothing_in_a_snapshot(place: Place) ->
         assert place.log().snapshot() == expected
 
 
-def test_a_retraction_of_other_bytes_is_corrupt_and_trims_nothing(place: Place) -> None:
+def test_a_retraction_with_different_bytes_is_corrupt_and_trims_nothing(place: Place) -> None:
     log = place.log()
     begin(log, 1)
     one, two = (encode(ConfigEntry("k", value)) for value in "ab")
@@ -287,10 +289,10 @@ def test_a_retraction_of_other_bytes_is_corrupt_and_trims_nothing(place: Place) 
 
 
 @pytest.mark.parametrize("error", [UnknownOutcome("cut"), OSError("cut")])
-def test_an_append_without_an_answer_is_settled_by_its_token(
+def test_the_outcome_of_an_unanswered_append_is_found_by_its_token(
     place: Place, error: Exception
 ) -> None:
-    """Also where its version is silent and was trimmed since, so that nothing else tells."""
+    """Even if its version is silent and trimmed since, so that only the token shows it."""
     other = place.log()
     begin(other, 1)
     cut = [True]
@@ -306,13 +308,13 @@ def test_an_append_without_an_answer_is_settled_by_its_token(
     log = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
     mine = update(2, "configure")
     for _ in range(2):
-        (appended,) = log.append(2, TOKEN, [mine])  # its version is trimmed, and its id with it
+        (appended,) = log.append(2, TOKEN, [mine])  # version 2 is trimmed, and its id with it
         assert (appended.version, appended.id) == (2, mine.id)
         assert appended.time < other.snapshot().time
     assert log.frontier().upper == 4
 
 
-def test_an_append_that_was_lost_before_it_happened_may_be_tried_again(place: Place) -> None:
+def test_an_append_that_never_arrived_can_be_retried(place: Place) -> None:
     begin(place.log(), 1)
     lost = [UnknownOutcome("lost"), Unavailable("away")]
 
@@ -333,7 +335,7 @@ def test_an_append_that_was_lost_before_it_happened_may_be_tried_again(place: Pl
     assert place.blobs() == log.shard.known.blobs()
 
 
-def test_an_append_that_was_lost_is_out_of_sync_once_another_has_its_version(place: Place) -> None:
+def test_a_lost_append_is_out_of_sync_once_another_node_has_taken_its_version(place: Place) -> None:
     other = place.log()
     begin(other, 1)
     lost = [UnknownOutcome("lost")]
@@ -356,8 +358,8 @@ def test_an_append_that_was_lost_is_out_of_sync_once_another_has_its_version(pla
 
 
 @pytest.mark.parametrize("what", ["append", "tidy"])
-def test_parts_that_a_change_of_unknown_outcome_names_are_kept(place: Place, what: str) -> None:
-    """Also where the store was closed in between: then the change is done all the same."""
+def test_parts_named_by_a_change_of_unknown_outcome_are_kept(place: Place, what: str) -> None:
+    """Even if the store was closed in between: the change may have been made nevertheless."""
     begin(place.log(every=1000), 2)
 
     def compare_and_set(real: Any, *arguments: Any, **named: Any) -> Any:
@@ -374,7 +376,7 @@ def test_parts_that_a_change_of_unknown_outcome_names_are_kept(place: Place, wha
     assert versions(place.log()) == expected
 
 
-def test_an_append_is_done_whatever_becomes_of_the_maintenance_behind_it(
+def test_an_append_succeeds_even_if_the_maintenance_after_it_fails(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(real: Any, *arguments: Any) -> Any:
@@ -387,7 +389,7 @@ def test_an_append_is_done_whatever_becomes_of_the_maintenance_behind_it(
     assert versions(place.log()) == [1, 2, 3, 4]
 
 
-def test_writers_that_race_with_maintenance_lose_and_double_nothing(place: Place) -> None:
+def test_writers_racing_with_maintenance_lose_and_duplicate_nothing(place: Place) -> None:
     begin(place.log(), 1)
     acknowledged: list[tuple[int, bytes]] = []
     failures: list[BaseException] = []
@@ -426,7 +428,7 @@ def test_writers_that_race_with_maintenance_lose_and_double_nothing(place: Place
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_order_of_steps_on_two_nodes_gives_what_was_appended(place: Place, seed: int) -> None:
+def test_random_steps_on_two_nodes_keep_every_appended_update(place: Place, seed: int) -> None:
     random = Random(seed)
     logs = [place.log(every=random.choice([1, 2, 5])) for _ in range(2)]
     begin(logs[0], 1)
@@ -464,7 +466,7 @@ def test_any_order_of_steps_on_two_nodes_gives_what_was_appended(place: Place, s
 
 
 def crashed(place: Place, step: str, *, call: int = 1) -> PersistLog:
-    """A log whose process ends right before the n-th call of a blob or of consensus."""
+    """A log whose process is killed right before the n-th call of ``step``."""
     left = [call]
 
     def die(real: Any, *arguments: Any, **named: Any) -> Any:
@@ -482,7 +484,7 @@ def crashed(place: Place, step: str, *, call: int = 1) -> PersistLog:
 @pytest.mark.parametrize(
     ("step", "call"), [("blob.set", 1), ("blob.set", 2), ("consensus.compare_and_set", 1)]
 )
-def test_a_crash_within_a_large_append_leaves_parts_that_a_sweep_removes(
+def test_a_crash_during_a_large_append_leaves_parts_that_a_sweep_removes(
     place: Place, step: str, call: int
 ) -> None:
     log = place.log(every=1000)
@@ -503,7 +505,7 @@ def test_a_crash_within_a_large_append_leaves_parts_that_a_sweep_removes(
     ["blob.set", "blob.list", "blob.delete", "consensus.compare_and_set", "consensus.truncate"],
 )
 @pytest.mark.parametrize("call", [1, 2])
-def test_a_crash_within_maintenance_changes_nothing_that_is_read(
+def test_a_crash_during_maintenance_does_not_change_what_readers_see(
     place: Place, what: str, step: str, call: int
 ) -> None:
     log = place.log()
@@ -533,7 +535,7 @@ def test_a_crash_within_maintenance_changes_nothing_that_is_read(
     assert place.blobs() == again.shard.known.blobs()
 
 
-def test_what_a_writer_uploaded_before_a_sweep_is_uploaded_again(place: Place) -> None:
+def test_parts_uploaded_before_a_sweep_are_uploaded_again(place: Place) -> None:
     log = place.log(every=1000)
     begin(log, 1)
     swept: list[int] = []
@@ -551,7 +553,9 @@ def test_what_a_writer_uploaded_before_a_sweep_is_uploaded_again(place: Place) -
 
 
 @pytest.mark.parametrize("read", ["updates", "snapshot", "scan"])
-def test_a_reader_whose_parts_were_swept_reads_the_newer_ones(place: Place, read: str) -> None:
+def test_a_reader_whose_parts_were_swept_reads_the_parts_that_replaced_them(
+    place: Place, read: str
+) -> None:
     log = place.log()
     begin(log, 9, objects=2)
     log.compact(2, TOKEN)
@@ -578,7 +582,7 @@ def test_a_reader_whose_parts_were_swept_reads_the_newer_ones(place: Place, read
 # -- blobs that cannot be written ------------------------------------------------------------------
 
 
-def test_appends_go_on_while_blobs_cannot_be_written_and_have_a_bound(
+def test_appends_continue_while_blobs_cannot_be_written_up_to_a_limit(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(maintenance_module, "MOST_DIFFS", 10)
@@ -602,7 +606,7 @@ def test_appends_go_on_while_blobs_cannot_be_written_and_have_a_bound(
     assert versions(place.log()) == list(range(1, 13))
 
 
-def test_rows_that_are_more_than_a_part_holds_lie_in_several(
+def test_rows_that_exceed_a_part_are_split_into_several_parts(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.durable.persist.shard.PART_ROWS", 20)

@@ -1,4 +1,4 @@
-"""Stored bytes of a shard that were changed, or lost, are refused."""
+"""Damaged or lost bytes of a shard are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_damaged_blob_is_refused(place: Place, damage: str, what: str) -> None
 
 
 def flipped(data: bytes) -> Iterator[bytes]:
-    """``data`` with one bit that is another one, here and there."""
+    """Copies of ``data`` with one flipped bit each, at a few positions."""
     for position in range(0, len(data), max(len(data) // 8, 1)):
         spoiled = bytearray(data)
         spoiled[position] ^= 1 << position % 7
@@ -46,7 +46,7 @@ def flipped(data: bytes) -> Iterator[bytes]:
 
 
 def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(place: Place) -> None:
-    """In a diff, in the number of the last one, in a rollup and in a part."""
+    """In a diff, in the number of the last version, in a rollup and in a part."""
     begin(place.log(), 10)
     assert place.log().compact(3, TOKEN)
     begun = place.log()
@@ -85,7 +85,7 @@ def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(place: Place) -> N
     assert everything(place.log()) == expected
 
 
-def test_a_log_whose_diffs_are_gone_is_an_error_and_not_a_wait(place: Place) -> None:
+def test_a_log_whose_diffs_are_missing_is_corrupt_and_does_not_block(place: Place) -> None:
     log = place.log(every=1000)
     begin(log, 3)
     rows = sqlite3.connect(place.folder / "consensus.db")
@@ -96,7 +96,7 @@ def test_a_log_whose_diffs_are_gone_is_an_error_and_not_a_wait(place: Place) -> 
         log.append(4, TOKEN, [update(4)])
 
 
-def test_a_part_that_is_no_parquet_file_of_ours_is_corrupt() -> None:
+def test_a_part_that_is_not_a_parquet_file_is_corrupt() -> None:
     with pytest.raises(CorruptData, match="no Parquet file"):
         read_part(b"PAR1")
     assert part_module.COLUMNS == ("kind", "key", "value", "version", "time", "diff")

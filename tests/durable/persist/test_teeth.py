@@ -1,4 +1,4 @@
-"""The suites about logs and shards can fail: each planted fault is found."""
+"""The suites of logs and shards can fail: each planted fault is found."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.durable.persist.conftest import Place
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[[Place], None]
-TEETH: list[Any] = []  # Any: pytest does not tell of what
+TEETH: list[Any] = []  # Any: pytest does not name the type
 
 
 def found_by(check: Check, complaint: str) -> Callable[[Fault], Fault]:
-    """Register a fault; ``complaint`` stands in the suite's lines that find it, or is said."""
+    """Register a fault; ``complaint`` matches the suite's failing lines or the error's message."""
 
     def register(fault: Fault) -> Fault:
         TEETH.append(pytest.param(fault, check, complaint, id=fault.__name__))
@@ -38,12 +38,12 @@ def found_by(check: Check, complaint: str) -> Callable[[Fault], Fault]:
 
 
 def trimmed(place: Place) -> None:
-    contract.test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay(place.log, 4)
+    contract.test_a_trimmed_log_gives_the_same_contents_as_its_replay(place.log, 4)
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize(("fault", "check", "complaint"), TEETH)
-def test_a_planted_fault_is_found(
+def test_a_planted_fault_is_found_by_its_test(
     place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, check: Check, complaint: str
 ) -> None:
     fault(monkeypatch)
@@ -57,7 +57,7 @@ def test_a_planted_fault_is_found(
 
 
 @found_by(
-    lambda place: contract.test_a_log_of_another_owner_is_left_alone(place.log()),
+    lambda place: contract.test_an_append_or_a_trim_with_another_token_is_refused(place.log()),
     "DID NOT RAISE Fenced",
 )
 def the_fence_token_is_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def the_fence_token_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: contract.test_an_append_is_taken_at_the_next_version_alone(place.log()),
+    lambda place: contract.test_an_append_is_accepted_at_the_next_version_only(place.log()),
     r"log.append\(2, None, ",
 )
 def an_append_is_not_compared_with_the_upper(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def an_append_is_not_compared_with_the_upper(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: test_consensus.test_the_first_version_expects_none_and_each_other_one_the_last(
+    lambda place: test_consensus.test_compare_and_set_requires_the_expected_version_to_be_the_last(
         place.consensus
     ),
     "is None",
@@ -96,7 +96,7 @@ def a_compare_and_set_compares_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    test_shard.test_objects_that_change_and_go_leave_nothing_in_a_snapshot,
+    test_shard.test_a_snapshot_after_compaction_has_no_trace_of_changed_and_removed_objects,
     "does not replace what is there",
 )
 def a_retraction_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def a_compaction_goes_one_version_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: test_shard.test_an_append_without_an_answer_is_settled_by_its_token(
+    lambda place: test_shard.test_the_outcome_of_an_unanswered_append_is_found_by_its_token(
         place, UnknownOutcome("cut")
     ),
     r"\(appended,\) = log.append",
@@ -136,7 +136,7 @@ def the_token_of_a_writer_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shard_state, "Writer", lambda writer, token, time: real(writer, b"", time))
 
 
-@found_by(test_shard.test_what_a_writer_uploaded_before_a_sweep_is_uploaded_again, "missing|blobs")
+@found_by(test_shard.test_parts_uploaded_before_a_sweep_are_uploaded_again, "missing|blobs")
 def swept_uploads_may_be_named(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shard_state, "check_uploads", lambda state, uploads: None)
 
@@ -150,7 +150,7 @@ def the_checksum_of_a_blob_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: test_shard.test_a_crash_within_a_large_append_leaves_parts_that_a_sweep_removes(
+    lambda place: test_shard.test_a_crash_during_a_large_append_leaves_parts_that_a_sweep_removes(
         place, "consensus.compare_and_set", 1
     ),
     r"place.blobs\(\) == set\(\)",
