@@ -14,17 +14,7 @@ TRUSTED = ("-c", "safe.directory=*")
 def repository_files(root: Path = ROOT) -> list[Path]:
     """Every file that is committed or would be: tracked, or new and not ignored."""
     listing = subprocess.run(
-        # The checkout of a build server often belongs to another user: safe.directory.
-        [
-            "git",
-            "-c",
-            "safe.directory=*",
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ],
+        ["git", *TRUSTED, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
         check=True,
         capture_output=True,

@@ -20,6 +20,7 @@ from strandline.cli.main import COMMANDS, IO_ERROR, main
 from strandline.cli.settings import REGISTRY
 from strandline.cli.status import Status
 from strandline.config import Settings
+from strandline.durable import stash_tables
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
@@ -33,7 +34,7 @@ from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.field_table import HIVE_METASTORE
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.model import identifiers, types
-from strandline.node import http_connections, place
+from strandline.node import catalog_log, http_connections, place
 from strandline.node.metrics import METRICS, Count
 from strandline.node.monitoring import Monitoring
 from strandline.sql import ground
@@ -143,6 +144,8 @@ def test_every_table_of_the_database_is_listed() -> None:
         (transaction_tables.PART, transaction_tables.METADATA),
         (metastore_tables.PART, metastore_tables.METADATA),
         (place.PART, place.METADATA),
+        (catalog_log.PART, catalog_log.METADATA),
+        (stash_tables.PART, stash_tables.METADATA),
     ]
     assert told == {(name, part) for part, metadata in parts for name in metadata.tables}
 
