@@ -22,8 +22,7 @@ _END = prefix_end("")
 
 
 class RenewedStore:
-    """A store with a new catalog that ``prepare`` has changed; in memory, if the machine has such a
-    folder.
+    """A store with a new catalog that ``prepare`` has changed, in a memory folder if there is one.
 
     It is deleted when the process ends.
     """

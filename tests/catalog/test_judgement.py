@@ -67,9 +67,7 @@ def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | Non
 @pytest.fixture
 def enforced(manager: CatalogManager) -> CatalogManager:
     manager.execute(SETUP, author="root")
-    manager.execute(
-        INDEXES, author="root"
-    )  # in a later version, or they would be available at once
+    manager.execute(INDEXES, author="root")  # in a later version, otherwise available at once
     manager.execute(GrantRole(role="group", member="cleo"), author="root")
     manager.execute(ENFORCE, author="root", identity="root")
     return manager

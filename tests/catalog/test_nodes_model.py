@@ -177,8 +177,7 @@ class Nodes(RuleBasedStateMachine):
         model: Callable[[State, Command], State] | None = None,
         again: Collection[int] = (),
     ) -> None:
-        """Execute on a node, and compare with the model as it was when the node validated the
-        batch.
+        """Execute on a node, and compare with the model as it was when the node validated.
 
         ``model`` computes the effect of a command that `after` does not know; ``again`` are ids
         that may come back with it.

@@ -205,8 +205,7 @@ def test_a_node_that_was_suspended_repeatedly_never_answers_with_an_old_catalog(
 
 
 class Absence:
-    """The plan of a `Proxy` in front of the server, which is paused between a commit and its
-    answer.
+    """The plan of a `Proxy` to the server, which is paused between a commit and its answer.
 
     From then on clients of the proxy are cut off, and clients with a direct connection get no
     answer.
