@@ -1,6 +1,6 @@
-"""Callers of a catalog manager, stopped where a test wants them.
+"""Callers of a catalog manager, which a test stops where it wants.
 
-Tests ask for `PATIENCE` where they wait: a planted fault makes it short.
+Tests read `PATIENCE` whenever they wait, because a planted fault makes it short.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strandline.model.types import INT
 Managers = Callable[..., CatalogManager]
 
 PATIENCE = 60.0
-"""Seconds for what comes on any machine, and in vain only behind a planted fault."""
+"""Seconds to wait for what happens on every machine, unless a planted fault prevents it."""
 
 
 def create(name: str, *, if_not_exists: bool = False) -> CreateSchema:
@@ -38,7 +38,7 @@ def schemas(manager: CatalogManager) -> list[str]:
 
 
 class Gate:
-    """The log's appends of one manager, stopped before or after they happen."""
+    """Stops the appends of one manager before or after they happen."""
 
     def __init__(self, manager: CatalogManager) -> None:
         self.log = manager._state.log
@@ -67,7 +67,7 @@ class Gate:
 
 
 class Call(threading.Thread):
-    """One caller, and what came of it."""
+    """One caller, and its outcome."""
 
     def __init__(
         self, manager: CatalogManager, command: Any, *, timeout: float = 60, author: str = "ann"
@@ -101,7 +101,7 @@ def together(manager: CatalogManager, gate: Gate, commands: Sequence[Any]) -> li
 
 
 def queued(manager: CatalogManager, gate: Gate, commands: Sequence[Any]) -> tuple[Call, list[Call]]:
-    """A call whose append is stopped, and those that queue behind it."""
+    """A call whose append is stopped, and the calls that queue after it."""
     first = Call(manager, create("first"))
     assert gate.reached.acquire(timeout=PATIENCE)
     calls = []
@@ -114,9 +114,9 @@ def queued(manager: CatalogManager, gate: Gate, commands: Sequence[Any]) -> tupl
 def leave_after(
     monkeypatch: pytest.MonkeyPatch, reached: Callable[[], bool], *, author: str = "late"
 ) -> None:
-    """The time of ``author`` is over as soon as its request has come so far, however long it takes.
+    """Let ``author`` time out as soon as ``reached`` returns, however long that takes.
 
-    ``reached`` waits until then.
+    ``reached`` waits until the request has come to a certain point.
     """
     left, enqueued = Request.left, set[Request]()
 

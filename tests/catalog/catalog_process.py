@@ -1,10 +1,11 @@
-"""A node of a catalog in a process of its own, as far as the catalog is concerned.
+"""The catalog of a node, in a process of its own.
 
-`serve` opens (or creates) the catalog at an address, follows it, and answers requests, each in a
-thread of its own. Beside that, any process may ask it to read, by a datagram to its socket: so a
-reader can be asked by another node directly, within microseconds of that node's DDL.
+`serve` opens (or creates) the catalog at an address, follows it, and answers requests, each in its
+own thread. In addition, any process may ask it to read by a datagram to its socket. So another node
+can ask a reader directly, within microseconds of its own DDL.
 
-To prove what finds mistakes, it can be started with one of those in `tests.catalog.node_faults`.
+To prove that the tests find mistakes, it can be started with one of those in
+`tests.catalog.node_faults`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ READERS = 4
 ANSWER_SECONDS = 60.0
 OPENING_PATIENCE = 60.0
 UNTYPED = "untyped"
-"""In the place of a code where an error has none, since it is not one of the program's own."""
+"""The code of an error that has none, because it is not one of the program's own."""
 
 
 def table(name: str, *, comment: str | None = None) -> CreateTable:
@@ -48,7 +49,7 @@ def table(name: str, *, comment: str | None = None) -> CreateTable:
 
 
 def refusal(error: Exception) -> dict[str, object]:
-    """What a node answers in the place of a value."""
+    """What a node answers if a request raises an error."""
     if isinstance(error, StrandlineError):
         return {"error": error.code, "message": error.message}
     return {"error": UNTYPED, "message": repr(error)}
@@ -66,14 +67,14 @@ def open_state(
         try:
             return openable.join(member=member)
         except NotFound:
-            with suppress(Conflict, Fenced):  # somebody else made it: join that
+            with suppress(Conflict, Fenced):  # another node created it: join that
                 return openable.create(
                     member=member, initialize=initialize, raise_fence=lambda *_: None
                 )
 
 
 class Reader:
-    """Answers datagrams ``name`` with what this node's present catalog knows of that table."""
+    """Answers datagrams ``name`` with whether this node's present catalog has that table."""
 
     def __init__(self, manager: CatalogManager, path: str) -> None:
         self._manager = manager
@@ -96,7 +97,7 @@ class Reader:
 
 
 class Asker:
-    """Asks another node's `Reader`; of one thread."""
+    """Asks another node's `Reader`; used by one thread."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -105,7 +106,7 @@ class Asker:
         self._socket.settimeout(ANSWER_SECONDS)
 
     def ask(self, reader: str, name: str) -> dict[str, Any]:
-        """What the node whose reader listens at ``reader`` knows of the table ``name``."""
+        """Whether the node whose reader listens at ``reader`` has the table ``name``."""
         self._socket.sendto(name.encode(), reader)
         answer: dict[str, Any] = json.loads(self._socket.recv(4096))
         return answer
@@ -124,7 +125,7 @@ class Service:
         self._number = number
 
     def create(self, name: str, timeout: float = 30.0, comment: str | None = None) -> int:
-        """Create a table; the version that did it."""
+        """Create a table; returns its version."""
         command = table(name, comment=comment)
         return self._manager.execute(command, author="ann", timeout=timeout).version
 
@@ -146,13 +147,13 @@ class Service:
         ]
 
     def arrived(self, version: int, timeout: float) -> int:
-        """Wait until the version is applied here, and ask the store for nothing."""
+        """Wait until the version is applied here, without asking the store for anything."""
         return self._manager.catalog_ready(version, timeout=timeout).version
 
     def created_and_read(
         self, *, reader: int, calls: int, threads: int, first: int = 0
     ) -> list[dict[str, Any]]:
-        """Create tables, and have each read by node ``reader`` right after the call returned."""
+        """Create tables, and let node ``reader`` read each right after its call returned."""
         answers: list[dict[str, Any]] = []
 
         def work(thread: int) -> None:
@@ -174,12 +175,12 @@ class Service:
 
 
 def serve(say: Callable[[object], None], hear: Callable[[], Any], options: dict[str, Any]) -> None:
-    """Answer requests until the test lets go; ``options`` are those of `CatalogProcess`."""
+    """Answer requests until the test ends it; ``options`` are those of `CatalogProcess`."""
     if options["fault"] is not None:
         from tests.catalog import node_faults
 
         node_faults.plant(options["fault"])
-    sys.setswitchinterval(0.0005)  # a reader should not wait for those who execute
+    sys.setswitchinterval(0.0005)  # a reader should not wait for threads that execute
     folder, number = options["folder"], options["number"]
     clock = HybridClock(lambda: system_wall_clock() - options["behind_ms"])
     patience: float = options["patience"]
@@ -215,10 +216,10 @@ class RefusedError(Exception):
 
 
 class CatalogProcess:
-    """The test's end of a node. Also a context manager that ends it.
+    """The test's side of a node, and a context manager that ends the node.
 
     The node's wall clock is ``behind_ms`` behind the machine's. ``fault`` names one of the mistakes
-    in `tests.catalog.node_faults`; such a node is killed at its end, whatever it still does.
+    in `tests.catalog.node_faults`; such a node is killed at its end, whatever it is still doing.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class CatalogProcess:
         self.ready = self._pending[0]
 
     def ask(self, what: str, **arguments: object) -> Future[Any]:
-        """Send a request; its result raises `RefusedError` where the node answers with an error."""
+        """Send a request; its result raises `RefusedError` if the node answers with an error."""
         with self._lock:
             number = len(self._pending)
             future = self._pending[number] = Future()
@@ -273,11 +274,11 @@ class CatalogProcess:
                 future.set_exception(ConnectionError("the node has ended"))
 
     def pause(self) -> None:
-        """Stop every thread of it where it stands."""
+        """Suspend every thread of the node."""
         self._process.stop()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let the node continue."""
         self._process.go_on()
 
     def __enter__(self) -> Self:

@@ -1,10 +1,11 @@
-"""Commits that are killed at counted points, each in a process of its own.
+"""Commits that are killed at counted points, each in its own process.
 
-Run as a script it forks, round after round, a child that joins the catalog, commits until the
-round's point and dies there by SIGKILL. A point is a number of calls (of any function, in any
-thread) since the first commit began, so that with the rounds it moves through everything that a
-commit does. What a child was told is done it says to the parent at once. At the end the parent
-prints, as JSON, what was attempted, what was acknowledged and where each child died.
+Run as a script, it forks one child per round. The child joins the catalog, commits until the kill
+point of the round, and dies there by SIGKILL. A kill point is a number of calls (of any function,
+in any thread) since the first commit began, so over the rounds it moves through everything that a
+commit does. The child reports each acknowledged commit to the parent at once. At the end the parent
+prints, as JSON, the acknowledged commits, the number of calls of a whole round, and the exit status
+of each child.
 
 To prove that such kills find mistakes, the children can be made to make one of `FAULTS`.
 """
@@ -39,13 +40,13 @@ from strandline.wire.registry import decode, encode
 from tests.catalog.catalog_process import open_state, table
 
 COMMITS = 3
-"""So many commits each child attempts; each creates two tables in one version."""
+"""The number of commits that each child attempts; each creates two tables in one version."""
 FAILED, REFUSED = 1, 2
 """Exit statuses of a child that ended by an error: any, or one of the program's own."""
 
 
 class Countdown:
-    """Kills this process after so many calls."""
+    """Kills this process after a number of calls."""
 
     def __init__(self, calls: int) -> None:
         self.left = calls
@@ -65,7 +66,7 @@ def names(round_number: int, commit: int) -> tuple[str, str]:
 
 
 def commit_until(address: str, round_number: int, kill_after: int, told: int) -> int:
-    """Commit, and say each commit's number to the pipe ``told``; the calls that it took."""
+    """Commit, and write each commit's number to the pipe ``told``; returns the number of calls."""
     countdown = Countdown(kill_after)
     threading.setprofile(countdown)
     sys.setprofile(countdown)
@@ -96,7 +97,7 @@ def child(address: str, round_number: int, kill_after: int) -> tuple[list[int], 
             status = 0
         except BaseException as error:
             status = REFUSED if isinstance(error, StrandlineError) else FAILED
-            traceback.print_exc()  # the parent sees the status alone
+            traceback.print_exc()  # the parent sees only the status
         finally:
             os._exit(status)
     os.close(told)
@@ -108,11 +109,11 @@ def child(address: str, round_number: int, kill_after: int) -> tuple[list[int], 
     return acknowledged, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), calls
 
 
-# -- mistakes that cost nothing where nobody is killed ---------------------------------------------
+# -- mistakes that have no effect unless a process is killed ---------------------------------------
 
 
 def acknowledge_before_the_append(patch: pytest.MonkeyPatch) -> None:
-    """A call returns at once, and what it asked for is appended behind its back."""
+    """A call returns at once, and its version is appended later in the background."""
     execute, stop = CatalogManager.execute, CatalogManager.stop
     behind = ThreadPoolExecutor(1)
 
@@ -128,7 +129,7 @@ def acknowledge_before_the_append(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_of_a_version_first(patch: pytest.MonkeyPatch) -> None:
-    """A version is appended with the first of its entries, and then written again with all."""
+    """A version is appended with only its first entry, and then written again with all entries."""
     real = MetastorageLog.append
 
     def append(
@@ -144,7 +145,7 @@ def half_of_a_version_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def head_before_the_update(patch: pytest.MonkeyPatch) -> None:
-    """An invoke is two transactions: the log's head moves in the first of them."""
+    """An invoke is two transactions, and the log's head moves in the first of them."""
     real = SqlMetastorage.invoke
 
     def invoke(
@@ -159,7 +160,7 @@ def head_before_the_update(patch: pytest.MonkeyPatch) -> None:
 
 
 def redo_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    """A node writes down what it is about to append; who comes next does that, if it stands yet."""
+    """A node notes what it will append; the next node to join appends it if the note remains."""
     real, join = MetastorageLog.append, OpenableState.join
     note = "about-to-append"
 
@@ -199,7 +200,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 def main(address: str, rounds: int, *faults: str) -> None:
-    """Two rounds that nobody kills, to know how many calls there are, then the others."""
+    """Run two rounds without a kill, to learn the number of calls, then the others."""
     for fault in faults:
         FAULTS[fault](pytest.MonkeyPatch())
     open_metastorage(address, HybridClock()).close()  # imports the driver once for all children

@@ -1,6 +1,6 @@
 """Mistakes that a node of `catalog_process` can be started with, by name.
 
-Each is planted before the node opens the catalog, and stays as long as its process.
+Each is planted before the node opens the catalog, and lasts as long as its process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Patch = pytest.MonkeyPatch
 
 
 def of_what_was_applied(follower: CatalogFollower) -> Catalog:
-    """The present as far as this node has come."""
+    """The present according to the versions that this node has applied."""
     return follower._history.at_time(follower._clock.current())
 
 
@@ -51,11 +51,11 @@ def leave_the_skew_out(patch: Patch) -> None:
     patch.setattr(CatalogManager, "_await_activation", await_activation)
 
 
-# -- what a node appends and tells -----------------------------------------------------------------
+# -- what a node appends and answers ---------------------------------------------------------------
 
 
 def acknowledge_a_lost_append(patch: Patch) -> None:
-    """Who lost to the append of another node is told that it is done."""
+    """A caller whose append was lost to another node is told that it succeeded."""
     real = GroupCommit._rebase
 
     def rebase(self: GroupCommit, group: Group) -> Group | None:
@@ -67,7 +67,7 @@ def acknowledge_a_lost_append(patch: Patch) -> None:
 
 
 def one_version_for_a_group(patch: Patch) -> None:
-    """All callers that shared an append are told its last version."""
+    """All callers that shared an append get the last version of it."""
     real = GroupCommit._answer
 
     def answer(self: GroupCommit, group: Group, catalogs: Sequence[Catalog]) -> None:
@@ -77,7 +77,7 @@ def one_version_for_a_group(patch: Patch) -> None:
 
 
 def new_ids_for_each_try(patch: Patch) -> None:
-    """An append without an answer is sent again under another id."""
+    """An append without an answer is sent again with a new id."""
     real = CatalogTransaction.update
 
     def update(self: CatalogTransaction, *, member: str) -> Update:
@@ -88,7 +88,7 @@ def new_ids_for_each_try(patch: Patch) -> None:
 
 
 def carry_out_who_has_left(patch: Patch) -> None:
-    """A caller whose time was over in the queue is carried out all the same."""
+    """A command is executed although its caller timed out in the queue."""
 
     def leave(self: GroupCommit, request: Request) -> bool:
         return request.stage is not Stage.DONE
@@ -97,7 +97,7 @@ def carry_out_who_has_left(patch: Patch) -> None:
 
 
 def wait_for_ever(patch: Patch) -> None:
-    """A caller waits for its turn however long that takes."""
+    """A caller waits for its turn without a time-out."""
 
     def execute(self: GroupCommit, request: Request) -> None:
         self._enqueue(request)
@@ -110,7 +110,7 @@ def wait_for_ever(patch: Patch) -> None:
 
 
 def news_every_second(patch: Patch) -> None:
-    """The log is looked at once a second, and reads see what that brought."""
+    """The node looks at the log once a second, and reads see only what that look found."""
 
     def follow(self: CatalogFollower) -> None:
         while not self._stop.wait(1.0):
@@ -121,12 +121,12 @@ def news_every_second(patch: Patch) -> None:
 
 
 def memory_without_a_look(patch: Patch) -> None:
-    """The log is followed as it should be, and reads trust in that."""
+    """The log is followed correctly, but reads rely on that and do not look at it."""
     patch.setattr(CatalogFollower, "present", of_what_was_applied)
 
 
 def lasts_by(patch: Patch, elapsed: Callable[[], int]) -> None:
-    """What was learned lasts by that time alone."""
+    """What a look proved expires by that clock alone."""
     real = CatalogFollower.__init__
 
     def init(self: CatalogFollower, *arguments: Any, **_: Any) -> None:
@@ -140,12 +140,12 @@ def lasts_by(patch: Patch, elapsed: Callable[[], int]) -> None:
 
 
 def time_of_its_own_cpu(patch: Patch) -> None:
-    """What was learned lasts for so much of the time that the process computes."""
+    """What a look proved expires by the CPU time of the process."""
     lasts_by(patch, lambda: time.process_time_ns() // 1_000_000)
 
 
 def time_in_ticks(patch: Patch) -> None:
-    """What was learned lasts for so many ticks, which are not made up for after a stop."""
+    """What a look proved expires by ticks, which are not caught up after a suspension."""
     ticks = [0]
 
     def tick() -> None:
@@ -161,7 +161,7 @@ def time_in_ticks(patch: Patch) -> None:
 
 
 def memory_where_the_store_is_away(patch: Patch) -> None:
-    """Where a look at the log fails, memory answers."""
+    """If a look at the log fails, memory answers."""
     real = CatalogFollower.present
 
     def present(self: CatalogFollower) -> Catalog:
@@ -174,12 +174,12 @@ def memory_where_the_store_is_away(patch: Patch) -> None:
 
 
 def errors_of_the_driver(patch: Patch) -> None:
-    """What the database's driver raises is handed on."""
+    """Errors of the database's driver are passed on unchanged."""
     patch.setattr(postgres_connection, "translate", lambda *_: None)
 
 
 def give_the_store_up(patch: Patch) -> None:
-    """A store that has not answered once is not asked again."""
+    """A store that failed to answer once is not asked again."""
     real = PostgresDatabase._first
     silent: set[int] = set()
 
@@ -196,7 +196,7 @@ def give_the_store_up(patch: Patch) -> None:
 
 
 def follow_until_the_first_failure(patch: Patch) -> None:
-    """The thread that follows the log ends where the store does not answer."""
+    """The thread that follows the log ends if the store does not answer."""
 
     def follow(self: CatalogFollower) -> None:
         while not self._stop.is_set():
@@ -229,5 +229,5 @@ NODE_FAULTS: dict[str, Callable[[Patch], None]] = {
 
 
 def plant(name: str) -> None:
-    """Do it, in this process, for good."""
+    """Plant the mistake in this process, for good."""
     NODE_FAULTS[name](pytest.MonkeyPatch())

@@ -1,7 +1,7 @@
-"""The commands that `test_nodes_model` gives: few names, so that they meet.
+"""The commands that `test_nodes_model` gives. They use few names, so that they conflict.
 
-Most of all commands are refused by most states. So there are two ways to choose: any command, and
-by the model's word only commands that change something (`fruitful`).
+Most states refuse most commands. So there are two ways to choose: any command, or only commands
+that change something according to the model (`fruitful`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.catalog.nodes_model import State, after
 
 SCHEMAS = ("a", "b")
 TABLES = ("t", "u")
-INDEXES = ("i", "u")  # one of them is a table's name as well
+INDEXES = ("i", "u")  # one of them is also the name of a table
 ZONES = ("default", "z", "w")
 ROLES = ("r", "s")
 QUALIFIED = [f"{schema}.{table}" for schema, table in product(SCHEMAS, TABLES)]
@@ -119,13 +119,13 @@ COMMANDS: list[list[Command]] = [
 """Each kind of command, in all its variants; what a kind needs comes before it."""
 
 JOBS: list[Callable[..., Command]] = [StartBuildingIndex, MakeIndexAvailable, RemoveIndex]
-"""What the jobs do that build and remove indexes."""
+"""The commands of the jobs that build and remove indexes."""
 
 _INDEX_JOBS = 4
-"""Where they have their place among the `COMMANDS`: after `CreateIndex`."""
+"""The position of the jobs among the `COMMANDS`: after `CreateIndex`."""
 
 Choices = list[tuple[int, int]]
-"""For each command of a batch, which kind and which variant."""
+"""For each command of a batch, its kind and its variant."""
 
 CHOICES: st.SearchStrategy[Choices] = st.lists(
     st.tuples(st.integers(0, 999), st.integers(0, 999)), min_size=1, max_size=4
@@ -139,9 +139,9 @@ def any_batch(choices: Choices) -> list[Command]:
 
 
 def fruitful(state: State, choices: Choices) -> list[Command]:
-    """A batch of which each command changes something.
+    """A batch in which each command changes something.
 
-    Where no variant of a kind does, the kind before it is taken, which may make what it needs.
+    If no variant of a kind does, the kind before it is taken, which may create what it needs.
     """
     base, batch = state, []
     for kind, variant in choices:

@@ -1,11 +1,11 @@
-"""The model of `test_nodes_model`: a catalog as dictionaries, and what each command makes of it.
+"""The model of `test_nodes_model`: a catalog as dictionaries, and the effect of each command on it.
 
-A state holds, for each kind, the rows by their ids; a row refers to others by id, as the catalog
-does. Ids are predicted too, because whoever creates something takes the next one. States are never
-changed: `after` gives a new one, or raises an error of the kind that the catalog must raise.
+A state holds, for each kind, the rows by their ids. A row refers to others by id, as in the
+catalog. Ids are predicted too, because each new object takes the next one. States are never
+changed: `after` returns a new one, or raises an error of the class that the catalog must raise.
 
-Names in a schema are one namespace of tables and alive indexes. A dropped role leaves its grants
-behind, which allow nobody anything, until the grants of that table are written again.
+The tables and alive indexes of a schema share one namespace. The grants of a dropped role remain,
+without any effect, until the grants of that table are written again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ KINDS = ("schema", "table", "index", "zone", "role", "comment", "setting")
 
 
 def find(state: State, kind: str, name: str, **where: int) -> int | None:
-    """The id of what has that name."""
+    """The id of the object with that name."""
     for key, row in state[kind].items():
         if row["name"] == name and all(row[field] == value for field, value in where.items()):
             return int(key)
@@ -76,7 +76,7 @@ def get_table(state: State, schema: str, name: str) -> int:
 
 
 def occupant(state: State, schema: int, name: str) -> tuple[str, int] | None:
-    """What has that name among the tables and alive indexes of a schema."""
+    """The table or alive index of a schema that has that name."""
     for kind in ("table", "index"):
         for key, row in state[kind].items():
             if (row["schema"], row["name"]) == (schema, name) and row.get("status") != "STOPPING":
@@ -107,13 +107,13 @@ def change(state: State, kind: str, key: int, **fields: Any) -> State:
 
 
 def add(state: State, kind: str, **row: Any) -> State:
-    """With a new object, which has the next id."""
+    """The state with a new object, which has the next id."""
     key = state["setting"]["next_id"]
     return put(put(state, kind, key, row), "setting", "next_id", key + 1)
 
 
 def without(state: State, kind: str, key: Any) -> State:
-    """Without an object and the comment on it."""
+    """The state without an object and the comment on it."""
     kept = {**state, kind: {k: row for k, row in state[kind].items() if k != key}}
     return without(kept, "comment", f"{kind}/{key}") if kind != "comment" else kept
 
@@ -129,7 +129,7 @@ def without_table(state: State, table: int) -> State:
 
 
 def after(state: State, command: Command, *, base: State) -> State:
-    """What ``command`` makes of ``state``, in a batch that began at ``base``; or it raises."""
+    """The state after ``command``, in a batch that began at ``base``; raises if it is refused."""
     return _after(command, state, base)
 
 
@@ -361,11 +361,12 @@ def _(command: CommentOn, state: State, base: State) -> State:
 
 
 def undone(before: State, now: State) -> State:
-    """What undoing the version that led from ``before`` to ``now`` makes of ``now``.
+    """The state after undoing the version that led from ``before`` to ``now``.
 
-    All is as before, but ids are given once, and an index that was not kept up to date for a while
-    begins anew, unless its table was away as well, so that nobody wrote to it. An index that the
-    version made available for a table that stays may be in use: it stops, where its table is.
+    Everything is as before, with these exceptions. No id is used twice. An index that was not kept
+    up to date for a while begins anew, unless its table was dropped as well, so that there were no
+    writes. An index that the version made available for a table that remains may be in use: it
+    becomes STOPPING, in the schema of its table.
     """
     state = put(before, "setting", "next_id", now["setting"]["next_id"])
     for key, row in before["index"].items():
@@ -389,7 +390,7 @@ def undone(before: State, now: State) -> State:
 
 
 def visible(state: State) -> State:
-    """A state without what only the model keeps: the id that is given next."""
+    """A state without the next id, which only the model has."""
     return without(state, "setting", "next_id")
 
 
@@ -397,7 +398,7 @@ def visible(state: State) -> State:
 
 
 def shape(catalog: Catalog) -> State:
-    """A catalog as the model sees it. What has a name is looked up by that name."""
+    """A catalog as a state of the model. Objects that have a name are looked up by that name."""
     found: State = {kind: {} for kind in KINDS}
     for name in catalog.schema_names():
         if name != "system":

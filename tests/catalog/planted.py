@@ -12,10 +12,10 @@ from strandline.catalog.declared_kinds import declared_kind
 
 
 def plant(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any: a column's value
-    """Give the declaration of ``kind`` other columns, for the length of the test."""
+    """Replace columns in the declaration of ``kind``, for the duration of the test."""
     patch.setitem(kinds._KINDS, kind, replace(kinds.kind_named(kind), **columns))
 
 
 def plant_undo(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any: see above
-    """The same for the columns that say how an object is undone."""
+    """The same for the columns that define how an object is undone."""
     plant(patch, kind, undo=replace(declared_kind(kind).undo, **columns))

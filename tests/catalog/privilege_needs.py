@@ -1,4 +1,4 @@
-"""What each change of the catalog needs: the commands, who may not make them, and what is said."""
+"""What each change of the catalog needs: the commands, and how they are refused without it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.catalog.scenario import create_table, create_view
 
 @dataclass(frozen=True)
 class Step:
-    """The next step in the life of the first index that stands in ``status``."""
+    """The next step in the life of the first index that has ``status``."""
 
     step: Callable[..., Command]
     status: IndexStatus
@@ -114,7 +114,7 @@ SUPERUSER = AlterRole(name="bob", superuser=True)
 
 @dataclass(frozen=True)
 class Needs:
-    """``wanted`` by bob is refused with ``says`` after each prefix of ``steps``, then allowed."""
+    """Before each of ``steps``, ``wanted`` by bob is refused with its text; then it is allowed."""
 
     name: str
     wanted: Command | Sequence[Command]

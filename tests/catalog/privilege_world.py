@@ -1,7 +1,7 @@
-"""A small world of roles, schemas and tables, and what it should allow, worked out naively.
+"""A small world of roles, schemas and tables, and a naive model of what it should allow.
 
-`Naive` knows names only and asks every question from the ground: who is in whose role, what was
-granted to whom. `World` does the same steps with the real commands on a real catalog.
+`Naive` knows only names and works out every answer from scratch: which user is in which role, what
+was granted to which role. `World` does the same steps with the real commands on a real catalog.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Role:
 
 
 class Naive:
-    """The reference. Each step says whether it is possible."""
+    """The reference. Each step returns whether it is possible."""
 
     def __init__(self) -> None:
         self.roles: dict[str, Role] = {}
@@ -139,7 +139,7 @@ class Naive:
         return True
 
     def has(self, user: str) -> set[str]:
-        """The roles of a user, ``public`` among them."""
+        """The roles of a user, including ``public``."""
         if user not in self.roles:
             return {user, "public"}
         role = self.roles[user]
@@ -160,7 +160,7 @@ class Naive:
 
 
 class World:
-    """The real thing, in memory, with privileges enforced."""
+    """The real catalog, in memory, with privileges enforced."""
 
     def __init__(self) -> None:
         transaction = CatalogTransaction(NOTHING, author="ann")
@@ -174,7 +174,7 @@ class World:
         return Catalog(1, MIN_TIMESTAMP, self.contents)
 
     def run(self, command: Command, *, author: str = "system") -> CatalogTransaction:
-        """Carry the command out; raises what it raises, and then nothing was done."""
+        """Execute the command; if it raises an error, nothing is changed."""
         transaction = CatalogTransaction(At(1, self.contents), author="ann")
         command.plan(Planning(self.catalog, transaction, MIN_TIMESTAMP, author=author))
         self.contents = transaction.contents
@@ -246,7 +246,7 @@ def superuser(name: str) -> AlterRole:
 
 
 def difference(steps: Sequence[Step]) -> str | None:
-    """The first thing in which the world and the reference differ after ``steps``."""
+    """The first difference between the world and the reference after ``steps``, or None."""
     naive, world = Naive(), World()
     for step in steps:
         should, did = naive.do(step), world.do(step)

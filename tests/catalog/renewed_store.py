@@ -1,6 +1,6 @@
-"""One store for many tests, each of which finds in it what it held at first.
+"""One store for many tests, which has its first contents again before each test.
 
-A store that is opened for one test costs three times what the test does with it.
+Opening a store for one test costs three times as much as the test itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _END = prefix_end("")
 
 
 class RenewedStore:
-    """A store in memory, where that is a folder, with a new catalog that ``prepare`` has changed.
+    """A store with a new catalog that ``prepare`` has changed, in a memory folder if there is one.
 
-    It is gone with the process.
+    It is deleted when the process ends.
     """
 
     def __init__(self, prepare: Callable[[CatalogManager], None] = lambda _: None) -> None:
@@ -40,7 +40,7 @@ class RenewedStore:
 
     @contextmanager
     def manager(self) -> Iterator[CatalogManager]:
-        """A manager that joins the store as it was at first. One at a time."""
+        """A manager that joins the store with its first contents. One at a time."""
         store = self._member.store
         known = {found.key for found in self._contents}
         others = [found.key for found in store.range("", _END) if found.key not in known]

@@ -1,7 +1,7 @@
-"""The form of the scenarios in ``tests/catalog/scenarios``: what a command does, said as data.
+"""The form of the scenarios in ``tests/catalog/scenarios``: the effect of a command, as data.
 
-Each module there has a list ``SCENARIOS``. A scenario is run on a catalog of its own, which holds
-what every new catalog holds: the schema ``default`` and the zone ``default``::
+Each module there has a list ``SCENARIOS``. A scenario runs on its own catalog, which has
+the contents of every new catalog: the schema ``default`` and the zone ``default``::
 
     Scenario(
         "a column that is there cannot be added",
@@ -12,27 +12,27 @@ what every new catalog holds: the schema ``default`` and the zone ``default``::
     )
 
 ``setup``
-    Commands that must succeed, each a version of its own; a list among them is one batch.
+    Commands that must succeed, each in its own version; a list among them is one batch.
 ``run``
     The command, or the list of commands (one batch), that the scenario is about.
 ``expect``
     `Made`: one more version, with these ``applied`` bits and the verbs of its entries in order.
-    `Nothing`: no command had anything to do, no version was made.
-    `Refused`: this kind of error with this fragment in its message; nothing was changed, no id was
-    used up.
+    `Nothing`: no command changed anything, so no version was made.
+    `Refused`: an error of this class with this text in its message; nothing was changed, and no id
+    was consumed.
 ``checks``
-    Pairs of what to read from the `Result` and what it must be. Read with the functions below
+    Pairs of what to read from the `Result` and the expected value. Read with the functions below
     (`columns("s.t")`, `field("s.t", "zone_id")`, …) or any function of the `Result`.
 ``cases``
-    The numbers of the behaviours, out of the list that the catalog was specified by, that this
-    scenario shows. ``test_cases.py`` wants each number from 1 to 88 claimed by something; what
-    needs several nodes, clocks or restarts is a `tests.catalog.timeline.Timeline`.
+    The numbers of the behaviours in the catalog's specification that this scenario shows.
+    ``test_cases.py`` checks that each number from 1 to 88 is covered. A behaviour that needs
+    several nodes, clocks or restarts is shown by a `tests.catalog.timeline.Timeline`.
 ``note``
-    Where the behaviour was a choice: which, and why.
+    If the behaviour was a choice: which one, and why.
 
-A command that needs an id which only the run knows is written as a function of the catalog that it
-will meet: ``lambda catalog: RemoveIndex(index_id=index_id(catalog, "s.i"))``. In a batch it is
-asked before the batch begins.
+A command that needs an id which is known only at run time is written as a function of the catalog
+that it runs on: ``lambda catalog: RemoveIndex(index_id=index_id(catalog, "s.i"))``. In a batch the
+function is called before the batch begins.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Run = Step | Sequence[Step]
 
 @dataclass(frozen=True)
 class Made:
-    """One more version. ``applied`` None: all bits set. ``verbs`` None: whatever they are."""
+    """One more version. ``applied`` None: all bits are set. ``verbs`` None: any verbs."""
 
     verbs: Sequence[str] | None = None
     applied: Sequence[bool] | None = None
@@ -84,7 +84,7 @@ class Refused:
 class Result:
     """The catalogs before and after ``run``, and the entries that it made: (verb, arguments).
 
-    The catalogs are not typed: a check that reads from an object that is not there has failed.
+    The catalogs are not typed: a check that reads from a missing object fails.
     """
 
     before: Any
@@ -121,7 +121,7 @@ def column(text: str, **more: Any) -> ColumnDefinition:
 def create_table(
     name: str, *columns_text: str, if_not_exists: bool = False, **more: Any
 ) -> CreateTable:
-    """CREATE TABLE, transactional, of ``name`` (``"s.t"``); ``more`` goes into its definition."""
+    """CREATE TABLE ``name`` (``"s.t"``), transactional; ``more`` are fields of its definition."""
     qualified = QualifiedName.parse(name)
     definition = TableDefinition(
         name=qualified.name,
@@ -136,7 +136,7 @@ def create_table(
 
 
 def create_view(name: str, **more: Any) -> CreateView:
-    """CREATE VIEW ``name`` with one column ``a``; ``more`` is the command's."""
+    """CREATE VIEW ``name`` with one column ``a``; ``more`` are fields of the command."""
     qualified = QualifiedName.parse(name)
     definition = ViewDefinition(
         name=qualified.name,
@@ -187,7 +187,7 @@ def field(name: str, attribute: str) -> Callable[[Result], object]:
 
 
 def same(name: str, attribute: str) -> Callable[[Result], bool]:
-    """Whether an attribute of a table is what it was before."""
+    """Whether an attribute of a table has not changed."""
     return lambda result: (
         getattr(table_of(result.after, name), attribute)
         == getattr(table_of(result.before, name), attribute)
@@ -200,7 +200,7 @@ def names(schema: str) -> Callable[[Result], list[str]]:
 
 
 def indexes(name: str) -> Callable[[Result], list[str]]:
-    """The indexes of a table by id, each as ``"name STATUS"``, with a + if made with its table."""
+    """A table's indexes by id, each as ``"name STATUS"``, with a + if created with the table."""
 
     def read(result: Result) -> list[str]:
         found = result.after.indexes(table_of(result.after, name).id)

@@ -35,11 +35,11 @@ COMMANDS = "strandline.catalog.commands"
 
 
 def nothing(*_: object, **__: object) -> None:
-    """What a check is that somebody has left out."""
+    """Replaces a check, which is left out."""
 
 
 def a_taken_name_is_a_wrong_request(patch: pytest.MonkeyPatch) -> None:
-    """A name that is taken is refused with another kind of error."""
+    """A name that is taken is refused with another class of error."""
     real = Planning.ensure_free
 
     def ensure_free(self: Planning, *arguments: Any, **named: Any) -> None:  # Any: as the real one
@@ -52,7 +52,7 @@ def a_taken_name_is_a_wrong_request(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_a_batch_is_done(patch: pytest.MonkeyPatch) -> None:
-    """What stands before a refused command of a batch is done all the same."""
+    """The commands before a refused command of a batch are executed all the same."""
     real = CatalogManager.execute
 
     def execute(self: CatalogManager, commands: Sequence[Command], **named: Any) -> Any:
@@ -67,7 +67,7 @@ def half_a_batch_is_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def ids_come_back(patch: pytest.MonkeyPatch) -> None:
-    """The next id is one above the largest in use, so that of a dropped table is given again."""
+    """The next id is one above the largest id in use, so the id of a dropped table is reused."""
 
     def allocate(self: CatalogTransaction, name: str = "", *, amount: int = 1) -> range:
         used = [
@@ -84,17 +84,17 @@ def ids_come_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_stopping_index_keeps_its_name(patch: pytest.MonkeyPatch) -> None:
-    """The name of an index is free when it is gone, and not when it stops."""
+    """The name of an index is free when the index is removed, and not when it stops."""
     patch.setattr(Collection, "occupies", lambda self, _stored: self.scope is not None)
 
 
 def names_differ_by_case(patch: pytest.MonkeyPatch) -> None:
-    """Names are found as they are written."""
+    """Names are case-sensitive."""
     patch.setattr("strandline.durable.contents.normalize", str)
 
 
 def if_exists_is_not_read(patch: pytest.MonkeyPatch) -> None:
-    """A missing table is an error, whatever was said."""
+    """A missing table is an error, even with IF EXISTS."""
 
     def existing_table(self: Planning, schema: str, name: str, **_: bool) -> TableDescriptor:
         return self.table(schema, name)
@@ -103,7 +103,7 @@ def if_exists_is_not_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def if_exists_of_the_columns_covers_the_table(patch: pytest.MonkeyPatch) -> None:
-    """DROP COLUMN IF EXISTS passes over a table that is missing."""
+    """DROP COLUMN IF EXISTS also ignores a missing table."""
     real = DropColumns.plan
 
     def plan(self: DropColumns, planning: Planning) -> None:
@@ -113,12 +113,12 @@ def if_exists_of_the_columns_covers_the_table(patch: pytest.MonkeyPatch) -> None
 
 
 def objects_keep_their_first_time(patch: pytest.MonkeyPatch) -> None:
-    """What a node has changed itself does not get the time of its version."""
+    """Objects that a node has changed itself do not get the time of their version."""
     patch.setattr("strandline.durable.state.stamp", nothing)
 
 
 def precision_may_shrink(patch: pytest.MonkeyPatch) -> None:
-    """Any decimal becomes any other."""
+    """Any decimal type may become any other."""
 
     def check(old: DataType, new: DataType) -> None:
         if not isinstance(old, DecimalType) or not isinstance(new, DecimalType):
@@ -128,7 +128,7 @@ def precision_may_shrink(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_key_may_lose_a_column(patch: pytest.MonkeyPatch) -> None:
-    """Nobody asks what a column is used for before it goes."""
+    """A column is dropped without checking whether it is in use."""
     patch.setattr(f"{COMMANDS}.columns.refuse_used_column", nothing)
     patch.setattr(f"{COMMANDS}.columns.refuse_indexed_column", nothing)
 
@@ -146,7 +146,7 @@ def a_table_goes_before_its_indexes(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_index_is_renamed_in_silence(patch: pytest.MonkeyPatch) -> None:
-    """The index of a renamed table's key gets its name in the entry of the table."""
+    """The index of a renamed table's key is renamed within the entry of the table."""
     real = RenameTable.plan
 
     def plan(self: RenameTable, planning: Planning) -> None:
@@ -160,7 +160,7 @@ def an_index_is_renamed_in_silence(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_untold_default_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """ALTER COLUMN without a default leaves none."""
+    """ALTER COLUMN without a default removes the default."""
     real = AlterColumn._next_default
 
     def next_default(self: AlterColumn, old: ColumnDescriptor, new: ColumnDescriptor) -> str | None:
@@ -170,7 +170,7 @@ def an_untold_default_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def column_ids_are_counted_from_the_last_column(patch: pytest.MonkeyPatch) -> None:
-    """A table forgets the ids of columns that it had."""
+    """A table forgets the ids of its dropped columns."""
 
     def with_columns(
         table: TableDescriptor, columns: tuple[ColumnDescriptor, ...], _next_id: int
@@ -189,7 +189,7 @@ def column_ids_are_counted_from_the_last_column(patch: pytest.MonkeyPatch) -> No
 
 
 def what_is_there_is_written_again(patch: pytest.MonkeyPatch) -> None:
-    """A command without a difference makes a version."""
+    """A command that changes nothing makes a version."""
     real = CatalogTransaction.put
 
     def put(self: CatalogTransaction, value: Any) -> None:  # Any: as the real one
@@ -205,7 +205,7 @@ def what_is_there_is_written_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_quorum_does_not_follow(patch: pytest.MonkeyPatch) -> None:
-    """Fewer replicas keep the quorum that they had."""
+    """A zone with fewer replicas keeps its quorum."""
 
     def quorum(zone: str, asked: int | None, replicas: int | None, **before: int) -> int:
         kept = before.get("before") if asked is None else None
@@ -226,7 +226,7 @@ def an_index_needs_no_building(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_cascade_forgets_functions(patch: pytest.MonkeyPatch) -> None:
-    """DROP SCHEMA CASCADE takes tables and views alone."""
+    """DROP SCHEMA CASCADE does not drop functions."""
     real = schemas._inside
 
     def inside(
@@ -239,17 +239,17 @@ def a_cascade_forgets_functions(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dropped_role_keeps_its_members(patch: pytest.MonkeyPatch) -> None:
-    """Who was in a role that is dropped stays in it."""
+    """The members of a dropped role remain members."""
     patch.setattr(f"{COMMANDS}.roles._without_membership", nothing)
 
 
 def a_replaced_view_is_another_one(patch: pytest.MonkeyPatch) -> None:
-    """CREATE OR REPLACE VIEW drops the view and makes a new one."""
+    """CREATE OR REPLACE VIEW drops the view and creates a new one."""
     patch.setattr(f"{COMMANDS}.views.AlterView", _DropAndCreate)
 
 
 class _DropAndCreate:
-    """Stands in for `AlterView`."""
+    """Replaces `AlterView`."""
 
     def __init__(self, *, schema: str, view: str, definition: Any) -> None:
         self._schema, self._view, self._definition = schema, view, definition
@@ -306,4 +306,4 @@ OF_COMMANDS: dict[Fault, tuple[str, str]] = {
     a_dropped_role_keeps_its_members: ("roles", "memberships, .* go with a role: Assert"),
     a_replaced_view_is_another_one: ("views", "a replaced view keeps its id.*False == True"),
 }
-"""Each planted fault, whose scenarios find it, and the first complaint that they have."""
+"""Each planted fault, the module whose scenarios find it, and their first complaint."""

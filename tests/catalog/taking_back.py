@@ -1,4 +1,4 @@
-"""What tests of undoing share: undoing through a manager, and contents as people see them."""
+"""Shared by the tests of undoing: undoing through a manager, and contents as users see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE = {f"{module}: {one.name}": one for module, one in ALL if isinstance(one.ex
 
 
 def before_and_after(manager: CatalogManager, scenario: Scenario) -> tuple[Catalog, Catalog]:
-    """Let a scenario happen; the catalogs before and after the version that it is about."""
+    """Run a scenario; returns the catalogs before and after the version that it is about."""
     for step in scenario.setup:
         manager.execute(commands_of(step, manager.present()), author="ann")
     before = manager.present()
@@ -26,12 +26,12 @@ def before_and_after(manager: CatalogManager, scenario: Scenario) -> tuple[Catal
 
 
 def run(manager: CatalogManager, *commands: Command, author: str = "ann") -> int:
-    """Execute a batch; its version."""
+    """Execute a batch; returns its version."""
     return manager.execute(list(commands), author=author).version
 
 
 def undo(manager: CatalogManager, version: int, *, author: str = "ann") -> Applied:
-    """Undo ``version`` as the metastore does, folders aside."""
+    """Undo ``version`` as the metastore does, but without folders."""
     return _checked(manager, manager.execute(read_undo(manager, version), author=author))
 
 
@@ -40,7 +40,7 @@ def undrop(manager: CatalogManager, name: str, *, kind: str = "table") -> Applie
 
 
 def _checked(manager: CatalogManager, done: Applied) -> Applied:
-    """``done``, if each entry is about what its verb says: folders are moved by the verbs."""
+    """``done``, if each entry changes the kind in its verb: the verbs decide which folders move."""
     (update,) = manager.updates(done.version, done.version + 1) if any(done.applied) else (None,)
     for entry in update.entries if update else ():
         action, _, kind = entry.verb.partition("_")
@@ -52,11 +52,11 @@ def _checked(manager: CatalogManager, done: Applied) -> Applied:
 BOOKS = frozenset(
     {"id_allocator", "fence", "setting", "timestamp", "system_object_fingerprint", "config"}
 )
-"""The kinds that the program keeps for itself, but for one `ConfigEntry`: the default zone."""
+"""The kinds of bookkeeping objects. One `ConfigEntry` is an exception: the default zone."""
 
 
 def objects(catalog: Catalog) -> dict[tuple[str, bytes], Any]:
-    """Every object that people made: by kind and key."""
+    """Every object that users created, by kind and key."""
     return {
         (kind, declared.key(stored)): stored.value
         for kind, declared in COLLECTIONS.items()
@@ -66,7 +66,7 @@ def objects(catalog: Catalog) -> dict[tuple[str, bytes], Any]:
 
 
 def visible(catalog: Catalog) -> dict[tuple[str, bytes], Any]:
-    """Every object that people made, without what only counts: by kind and key."""
+    """Every object that users created, without counters, by kind and key."""
     return {key: uncounted(value) for key, value in objects(catalog).items()}
 
 

@@ -1,8 +1,8 @@
-"""Every behaviour that the catalog was specified by is shown by data.
+"""Every behaviour in the catalog's specification is covered by data.
 
-There are 88, by number. A `Scenario` shows what commands do, a `Timeline` what nodes do one after
-the other, a `CaseTable` what becomes of values; each says by ``cases`` which of the behaviours it
-shows, and by ``note`` what holds here where other catalogs do otherwise.
+The specification numbers 88 behaviours. A `Scenario` shows what commands do, a `Timeline` what
+nodes do in sequence, a `CaseTable` how values are treated. Each lists in ``cases`` the behaviours
+that it covers, and states in ``note`` where this catalog differs from other catalogs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TABLES = [(GOLDEN, test_goldens)] + [
 
 
 def claims() -> Iterator[tuple[int, str]]:
-    """Each number that is claimed, and by what."""
+    """Each number that is covered, and what covers it."""
     for module, scenario in test_scenarios.ALL:
         yield from ((case, f"{module}: {scenario.name}") for case in scenario.cases)
     for module, timeline in test_timelines.ALL:
@@ -43,7 +43,7 @@ def claims() -> Iterator[tuple[int, str]]:
 
 
 def is_run(table: CaseTable, module: ModuleType) -> bool:
-    """Whether a test of ``module`` is given every row of ``table``."""
+    """Whether a test of ``module`` is parametrized with all rows of ``table``."""
     marks = [
         mark
         for name, found in vars(module).items()
@@ -54,14 +54,14 @@ def is_run(table: CaseTable, module: ModuleType) -> bool:
     return any(mark.args[1] is table.rows for mark in marks)
 
 
-def test_every_behaviour_is_claimed_and_no_other() -> None:
+def test_exactly_the_specified_behaviours_are_covered() -> None:
     assert {number for number, _ in claims()} == set(BEHAVIOURS)
 
 
-def test_every_table_has_rows_and_is_run() -> None:
+def test_every_case_table_has_rows_and_is_run() -> None:
     assert [table.name for table, _ in TABLES if not table.rows] == []
     assert [table.name for table, module in TABLES if not is_run(table, module)] == []
 
 
-def test_a_table_that_no_test_is_given_is_found() -> None:
+def test_a_case_table_that_no_test_runs_is_detected() -> None:
     assert not is_run(CaseTable("alone", rows=[1], cases=[1]), test_registry)

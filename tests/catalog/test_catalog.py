@@ -1,4 +1,4 @@
-"""What a catalog answers when it is asked for an object of each kind."""
+"""What the catalog returns for lookups of each kind of object."""
 
 from __future__ import annotations
 
@@ -91,18 +91,22 @@ def test_tables_and_views_are_found_by_name_and_id(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("name", ["sv", "i", "old", "nope"])
-def test_what_is_no_table_or_view_is_no_relation(catalog: Catalog, name: str) -> None:
+def test_system_views_indexes_and_missing_names_are_not_relations(
+    catalog: Catalog, name: str
+) -> None:
     assert catalog.relation("sales", name) is None
 
 
 @pytest.mark.parametrize(
     ("name", "held"), [("t", TABLE), ("V", VIEW), ("SV", SYSTEM_VIEW), ("I", ALIVE), ("old", None)]
 )
-def test_a_name_is_held_by_whatever_is_alive(catalog: Catalog, name: str, held: object) -> None:
+def test_any_alive_object_occupies_its_name_but_a_stopping_index_does_not(
+    catalog: Catalog, name: str, held: object
+) -> None:
     assert catalog.occupant(1000, name) == held
 
 
-def test_system_views(catalog: Catalog) -> None:
+def test_system_views_are_found_by_name_and_listed(catalog: Catalog) -> None:
     assert catalog.system_view("sales", "SV") == SYSTEM_VIEW
     assert catalog.system_view("sales", "t") is None
     assert SYSTEM_VIEW in catalog.system_views()
@@ -116,19 +120,19 @@ def test_indexes_are_found_by_id_by_name_and_by_table(catalog: Catalog) -> None:
     assert catalog.indexes(7) == []
 
 
-def test_functions(catalog: Catalog) -> None:
+def test_functions_are_found_by_name_and_listed_by_schema(catalog: Catalog) -> None:
     assert catalog.function("sales", "f") == FUNCTION
     assert catalog.functions("sales") == [FUNCTION]
     assert catalog.functions("nope") == []
     assert catalog.function("nope", "f") is None
 
 
-def test_zones(catalog: Catalog) -> None:
+def test_zones_are_found_by_id_and_by_name_and_listed_in_order(catalog: Catalog) -> None:
     assert catalog.zone(1008) == catalog.zone_named("z1") == ZONES[1]
     assert [zone.name for zone in catalog.zones()] == ["Z1", "default", "z2"]
 
 
-def test_the_default_zone_is_the_configured_one_or_the_one_of_that_name(catalog: Catalog) -> None:
+def test_the_default_zone_is_the_configured_zone(catalog: Catalog) -> None:
     def default_of(contents: object) -> str | None:
         found = Catalog(3, AT, contents).default_zone()  # type: ignore[arg-type]  # as it came
         return None if found is None else found.name
@@ -141,7 +145,7 @@ def test_the_default_zone_is_the_configured_one_or_the_one_of_that_name(catalog:
     assert Catalog(0, Timestamp(1), EMPTY).default_zone() is None
 
 
-def test_roles_and_clusters(catalog: Catalog) -> None:
+def test_roles_clusters_and_replicas_are_found_and_listed(catalog: Catalog) -> None:
     assert catalog.role("READER") == catalog.role_by_id(1010) == ROLE
     assert ROLE in catalog.roles()
     assert catalog.cluster("ETL") == CLUSTER
@@ -150,7 +154,7 @@ def test_roles_and_clusters(catalog: Catalog) -> None:
     assert catalog.replicas(7) == []
 
 
-def test_comments_and_configuration(catalog: Catalog) -> None:
+def test_comments_and_configuration_values_are_found_by_their_keys(catalog: Catalog) -> None:
     assert catalog.comment(ObjectKind.ZONE, 1008) == "the first"
     assert catalog.comment(ObjectKind.ZONE, 1009) is None
     assert catalog.configuration("max_tables") == "7"
@@ -163,14 +167,14 @@ def test_an_object_of_any_kind_is_found_by_its_key(catalog: Catalog) -> None:
     assert catalog.get("table", 7) is None
 
 
-def test_an_object_says_when_it_was_last_changed(catalog: Catalog) -> None:
+def test_updated_returns_the_time_of_the_last_change_of_an_object(catalog: Catalog) -> None:
     assert catalog.updated(TABLE) == catalog.updated("table", 1001) == AT
     assert catalog.updated("config", "environment") == BEFORE
     assert catalog.updated("zone", 7) is None
     assert catalog.updated(SystemConfiguration("max_tables", "any")) == AT
 
 
-def test_the_empty_catalog_answers_everything_with_nothing() -> None:
+def test_lookups_in_the_empty_catalog_find_nothing() -> None:
     empty = Catalog(0, Timestamp(1), EMPTY)
     assert empty.database() is None
     lists = (empty.schemas(), empty.zones(), empty.roles(), empty.clusters())

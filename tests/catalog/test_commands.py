@@ -1,4 +1,4 @@
-"""What each command does, refuses and leaves alone: scenarios on one catalog."""
+"""What each command changes, refuses and leaves unchanged: scenarios on one catalog."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.name)
-def test_a_refusal_names_its_reason_and_changes_nothing(
+def test_a_refused_command_names_its_reason_and_changes_nothing(
     manager: CatalogManager, case: Refused
 ) -> None:
     if case.commands[:-1]:
@@ -304,7 +304,7 @@ def shape(catalog: Catalog, name: str = "t") -> list[tuple[str, int]]:
     return [(c.name, c.id) for c in found.columns]
 
 
-def test_a_table_keeps_its_id_its_columns_theirs_and_new_ones_get_new_ids(
+def test_tables_and_columns_keep_their_ids_and_new_columns_get_new_ids(
     manager: CatalogManager,
 ) -> None:
     catalog = after(
@@ -323,7 +323,7 @@ def test_a_table_keeps_its_id_its_columns_theirs_and_new_ones_get_new_ids(
     assert shape(manager.catalog(4)) == [("a", 1), ("b", 2)]
 
 
-def test_nested_fields_have_ids_of_the_same_counter(manager: CatalogManager) -> None:
+def test_nested_fields_get_ids_from_the_column_id_counter(manager: CatalogManager) -> None:
     catalog = after(
         manager,
         SCHEMA,
@@ -340,14 +340,14 @@ def test_nested_fields_have_ids_of_the_same_counter(manager: CatalogManager) -> 
     assert found.columns[1].id == 4
 
 
-def test_a_new_column_stands_before_the_partition_columns(manager: CatalogManager) -> None:
+def test_a_new_column_is_placed_before_the_partition_columns(manager: CatalogManager) -> None:
     catalog = after(
         manager, SCHEMA, KEYED, AddColumns(schema="s", table="k", columns=(column("n int"),))
     )
     assert [name for name, _ in shape(catalog, "k")] == ["id", "v", "n", "d"]
 
 
-def test_a_dropped_and_recreated_table_is_another_one(manager: CatalogManager) -> None:
+def test_a_dropped_and_recreated_table_gets_a_new_id(manager: CatalogManager) -> None:
     first = after(manager, SCHEMA, TABLE).table("s", "t")
     second = after(manager, DropTable(schema="s", table="T"), TABLE).table("s", "t")
     assert first is not None
@@ -357,7 +357,7 @@ def test_a_dropped_and_recreated_table_is_another_one(manager: CatalogManager) -
     assert manager.catalog(5).table("s", "t") is None
 
 
-def test_a_rename_into_another_schema_keeps_everything_but_the_place(
+def test_a_rename_into_another_schema_keeps_the_id_and_the_columns(
     manager: CatalogManager,
 ) -> None:
     before = after(manager, SCHEMA, CreateSchema(name="u"), TABLE).table("s", "t")
@@ -375,7 +375,7 @@ def test_a_table_may_be_renamed_to_its_own_name_in_another_case(manager: Catalog
     assert catalog.relation_names("s") == ["T"]
 
 
-def test_a_cascade_takes_tables_and_views_in_one_version(manager: CatalogManager) -> None:
+def test_drop_schema_cascade_drops_tables_and_views_in_one_version(manager: CatalogManager) -> None:
     after(manager, SCHEMA, TABLE, VIEW)
     done = manager.execute(DropSchema(name="s", cascade=True), author="ann")
     verbs = [verb for verb, _ in manager.history(done.version)[0].actions]
@@ -411,7 +411,9 @@ def test_a_command_without_effect_makes_no_version(
     assert manager.present() is before
 
 
-def test_redefining_a_table_tells_what_changed_by_its_verbs(manager: CatalogManager) -> None:
+def test_redefining_a_table_records_column_changes_and_other_changes_as_separate_actions(
+    manager: CatalogManager,
+) -> None:
     after(manager, SCHEMA, PLAIN)
     wider = table("p", "a bigint", "b string", "c int", transactional=False)
     wider = replace(wider, properties=(("k", "v"),), storage=StorageFormat(serde="x"))
@@ -445,7 +447,7 @@ def test_replacing_a_view_keeps_its_id(manager: CatalogManager) -> None:
     assert (second.id, second.original_text) == (first.id, "SELECT 2")
 
 
-def test_ten_thousand_columns_work_and_one_more_is_refused(manager: CatalogManager) -> None:
+def test_a_table_may_have_ten_thousand_columns_but_not_one_more(manager: CatalogManager) -> None:
     after(manager, SCHEMA)
     wide = tuple(ColumnDefinition(f"c{n}", t.INT) for n in range(10_000))
     definition = TableDefinition(name="t", columns=wide)
@@ -456,10 +458,10 @@ def test_ten_thousand_columns_work_and_one_more_is_refused(manager: CatalogManag
         manager.execute(CreateTable(schema="s", definition=wider), author="ann")
 
 
-# -- tables of the same columns
+# -- tables with equal columns
 
 
-def test_tables_of_the_same_columns_share_their_descriptors(manager: CatalogManager) -> None:
+def test_tables_with_equal_columns_share_their_column_descriptors(manager: CatalogManager) -> None:
     manager.execute([SCHEMA, TABLE, replace(TABLE, definition=table("u"))], author="ann")
     catalog = manager.latest_catalog()
     first, second = catalog.table("s", "t"), catalog.table("s", "u")
@@ -469,7 +471,7 @@ def test_tables_of_the_same_columns_share_their_descriptors(manager: CatalogMana
     assert all(a is b for a, b in zip(first.columns, second.columns, strict=True))
 
 
-def test_columns_that_one_kind_of_table_may_have_are_still_refused_in_another(
+def test_a_column_type_allowed_in_a_plain_table_is_refused_in_a_transactional_table(
     manager: CatalogManager,
 ) -> None:
     plain = table("p", "a time(6)", transactional=False)

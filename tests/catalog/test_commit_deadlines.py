@@ -1,7 +1,7 @@
-"""Callers whose time ends, and stores that do not answer in it.
+"""Callers whose deadline passes, and stores that do not answer before it.
 
-Two rules differ from the manager that this one is modelled on. A lost append is tried again until
-the caller's deadline, not ten times. And a store that does not answer is asked again until then.
+Two rules differ from the manager that this one is modelled on. A lost append is retried until the
+caller's deadline, not ten times. A store that does not answer is also asked again until then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, create, leave_after, schemas, wait_for
 
 
-def test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind(
+def test_a_caller_that_times_out_in_the_queue_has_no_effect_on_the_catalog(
     manager: CatalogManager,
 ) -> None:
     gate = Gate(manager)
@@ -38,7 +38,7 @@ def test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind(
 
 @dataclass(frozen=True)
 class Long:
-    """A command that is being planned until the test lets it go on."""
+    """A command whose planning lasts until the test lets it continue."""
 
     began: threading.Event
     goes_on: threading.Event
@@ -50,7 +50,7 @@ class Long:
 
 @dataclass(frozen=True)
 class Noted:
-    """A command that notes that it was planned."""
+    """A command that records that it was planned."""
 
     planned: list[str]
 
@@ -58,7 +58,7 @@ class Noted:
         self.planned.append(planning.author)
 
 
-def test_the_rest_of_a_batch_is_not_planned_once_its_caller_has_left(
+def test_the_rest_of_a_batch_is_not_planned_after_its_caller_timed_out(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long, noted = Long(threading.Event(), threading.Event()), Noted([])
@@ -73,7 +73,7 @@ def test_the_rest_of_a_batch_is_not_planned_once_its_caller_has_left(
     assert schemas(manager) == ["a"]
 
 
-def test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen(
+def test_a_caller_that_times_out_after_its_append_was_sent_gets_unknown_outcome(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(manager)
@@ -85,7 +85,7 @@ def test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_ma
     assert schemas(manager) == ["a", "b"]
 
 
-def test_the_queue_is_bounded_and_who_finds_no_room_keeps_his_deadline(
+def test_the_queue_is_bounded_and_a_caller_that_waits_for_room_keeps_its_deadline(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.catalog.group_commit.MAX_WAITING", 2)
@@ -101,7 +101,9 @@ def test_the_queue_is_bounded_and_who_finds_no_room_keeps_his_deadline(
     assert outcomes == {3, 4, 5, 6}
 
 
-def test_a_store_that_is_away_is_asked_again_until_it_answers(manager: CatalogManager) -> None:
+def test_an_append_to_an_unavailable_store_is_retried_until_it_succeeds(
+    manager: CatalogManager,
+) -> None:
     gate = Gate(manager)
     gate.let_all_pass()
     real, failures = gate.real, [Unavailable("away"), Unavailable("away"), UnknownOutcome("cut")]
@@ -116,7 +118,7 @@ def test_a_store_that_is_away_is_asked_again_until_it_answers(manager: CatalogMa
     assert failures == []
 
 
-def test_a_caller_leaves_a_store_that_stays_away_and_nothing_happens(
+def test_a_caller_of_a_store_that_stays_unavailable_times_out_without_effect(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, unsent, unsend = Gate(manager), threading.Event(), GroupCommit._unsend
@@ -139,7 +141,7 @@ def test_a_caller_leaves_a_store_that_stays_away_and_nothing_happens(
     assert manager.execute(create("b"), author="ann").version == 3
 
 
-def test_a_caller_leaves_a_store_that_does_not_say_what_it_did(
+def test_a_caller_gets_unknown_outcome_if_the_store_never_reports_the_outcome(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, asked = Gate(manager), threading.Event()
@@ -167,10 +169,10 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
     def lose_two_answers(*arguments: Any, **named: Any) -> Any:
         ids.append(arguments[2][0].id)
         if len(ids) == 1:
-            raise UnknownOutcome("cut")  # it did not happen, but who knows
+            raise UnknownOutcome("cut")  # it was not appended, but the caller cannot know
         done = real(*arguments, **named)
         if len(ids) == 2:
-            raise UnknownOutcome("cut")  # it did
+            raise UnknownOutcome("cut")  # it was appended
         return done
 
     gate.real = lose_two_answers
@@ -180,7 +182,7 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
     assert manager.present().version == 3
 
 
-def test_an_append_whose_outcome_is_unknown_stays_so_when_the_node_stops(
+def test_an_unknown_outcome_stays_unknown_when_the_node_stops(
     manager: CatalogManager,
 ) -> None:
     gate = Gate(manager)

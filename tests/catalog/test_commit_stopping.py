@@ -14,7 +14,7 @@ from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas,
 from tests.conftest import Member
 
 
-def test_who_waits_when_the_node_stops_is_told_and_nothing_of_it_happens(
+def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
     new_manager: Managers,
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -31,7 +31,7 @@ def test_who_waits_when_the_node_stops_is_told_and_nothing_of_it_happens(
     gate.let_all_pass()
     stopping.join(callers.PATIENCE)
     assert not stopping.is_alive()
-    assert first.outcome() == 3  # it was sent, and it happened
+    assert first.outcome() == 3  # its append was sent, and succeeded
     with pytest.raises(Stopping):
         ready.result(timeout=callers.PATIENCE)
     with pytest.raises(Stopping):
@@ -39,7 +39,7 @@ def test_who_waits_when_the_node_stops_is_told_and_nothing_of_it_happens(
     assert schemas(other) == ["first"]
 
 
-def test_a_send_that_never_ends_does_not_hold_up_the_stop_for_ever(
+def test_an_append_that_never_returns_does_not_block_a_stop_forever(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.05)
@@ -51,7 +51,7 @@ def test_a_send_that_never_ends_does_not_hold_up_the_stop_for_ever(
     gate.let_all_pass()
 
 
-def test_a_fenced_node_refuses_what_was_sent_and_carries_out_who_waits(
+def test_a_fenced_node_refuses_the_sent_append_and_executes_waiting_commands(
     new_manager: Managers, new_member: Callable[[], Member]
 ) -> None:
     manager = new_manager()
@@ -64,7 +64,7 @@ def test_a_fenced_node_refuses_what_was_sent_and_carries_out_who_waits(
     assert schemas(manager) == ["a", "b"]
 
 
-def test_a_fenced_node_that_fails_to_join_tries_again_with_the_next_caller(
+def test_a_fenced_node_that_fails_to_join_tries_again_at_the_next_call(
     manager: CatalogManager, new_member: Callable[[], Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(manager)
@@ -80,7 +80,7 @@ def test_a_fenced_node_that_fails_to_join_tries_again_with_the_next_caller(
     assert Call(manager, create("c")).outcome() == 4
 
 
-def test_the_thread_of_a_manager_that_nobody_uses_ends_and_comes_back(
+def test_the_commit_thread_of_an_idle_manager_ends_and_starts_again_on_demand(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.catalog.group_commit.IDLE_SECONDS", 0.01)

@@ -1,4 +1,4 @@
-"""Planted faults of group commit, each of which a test finds."""
+"""Planted faults of group commit: a test finds each of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.catalog.callers import Managers
 
 
 def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
-    """The callers are told, and then their versions are appended."""
+    """Callers are answered before their versions are appended."""
     real = GroupCommit._append
 
     def append(self: GroupCommit, group: Group) -> None:
@@ -41,7 +41,7 @@ def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
 
 
 def carry_out_who_has_left(patch: pytest.MonkeyPatch) -> None:
-    """A caller whose time was over in the queue is carried out all the same."""
+    """A command is executed although its caller timed out in the queue."""
 
     def leave(self: GroupCommit, request: Request) -> bool:
         return request.stage is not Stage.DONE
@@ -50,7 +50,7 @@ def carry_out_who_has_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
-    """An append without an answer is sent again under another id."""
+    """An append without an answer is sent again with a new id."""
     real = CatalogTransaction.update
 
     def update(self: CatalogTransaction, *, member: str) -> Update:
@@ -61,7 +61,7 @@ def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
-    """Every caller of a round is judged by the catalog that the round began with."""
+    """Every caller of a round is validated against the catalog at the beginning of the round."""
 
     def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
         begin, now = self._follower.state.transaction, self._follower.now()
@@ -73,12 +73,12 @@ def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def rebase_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    """Whatever an append was lost to, it is sent again as it was judged."""
+    """A lost append is sent again without validating it again, whatever it was lost to."""
     patch.setattr(Update, "silent", True)
 
 
 def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
-    """One caller's failure ends the round for all."""
+    """The failure of one caller ends the round for all callers."""
     real = GroupCommit._validate
 
     def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
@@ -92,7 +92,7 @@ def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def exchange_the_authors(patch: pytest.MonkeyPatch) -> None:
-    """The versions of one append are written down under each other's authors."""
+    """The versions of one append are recorded with each other's authors."""
     real = DurableCatalogState.commit_transactions
 
     def commit(
@@ -107,7 +107,7 @@ def exchange_the_authors(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Who is refused is told before the append of the version that refuses it."""
+    """A refused caller is answered before the append of the version that refuses it."""
     real = GroupCommit._append
 
     def append(self: GroupCommit, group: Group) -> None:
@@ -120,13 +120,13 @@ def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_backwards(patch: pytest.MonkeyPatch) -> None:
-    """The events of one version come in the opposite order."""
+    """The events of one version are delivered in reverse order."""
     real = AppliedVersion.events
     patch.setattr(AppliedVersion, "events", lambda self: real(self)[::-1])
 
 
 def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the listeners."""
+    """Listeners run in their own threads, and no caller waits for them."""
     real = Listeners.call
 
     def tell(self: Listeners, *versions: AppliedVersion) -> None:
@@ -136,28 +136,28 @@ def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_to_what_somebody_did(new_manager: Managers) -> None:
-    lost_appends.test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
+    lost_appends.test_a_lost_append_is_validated_again_unless_it_lost_only_to_silent_versions(
         new_manager, silent=False
     )
 
 
 TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
-    tell_before_the_append: deadlines.test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen,  # noqa: E501 - a name that states a fact
-    carry_out_who_has_left: deadlines.test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind,  # noqa: E501 - a name that states a fact
+    tell_before_the_append: deadlines.test_a_caller_that_times_out_after_its_append_was_sent_gets_unknown_outcome,  # noqa: E501 - a name that states a fact
+    carry_out_who_has_left: deadlines.test_a_caller_that_times_out_in_the_queue_has_no_effect_on_the_catalog,  # noqa: E501 - a name that states a fact
     new_ids_for_each_try: deadlines.test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids,  # noqa: E501 - a name that states a fact
-    all_on_one_base: commits.test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,
+    all_on_one_base: commits.test_a_caller_is_validated_after_the_callers_before_it_and_fails_alone,
     rebase_without_a_look: lost_to_what_somebody_did,
-    forget_the_failed: commits.test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,  # noqa: E501 - a name that states a fact
-    exchange_the_authors: commits.test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_version,  # noqa: E501 - a name that states a fact
-    tell_the_refused_at_once: commits.test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log,  # noqa: E501 - a name that states a fact
+    forget_the_failed: commits.test_a_caller_is_validated_after_the_callers_before_it_and_fails_alone,  # noqa: E501 - a name that states a fact
+    exchange_the_authors: commits.test_each_caller_that_shares_an_append_is_the_author_of_its_own_version,  # noqa: E501 - a name that states a fact
+    tell_the_refused_at_once: commits.test_a_refused_caller_is_answered_once_the_version_that_refuses_it_is_in_the_log,  # noqa: E501 - a name that states a fact
     events_backwards: listeners.test_each_entry_fires_one_event_with_the_catalogs_before_and_after,
-    listeners_in_a_thread_of_their_own: listeners.test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned,  # noqa: E501 - a name that states a fact
+    listeners_in_a_thread_of_their_own: listeners.test_the_call_and_the_next_version_wait_until_the_listener_has_returned,  # noqa: E501 - a name that states a fact
 }
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", TEETH, ids=lambda fault: fault.__name__)
-def test_the_tests_find(
+def test_the_tests_find_each_planted_fault(
     fault: Callable[[pytest.MonkeyPatch], None],
     new_manager: Managers,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Configuration parameters: what their texts spell, and that what is stored can always be read."""
+"""Configuration parameters: how their texts are parsed, and that every stored value can be read."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from strandline.errors import InvalidInput
         ("7 days", 604_800_000),
     ],
 )
-def test_a_duration_is_read_in_its_unit(text: str, milliseconds: int) -> None:
+def test_durations_are_parsed_with_their_units(text: str, milliseconds: int) -> None:
     assert HISTORY_RETENTION.read(text) == milliseconds
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("ON", True), ("false", False), ("off", False)]
 )
-def test_a_switch_is_read(text: str, value: bool) -> None:
+def test_booleans_are_parsed(text: str, value: bool) -> None:
     assert ENFORCE_PRIVILEGES.read(text) is value
 
 
-def test_sizes_are_read() -> None:
+def test_cluster_sizes_are_parsed() -> None:
     sizes = CLUSTER_SIZES.read('{"a": {"cores": 3, "memory": "2G"}}')
     assert sizes == {"a": ClusterSize(3, "2G")}
 
 
 @pytest.mark.parametrize("one", PARAMETERS.values(), ids=list(PARAMETERS))
-def test_a_default_is_a_value_of_its_parameter(one: object) -> None:
+def test_every_parameter_accepts_its_default_and_refuses_an_invalid_text(one: object) -> None:
     known = parameter(getattr(one, "name"))  # noqa: B009 - the parameter is of any type
     assert known.default is None or known.read(known.default) is not None
     with pytest.raises(InvalidInput, match=known.name):
@@ -57,7 +57,7 @@ def test_a_default_is_a_value_of_its_parameter(one: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "١", "1e3", "1.5", "9" * 19, "NaN", "7d 1h", "d", "7w"])
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_invalid_numbers_and_durations_are_refused(text: str) -> None:
     for one in (MAX_TABLES, METADATA_STALENESS):
         with pytest.raises(InvalidInput, match=one.name):
             one.read(text)
@@ -67,12 +67,12 @@ def test_what_is_no_number_is_refused(text: str) -> None:
     "text",
     ["", "null", "1", "[", '"a"', '{"a":1}', '{"a":{"cores":true,"memory":"1g"}}', "[" * 100_000],
 )
-def test_what_are_no_sizes_is_refused(text: str) -> None:
+def test_invalid_cluster_sizes_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="cluster_sizes cannot be"):
         CLUSTER_SIZES.read(text)
 
 
-def test_a_value_in_the_catalog_holds_until_it_is_taken_back(manager: CatalogManager) -> None:
+def test_a_value_set_in_the_catalog_applies_until_it_is_unset(manager: CatalogManager) -> None:
     assert MAX_TABLES.value(manager.latest_catalog()) == 1_000_000
     assert HISTORY_RETENTION.value(manager.latest_catalog()) is None
     for name, value in (("max_tables", "5"), ("history_retention", "1h")):

@@ -1,4 +1,4 @@
-"""Which expressions may be the default of a column of which type."""
+"""Which default expressions a column of each type accepts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check(data_type: str, default: str | None, *, nullable: bool = True) -> str 
 @pytest.mark.parametrize(
     ("data_type", "text"), [(of, text) for of, several in LITERALS.items() for text in several]
 )
-def test_a_value_of_the_type_is_a_default(data_type: str, text: str) -> None:
+def test_a_value_of_the_column_type_is_accepted_as_default(data_type: str, text: str) -> None:
     kept = check(data_type, f"  {text} ")
     assert kept is not None
     assert check(data_type, kept) == kept
@@ -75,25 +75,25 @@ def test_a_value_of_the_type_is_a_default(data_type: str, text: str) -> None:
     [(of, text) for of, several in MISFITS.items() for text in several],
     ids=lambda text: text[:20],
 )
-def test_a_value_of_another_type_is_refused(data_type: str, text: str) -> None:
+def test_a_default_of_another_type_is_refused(data_type: str, text: str) -> None:
     with pytest.raises(InvalidInput, match="does not match its type"):
         check(data_type, text)
 
 
 @pytest.mark.parametrize("text", NO_DEFAULTS)
-def test_anything_else_is_no_default(text: str) -> None:
+def test_other_expressions_are_refused_as_defaults(text: str) -> None:
     with pytest.raises(UnsupportedOperation, match=r"a default is a literal or one of current_da"):
         check("int", text)
 
 
 @pytest.mark.parametrize("text", ["NULL", " null "])
-def test_null_is_no_default_of_a_column_that_holds_none(text: str) -> None:
+def test_a_not_null_column_cannot_have_default_null(text: str) -> None:
     with pytest.raises(InvalidInput, match="NOT NULL"):
         check("int", text, nullable=False)
     assert check("int", None, nullable=False) is None
 
 
-def test_no_default_is_the_default_null() -> None:
+def test_a_missing_default_equals_null_and_only_literals_are_constant() -> None:
     assert same_default(None, "NULL")
     assert not same_default(None, "1")
     assert not is_constant(None)

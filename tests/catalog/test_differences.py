@@ -1,4 +1,4 @@
-"""What differs between two versions, by object and by field."""
+"""The differences between two versions, by object and by field."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from tests.positions import NOTHING, At
 
 
 def prepared(manager: CatalogManager) -> CatalogManager:
-    """``manager`` with a table ``s.t``: what every test begins with."""
+    """``manager`` with a table ``s.t``, the starting point of every test."""
     manager.execute([SCHEMA, create_table("s.t", "a int", "b string")], author="ann")
     return manager
 
@@ -79,13 +79,13 @@ def manager(manager: CatalogManager) -> CatalogManager:
 
 
 def after(manager: CatalogManager, *commands: Command) -> tuple[Difference, ...]:
-    """What a batch changes."""
+    """The differences that a batch makes."""
     before = manager.present()
     return differences(before, manager.execute(list(commands), author="ann").catalog)
 
 
 def fields(found: tuple[Difference, ...]) -> dict[str, tuple[object, object]]:
-    """The fields of the one object that differs, but for what counts."""
+    """The fields of the only object that differs, without counters."""
     (one,) = found
     counted = {"schema_version", "next_column_id"}
     return {f.field: (f.old, f.new) for f in one.fields if f.field not in counted}
@@ -95,7 +95,7 @@ def test_a_version_does_not_differ_from_itself(manager: CatalogManager) -> None:
     assert differences(manager.present(), manager.present()) == ()
 
 
-def test_objects_come_go_and_are_renamed(manager: CatalogManager) -> None:
+def test_created_renamed_and_dropped_objects_are_listed(manager: CatalogManager) -> None:
     table = manager.present().table("s", "t")
     assert table is not None
     found = after(
@@ -122,12 +122,14 @@ def test_objects_come_go_and_are_renamed(manager: CatalogManager) -> None:
     assert (gone.change, gone.name, gone.fields) == (DifferenceKind.DROPPED, "s.new", ())
 
 
-def test_a_table_that_was_dropped_and_made_again_is_two(manager: CatalogManager) -> None:
+def test_a_dropped_and_recreated_table_is_listed_as_two_objects(manager: CatalogManager) -> None:
     found = after(manager, DropTable(schema="s", table="t"), create_table("s.t"))
     assert {one.change for one in found} == {DifferenceKind.DROPPED, DifferenceKind.CREATED}
 
 
-def test_what_went_with_its_schema_is_called_as_before(manager: CatalogManager) -> None:
+def test_objects_dropped_with_their_schema_keep_their_qualified_names(
+    manager: CatalogManager,
+) -> None:
     gone = after(manager, DropSchema(name="s", cascade=True))
     assert [(one.kind, one.name) for one in gone] == [("schema", "s"), ("table", "s.t")]
 
@@ -156,7 +158,7 @@ def test_columns_are_matched_by_their_ids(manager: CatalogManager) -> None:
     assert FieldDifference("next_column_id", 3, 4) in found[0].fields
 
 
-def test_another_order_of_columns_is_told(manager: CatalogManager) -> None:
+def test_a_changed_column_order_is_listed(manager: CatalogManager) -> None:
     definition = TableDefinition(
         name="p", columns=(ColumnDefinition("a", INT), ColumnDefinition("b", INT))
     )
@@ -180,7 +182,7 @@ def test_properties_are_matched_by_their_keys(manager: CatalogManager) -> None:
     }
 
 
-def test_grants_are_told_by_who_has_them(manager: CatalogManager) -> None:
+def test_grants_are_listed_by_grantee_and_grantor(manager: CatalogManager) -> None:
     manager.execute([CreateRole(name="bob"), CreateRole(name="ann")], author="ann")
     grant = GrantPrivileges(
         kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
@@ -202,7 +204,7 @@ def test_grants_are_told_by_who_has_them(manager: CatalogManager) -> None:
     }
 
 
-def test_memberships_and_grants_without_a_name_are_told_by_roles(manager: CatalogManager) -> None:
+def test_memberships_and_unnamed_grants_are_listed_by_role(manager: CatalogManager) -> None:
     manager.execute([CreateRole(name=name) for name in ("ann", "bob", "eve")], author="ann")
     system = GrantPrivileges(
         kind=ObjectKind.SYSTEM, privileges=Privilege.CREATE_ROLE, grantee="bob"
@@ -219,7 +221,7 @@ def test_memberships_and_grants_without_a_name_are_told_by_roles(manager: Catalo
     assert fields(found[:1]) == {"member_of[eve]": (None, "granted by ann")}
 
 
-def test_references_are_told_by_name(manager: CatalogManager) -> None:
+def test_references_are_listed_by_name(manager: CatalogManager) -> None:
     manager.execute(CreateZone(name="fast"), author="ann")
     found = after(manager, SetDefaultZone(name="fast"))
     assert [(one.kind, one.name) for one in found] == [("config", "default_zone")]
@@ -239,7 +241,7 @@ def test_references_are_told_by_name(manager: CatalogManager) -> None:
     assert str(field.new).startswith("default (id ")
 
 
-def test_other_values_are_told_as_a_whole(manager: CatalogManager) -> None:
+def test_other_fields_are_listed_as_whole_values(manager: CatalogManager) -> None:
     manager.execute(CreateZone(name="fast"), author="ann")
     zone = AlterZone(name="fast", storage_profiles=("default", "ssd"), replicas=3)
     assert fields(after(manager, zone)) == {
@@ -249,7 +251,7 @@ def test_other_values_are_told_as_a_whole(manager: CatalogManager) -> None:
     }
 
 
-def test_objects_without_an_id_have_a_name(manager: CatalogManager) -> None:
+def test_objects_without_an_id_are_listed_by_name(manager: CatalogManager) -> None:
     manager.execute(CreateIndex(schema="s", index="i", table="t", columns=("a",)), author="ann")
     found = after(
         manager,
@@ -262,7 +264,7 @@ def test_objects_without_an_id_have_a_name(manager: CatalogManager) -> None:
     ]
 
 
-def test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for(
+def test_bookkeeping_objects_are_left_out_unless_requested(
     manager: CatalogManager,
 ) -> None:
     before = manager.present()
@@ -274,11 +276,11 @@ def test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for(
     ]
 
 
-# -- every command that there is -------------------------------------------------------------------
+# -- every command ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_object_that_a_version_changed_is_told_and_no_other(name: str) -> None:
+def test_exactly_the_objects_that_a_version_changed_are_listed(name: str) -> None:
     before = after_setup(MADE[name])
     after = validated(before, commands_of(MADE[name].run, before)).catalog
     assert after is not before
@@ -290,7 +292,7 @@ def test_every_object_that_a_version_changed_is_told_and_no_other(name: str) -> 
 def changes(
     old: dict[tuple[str, bytes], Any], new: dict[tuple[str, bytes], Any]
 ) -> Iterator[tuple[str, int, DifferenceKind]]:
-    """The kind and id of every object that differs, and what happened to it."""
+    """The kind and id of every object that differs, and how it changed."""
     for kind, key in {*old, *new}:
         before, after = old.get((kind, key)), new.get((kind, key))
         what = DifferenceKind.ALTERED
@@ -361,7 +363,7 @@ VALUES = st.lists(
 
 
 @given(VALUES, VALUES)
-def test_there_is_no_difference_exactly_where_contents_are_equal(
+def test_differences_are_empty_exactly_when_the_contents_are_equal(
     one: list[object], other: list[object]
 ) -> None:
     old, new = catalog_of(one), catalog_of(other)
@@ -378,7 +380,7 @@ def test_there_is_no_difference_exactly_where_contents_are_equal(
         }
 
 
-def test_older_schema_versions_are_told_where_nothing_else_differs() -> None:
+def test_older_schema_versions_are_listed_when_nothing_else_differs() -> None:
     a, b = ColumnDescriptor(1, "a", INT), ColumnDescriptor(2, "b", STRING)
     with_b, without = SchemaVersion(1, (a, b)), SchemaVersion(1, (a,))
     latest = SchemaVersion(2, (a,))
@@ -388,7 +390,7 @@ def test_older_schema_versions_are_told_where_nothing_else_differs() -> None:
     }
 
 
-def test_another_format_of_the_same_object_is_no_difference() -> None:
+def test_another_encoding_of_the_same_object_is_not_a_difference() -> None:
     new = catalog_of([SchemaDescriptor(1, 1, "s", "ann")])
     stored = new.contents.get("schema", (1).to_bytes(8, "big"))
     assert stored is not None

@@ -1,4 +1,4 @@
-"""The tests of differences can fail: each planted fault is found by the one that is for it."""
+"""The tests of differences can fail: each planted fault is found by the test written for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Check = Callable[[NewManager, Patch], None]
 MODULE = "strandline.catalog.differences"
 
 
-# -- what finds a fault ----------------------------------------------------------------------------
+# -- how a fault is found --------------------------------------------------------------------------
 
 
 def by(test: Callable[[CatalogManager], None]) -> Check:
@@ -36,24 +36,24 @@ def by(test: Callable[[CatalogManager], None]) -> Check:
 
 
 def by_scenario(name: str) -> Check:
-    """The comparison with what a scenario changed."""
-    test = tests.test_every_object_that_a_version_changed_is_told_and_no_other
+    """The comparison of the differences with what a scenario changed."""
+    test = tests.test_exactly_the_objects_that_a_version_changed_are_listed
     return lambda _new_manager, _patch: test(name)
 
 
 def by_any_contents(new_manager: NewManager, patch: Patch) -> None:
-    """The property over any contents; the first example that fails is enough."""
-    test: Any = tests.test_there_is_no_difference_exactly_where_contents_are_equal
+    """The property over arbitrary contents; the first failing example is enough."""
+    test: Any = tests.test_differences_are_empty_exactly_when_the_contents_are_equal
     searching = settings(max_examples=100, phases=[Phase.generate])
     searching(given(tests.VALUES, tests.VALUES)(test.hypothesis.inner_test))()
 
 
 def by_another_format(new_manager: NewManager, patch: Patch) -> None:
-    tests.test_another_format_of_the_same_object_is_no_difference()
+    tests.test_another_encoding_of_the_same_object_is_not_a_difference()
 
 
 def by_older_schemas(new_manager: NewManager, patch: Patch) -> None:
-    tests.test_older_schema_versions_are_told_where_nothing_else_differs()
+    tests.test_older_schema_versions_are_listed_when_nothing_else_differs()
 
 
 def by_counting(new_manager: NewManager, patch: Patch) -> None:
@@ -64,14 +64,14 @@ def by_counting(new_manager: NewManager, patch: Patch) -> None:
 
 
 def columns_by_name(patch: Patch) -> None:
-    """A renamed column is one that went and one that came."""
+    """A renamed column is listed as a dropped and an added column."""
     grants, (fits, _), *pairs = differences._KEYS
     by_name = (fits, lambda _, item: (item.name, (item.name, item)))
     patch.setattr(f"{MODULE}._KEYS", (grants, by_name, *pairs))
 
 
 def grants_by_grantee(patch: Patch) -> None:
-    """Who granted a privilege is not looked at."""
+    """The grantor of a privilege is ignored."""
     real = differences._grant_key
 
     def key(names: Any, one: Any) -> Any:
@@ -82,7 +82,7 @@ def grants_by_grantee(patch: Patch) -> None:
 
 
 def properties_as_a_whole(patch: Patch) -> None:
-    """All properties of a table are one value."""
+    """All properties of a table are compared as one value."""
     patch.setattr(f"{MODULE}._KEYS", differences._KEYS[:2])
 
 
@@ -102,7 +102,7 @@ def other_bytes_are_told(patch: Patch) -> None:
 
 
 def rename_is_drop_and_create(patch: Patch) -> None:
-    """What was renamed is told as two objects."""
+    """A renamed object is listed as two objects."""
     real = differences.differences
 
     def told(old: Catalog, new: Catalog, **options: bool) -> Iterator[Difference]:
@@ -118,7 +118,7 @@ def rename_is_drop_and_create(patch: Patch) -> None:
 
 
 def rename_in_another_case_is_none(patch: Patch) -> None:
-    """A name that changed its case is not taken for another one."""
+    """A name that changed only its case is not listed as a rename."""
     real = differences._difference
 
     def difference(
@@ -133,7 +133,7 @@ def rename_in_another_case_is_none(patch: Patch) -> None:
 
 
 def as_many_are_the_same(patch: Patch) -> None:
-    """A kind with as many objects as before is taken for untouched."""
+    """A kind with as many objects as before is treated as unchanged."""
     real = Contents.differing
 
     def differing(self: Contents, newer: Contents) -> Iterator[Any]:
@@ -143,7 +143,7 @@ def as_many_are_the_same(patch: Patch) -> None:
 
 
 def order_is_nothing(patch: Patch) -> None:
-    """Columns that changed places are not told."""
+    """A changed column order is not listed."""
     real = differences._items
 
     def items(*arguments: Any) -> Iterator[Any]:
@@ -153,7 +153,7 @@ def order_is_nothing(patch: Patch) -> None:
 
 
 def older_schemas_are_passed_over(patch: Patch) -> None:
-    """Of the schema versions of a table only the latest is compared."""
+    """Only the latest schema version of a table is compared."""
     real = differences._schema_versions
 
     def versions(names: Any, path: str, old: Any, new: Any) -> Iterator[Any]:
@@ -163,13 +163,13 @@ def older_schemas_are_passed_over(patch: Patch) -> None:
 
 
 def old_references_by_new_names(patch: Patch) -> None:
-    """What an object referred to before is called as it is called now."""
+    """The target of an old reference is shown with its present name."""
     real = differences._Names
     patch.setattr(f"{MODULE}._Names", lambda _, new: real(new, new))
 
 
 def dropped_by_new_names(patch: Patch) -> None:
-    """A dropped object is looked up in the catalog without it."""
+    """A dropped object is looked up in the catalog that no longer has it."""
     real = differences._difference
 
     def difference(
@@ -181,7 +181,7 @@ def dropped_by_new_names(patch: Patch) -> None:
 
 
 def everything_is_decoded(patch: Patch) -> None:
-    """Objects are compared by what they say, whether or not their bytes are the same."""
+    """Objects are compared by their decoded values, even if their bytes are the same."""
 
     def differing(self: Contents, newer: Contents) -> Iterator[Any]:
         for kind in COLLECTIONS:
@@ -195,13 +195,13 @@ def everything_is_decoded(patch: Patch) -> None:
 
 
 def books_are_told(patch: Patch) -> None:
-    """What the program keeps for itself is among the differences."""
+    """Bookkeeping objects are listed among the differences."""
     for kind in BOOKS:
         plant(patch, kind, is_book=lambda name: False)
 
 
 def default_zone_is_a_book(patch: Patch) -> None:
-    """The default zone is taken for what the program keeps for itself."""
+    """The default zone is treated as a bookkeeping object."""
     plant(patch, "config", is_book=lambda name: True)
 
 
@@ -209,35 +209,43 @@ Fault = Callable[[Patch], None]
 
 FAULTS: dict[Fault, tuple[Check, str]] = {
     columns_by_name: (by(tests.test_columns_are_matched_by_their_ids), r"columns\[n\]"),
-    grants_by_grantee: (by(tests.test_grants_are_told_by_who_has_them), "'privileges'"),
+    grants_by_grantee: (by(tests.test_grants_are_listed_by_grantee_and_grantor), "'privileges'"),
     properties_as_a_whole: (by(tests.test_properties_are_matched_by_their_keys), "'properties'"),
     other_bytes_are_told: (by_another_format, "ALTERED"),
-    rename_is_drop_and_create: (by(tests.test_objects_come_go_and_are_renamed), "DROPPED"),
+    rename_is_drop_and_create: (
+        by(tests.test_created_renamed_and_dropped_objects_are_listed),
+        "DROPPED",
+    ),
     rename_in_another_case_is_none: (
         by_scenario("names: a table takes its own name in another case"),
         "ALTERED",
     ),
     as_many_are_the_same: (by_any_contents, r"assert \(\(\) == \(\)"),
-    order_is_nothing: (by(tests.test_another_order_of_columns_is_told), r"columns\.order"),
+    order_is_nothing: (by(tests.test_a_changed_column_order_is_listed), r"columns\.order"),
     older_schemas_are_passed_over: (
         by_older_schemas,
         "schema_versions",
     ),
-    old_references_by_new_names: (by(tests.test_references_are_told_by_name), r"'s \(id"),
-    dropped_by_new_names: (by(tests.test_what_went_with_its_schema_is_called_as_before), r"\?\.t"),
+    old_references_by_new_names: (by(tests.test_references_are_listed_by_name), r"'s \(id"),
+    dropped_by_new_names: (
+        by(tests.test_objects_dropped_with_their_schema_keep_their_qualified_names),
+        r"\?\.t",
+    ),
     everything_is_decoded: (by_counting, "Extra items in the left set"),
     books_are_told: (
-        by(tests.test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for),
+        by(tests.test_bookkeeping_objects_are_left_out_unless_requested),
         "id_allocator",
     ),
-    default_zone_is_a_book: (by(tests.test_references_are_told_by_name), "default_zone"),
+    default_zone_is_a_book: (by(tests.test_references_are_listed_by_name), "default_zone"),
 }
-"""Each planted fault, the test that must find it, and the complaint that is right."""
+"""Each planted fault, the test that must find it, and the expected complaint."""
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_the_tests_find(fault: Fault, new_manager: NewManager, monkeypatch: Patch) -> None:
+def test_the_tests_find_each_planted_fault(
+    fault: Fault, new_manager: NewManager, monkeypatch: Patch
+) -> None:
     check, complaint = FAULTS[fault]
     fault(monkeypatch)
     with pytest.raises(AssertionError, match=complaint):
@@ -264,12 +272,12 @@ LEFT_OUT = {
     "comment": "comments: a comment on a database stands beside it",
     "system_configuration": "configuration: a parameter is set",
 }
-"""For each kind that people make, a scenario that changes one."""
+"""For each kind that users create, a scenario that changes an object of that kind."""
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("kind", [kind for kind in COLLECTIONS if kind not in BOOKS])
-def test_a_kind_that_is_left_out_is_found(
+def test_leaving_out_a_kind_is_detected(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
     plant(monkeypatch, kind, is_book=lambda name: True)

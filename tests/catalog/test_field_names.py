@@ -1,4 +1,4 @@
-"""Names of struct fields: like names of columns, wherever a type comes from."""
+"""Names of struct fields follow the rules for column names, wherever a type comes from."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def catalogs(manager: CatalogManager) -> CatalogManager:
         ("struct<a: int, " + "b" * 256 + ": int>", InvalidName, "255 characters"),
     ],
 )
-def test_a_bad_name_of_a_field_is_refused(
+def test_an_invalid_field_name_is_refused(
     catalogs: CatalogManager,
     way: Callable[[DataType], Command],
     text: str,
@@ -85,7 +85,7 @@ def test_a_bad_name_of_a_field_is_refused(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_one_name_in_two_structs_is_two_names(
+def test_different_structs_may_use_the_same_field_name(
     catalogs: CatalogManager, way: Callable[[DataType], Command]
 ) -> None:
     fine = parse_type("struct<a: int, b: struct<a: int, B: int>>")

@@ -1,4 +1,4 @@
-"""The versions that a node holds: one after the other, found by number and by time."""
+"""The versions that a node holds: consecutive, and found by number or by time."""
 
 from __future__ import annotations
 
@@ -99,19 +99,21 @@ REFUSED = CaseTable(
 
 
 @pytest.mark.parametrize(("ask", "due"), FOUND.rows)
-def test_a_history_gives(ask: Asked, due: object) -> None:
+def test_a_history_finds_appends_and_trims_versions(ask: Asked, due: object) -> None:
     assert ask(history()) == due
 
 
 @pytest.mark.parametrize(("ask", "error", "says"), REFUSED.rows)
-def test_a_history_refuses(ask: Asked, error: type[StrandlineError], says: str) -> None:
+def test_a_history_refuses_versions_out_of_range_or_out_of_order(
+    ask: Asked, error: type[StrandlineError], says: str
+) -> None:
     held = history()
     with pytest.raises(error, match=says):
         ask(held)
     assert shown(held) == [4, 5, 6, 7]
 
 
-def test_trimming_makes_another_history_where_there_is_something_to_trim() -> None:
+def test_trimming_returns_a_new_history_unless_there_is_nothing_to_trim() -> None:
     held = history()
     assert held.trimmed(4) is held
     assert shown(held.trimmed(6)) == [6, 7]

@@ -1,4 +1,4 @@
-"""A running node that another opener fences: it joins the newer epoch, or knows that it is over."""
+"""A node that another opener fences joins the newer epoch, or learns that it is replaced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def manager(new_log: NewLog) -> Iterator[CatalogManager]:
 
 
 def take_over(log: MetastorageLog, *, generation: int = 0) -> DurableCatalogState:
-    """What a new holder does. It knows nothing of the nodes that run."""
+    """Open the log as a new holder does, which knows nothing of the running nodes."""
     return durable_state(log).open(
         member="opener",
         initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/warehouse"),
@@ -55,7 +55,7 @@ def append(state: DurableCatalogState, name: str) -> None:
     state.commit_transaction(transaction)
 
 
-def test_a_node_that_a_newer_epoch_fences_reads_and_writes_under_it(
+def test_a_node_fenced_by_a_newer_epoch_reads_and_writes_under_that_epoch(
     new_log: NewLog, manager: CatalogManager
 ) -> None:
     heard: list[tuple[str, int]] = []
@@ -66,7 +66,7 @@ def test_a_node_that_a_newer_epoch_fences_reads_and_writes_under_it(
     manager.execute(CreateSchema(name="before"), author="ann")
     holder = take_over(new_log())
     append(holder, "theirs")
-    with pytest.raises(Fenced, match="epoch 2"):  # judged and sent under the old epoch
+    with pytest.raises(Fenced, match="epoch 2"):  # validated and sent under the old epoch
         manager.execute(CreateSchema(name="late"), author="ann")
     done = manager.execute(CreateSchema(name="mine"), author="ann")
     assert manager.token == holder.token
@@ -79,7 +79,7 @@ def test_a_node_that_a_newer_epoch_fences_reads_and_writes_under_it(
     assert manager.compact(done.version)
 
 
-def test_a_reader_that_is_fenced_reads_what_the_newer_holder_wrote(
+def test_a_fenced_reader_reads_what_the_newer_holder_wrote(
     new_log: NewLog, manager: CatalogManager
 ) -> None:
     assert manager.present().schema("theirs") is None
@@ -87,12 +87,12 @@ def test_a_reader_that_is_fenced_reads_what_the_newer_holder_wrote(
     append(holder, "theirs")
     assert manager.known_present() is None
     assert manager.present().schema("theirs") is not None
-    # Where the log is asked over the network, the present is never known without asking.
+    # If the log is asked over the network, the present is never known without asking.
     known = manager.latest_catalog() if manager.state.log.frontier_is_cheap else None
     assert manager.known_present() is known
 
 
-def test_the_applier_joins_by_itself_and_tells_who_waits(
+def test_the_applier_joins_the_newer_epoch_by_itself_and_wakes_waiting_callers(
     new_log: NewLog, manager: CatalogManager
 ) -> None:
     manager.start()
@@ -102,7 +102,7 @@ def test_the_applier_joins_by_itself_and_tells_who_waits(
     assert manager.token == holder.token
 
 
-def test_a_node_that_was_fenced_twice_joins_the_last_holder(
+def test_a_node_that_was_fenced_twice_joins_the_epoch_of_the_last_holder(
     new_log: NewLog, manager: CatalogManager
 ) -> None:
     take_over(new_log())
@@ -114,7 +114,9 @@ def test_a_node_that_was_fenced_twice_joins_the_last_holder(
     assert manager.statistics().joined_anew == 1
 
 
-def test_a_newer_generation_is_not_joined(new_log: NewLog, manager: CatalogManager) -> None:
+def test_a_node_does_not_join_a_newer_deploy_generation(
+    new_log: NewLog, manager: CatalogManager
+) -> None:
     newer = take_over(new_log(), generation=1)
     attempts: list[Callable[[], object]] = [
         manager.present,
@@ -131,7 +133,7 @@ def test_a_newer_generation_is_not_joined(new_log: NewLog, manager: CatalogManag
     assert applied.contents.count("schema") == 3
 
 
-def test_callers_that_are_not_judged_yet_when_the_fence_rises_are_carried_out_under_the_newer_epoch(
+def test_commands_not_yet_validated_when_the_node_is_fenced_run_under_the_newer_epoch(
     new_log: NewLog, manager: CatalogManager
 ) -> None:
     log = manager.state.log
@@ -167,7 +169,7 @@ def test_callers_that_are_not_judged_yet_when_the_fence_rises_are_carried_out_un
     assert manager.present().schema("sent") is None
 
 
-def test_a_node_that_may_not_join_stays_as_it_was(new_log: NewLog) -> None:
+def test_a_node_that_may_not_join_keeps_its_latest_catalog(new_log: NewLog) -> None:
     def refuse(fenced: DurableCatalogState) -> DurableCatalogState:
         raise WrongEnvironment("another store stands in the place of this node's")
 

@@ -1,6 +1,7 @@
-"""What each change of the catalog needs, while privileges are enforced.
+"""The privileges that each change of the catalog needs while privileges are enforced.
 
-One row a change: who may not make it with nothing but what it names as missing, and may with it.
+Each row is one change. It is refused until the user has everything that the refusals name as
+missing, and is allowed then.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from tests.catalog.scenario import create_table
 
 
 def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | None) -> None:
-    """Plan and judge, as the manager does, and change nothing."""
+    """Plan and check privileges as the manager does, without changing anything."""
     transaction = CatalogTransaction(base, author="ann")
     planning = Planning(base, transaction, base.time, author=user or "system")
     for command in wanted if isinstance(wanted, Sequence) else [wanted]:
@@ -66,14 +67,16 @@ def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | Non
 @pytest.fixture
 def enforced(manager: CatalogManager) -> CatalogManager:
     manager.execute(SETUP, author="root")
-    manager.execute(INDEXES, author="root")  # in a later version: else they are built already
+    manager.execute(INDEXES, author="root")  # in a later version, otherwise available at once
     manager.execute(GrantRole(role="group", member="cleo"), author="root")
     manager.execute(ENFORCE, author="root", identity="root")
     return manager
 
 
 @pytest.mark.parametrize("needs", CHANGES, ids=[one.name for one in CHANGES])
-def test_a_change_needs(enforced: CatalogManager, needs: Needs) -> None:
+def test_a_change_is_refused_until_every_required_privilege_is_granted(
+    enforced: CatalogManager, needs: Needs
+) -> None:
     for says, step in needs.steps:
         before = enforced.latest_catalog()
         with pytest.raises(PermissionDenied) as caught:
@@ -86,21 +89,21 @@ def test_a_change_needs(enforced: CatalogManager, needs: Needs) -> None:
 
 
 @pytest.mark.parametrize("identity", ["root", None], ids=["a superuser", "the program"])
-def test_a_superuser_and_the_program_may_do_all(
+def test_superusers_and_the_program_itself_may_make_every_change(
     enforced: CatalogManager, identity: str | None
 ) -> None:
     for needs in CHANGES:
         judge(enforced.latest_catalog(), needs.wanted, user=identity)
 
 
-def test_switched_off_everybody_may_do_all(enforced: CatalogManager) -> None:
+def test_any_user_may_make_every_change_when_enforcement_is_off(enforced: CatalogManager) -> None:
     off = SetConfiguration(name="enforce_privileges", value="false")
     enforced.execute(off, author="root", identity="root")
     for needs in CHANGES:
         judge(enforced.latest_catalog(), needs.wanted, user="bob")
 
 
-def test_a_batch_may_use_what_it_made_itself(enforced: CatalogManager) -> None:
+def test_a_batch_may_use_the_objects_that_it_created(enforced: CatalogManager) -> None:
     enforced.execute(
         grant(ObjectKind.DATABASE, "hive", Privilege.CREATE), author="root", identity="root"
     )
@@ -113,7 +116,9 @@ def test_a_batch_may_use_what_it_made_itself(enforced: CatalogManager) -> None:
     assert all(enforced.execute(batch, author="bob", identity="bob").applied)
 
 
-def test_who_owns_things_may_have_a_role_of_his_own_name(enforced: CatalogManager) -> None:
+def test_a_user_that_owns_objects_may_create_its_own_role_and_others_may_not(
+    enforced: CatalogManager,
+) -> None:
     enforced.execute(on_system_to_all(Privilege.CREATE_ROLE), author="root", identity="root")
     with pytest.raises(PermissionDenied, match="the name dora"):
         enforced.execute(CreateRole(name="dora"), author="bob", identity="bob")
@@ -121,7 +126,7 @@ def test_who_owns_things_may_have_a_role_of_his_own_name(enforced: CatalogManage
     enforced.execute(DropTable(schema="s", table="d"), author="root", identity="root")
 
 
-def test_a_dropped_role_comes_back_with_its_grants_by_a_superuser_alone(
+def test_only_a_superuser_can_restore_a_dropped_role_with_its_grants(
     enforced: CatalogManager,
 ) -> None:
     steps = [
@@ -137,7 +142,9 @@ def test_a_dropped_role_comes_back_with_its_grants_by_a_superuser_alone(
     enforced.execute(undo, author="root", identity="root")
 
 
-def test_default_privileges_go_with_a_schema_whoever_drops_it(enforced: CatalogManager) -> None:
+def test_dropping_a_schema_drops_its_default_privileges_whoever_drops_it(
+    enforced: CatalogManager,
+) -> None:
     anywhere = AlterDefaultPrivileges(
         kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="cleo", schema="s"
     )
@@ -148,21 +155,21 @@ def test_default_privileges_go_with_a_schema_whoever_drops_it(enforced: CatalogM
     assert not list(enforced.latest_catalog().contents.objects("default_privilege"))
 
 
-def test_a_command_that_changes_nothing_needs_nothing(enforced: CatalogManager) -> None:
+def test_a_command_that_changes_nothing_needs_no_privilege(enforced: CatalogManager) -> None:
     nothing = RevokePrivileges(
         kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
     )
     assert not any(enforced.execute(nothing, author="bob", identity="bob").applied)
 
 
-def test_who_says_that_he_is_the_program_is_judged(enforced: CatalogManager) -> None:
+def test_a_user_named_system_is_checked_like_any_other_user(enforced: CatalogManager) -> None:
     with pytest.raises(PermissionDenied, match="user system lacks USAGE"):
         enforced.execute(PROPERTIES, author="system", identity="system")
 
 
 @dataclass
 class Leaves:
-    """A command during which its caller leaves."""
+    """A command during whose planning the caller times out."""
 
     request: Request | None = None
 
@@ -171,7 +178,7 @@ class Leaves:
         self.request.stage = Stage.LEFT
 
 
-def test_nothing_more_is_checked_once_the_caller_has_left(enforced: CatalogManager) -> None:
+def test_privileges_are_not_checked_after_the_caller_timed_out(enforced: CatalogManager) -> None:
     base, leaves = enforced.latest_catalog(), Leaves()
     batches: list[tuple[list[Command], type[Exception]]] = [
         ([PROPERTIES], PermissionDenied),
@@ -184,7 +191,9 @@ def test_nothing_more_is_checked_once_the_caller_has_left(enforced: CatalogManag
         assert isinstance(validate(base, transaction, request, base.time).error, error)
 
 
-def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> None:
+def test_only_superusers_may_change_objects_of_a_kind_without_a_rule(
+    enforced: CatalogManager,
+) -> None:
     without = {kind.name for kind in declared_kinds() if kind.rule is None}
     assert without == {"fence", "setting", "timestamp", "system_view", "system_object_fingerprint"}
     base = enforced.latest_catalog()
@@ -196,7 +205,7 @@ def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> No
     permit(base, transaction, user="root")
 
 
-def test_what_was_revoked_cannot_be_read_in_an_older_version_after_the_drop_either(
+def test_a_revoked_grant_does_not_allow_reading_old_versions_of_a_dropped_table(
     enforced: CatalogManager,
 ) -> None:
     def root(*commands: Command) -> None:
@@ -223,7 +232,7 @@ def test_what_was_revoked_cannot_be_read_in_an_older_version_after_the_drop_eith
     assert not may_read()
 
 
-def test_who_lost_a_schema_cannot_read_its_past_after_its_drop(enforced: CatalogManager) -> None:
+def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: CatalogManager) -> None:
     then = enforced.latest_catalog()
     old = then.table("s", "t")
     assert old is not None
@@ -238,15 +247,15 @@ def test_who_lost_a_schema_cannot_read_its_past_after_its_drop(enforced: Catalog
     assert Access(now, "cleo", history=enforced.catalog).at(then).allows(Privilege.SELECT, old)
 
 
-# -- the judging itself is judged ------------------------------------------------------------------
+# -- the checks themselves are tested --------------------------------------------------------------
 
 
 def lenient(case: object) -> None:
-    """A rule that asks for nothing."""
+    """A rule that requires no privilege."""
 
 
 def find_faults(catalog: Catalog) -> list[str]:
-    """The rows that are not refused, or not with the words that they should be."""
+    """The rows that are not refused, or not with the expected message."""
     found = []
     for needs in CHANGES:
         says, _ = needs.steps[0]
@@ -259,7 +268,7 @@ def find_faults(catalog: Catalog) -> list[str]:
     return found
 
 
-def test_the_rows_hold_without_a_fault(enforced: CatalogManager) -> None:
+def test_the_rows_pass_without_a_planted_fault(enforced: CatalogManager) -> None:
     assert find_faults(enforced.latest_catalog()) == []
 
 
@@ -278,7 +287,7 @@ def test_the_rows_hold_without_a_fault(enforced: CatalogManager) -> None:
         "zone",
     ],
 )
-def test_a_rule_that_asks_for_nothing_is_found(
+def test_a_rule_that_requires_nothing_is_detected(
     enforced: CatalogManager, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, kind, rule=lenient)
@@ -295,7 +304,7 @@ def test_a_rule_that_asks_for_nothing_is_found(
     ],
     ids=["owners are not checked", "ownership", "superusers", "privileges"],
 )
-def test_a_demand_that_is_not_made_is_found(
+def test_a_missing_privilege_check_is_detected(
     enforced: CatalogManager,
     target: str,
     planted: Callable[..., None],

@@ -1,4 +1,4 @@
-"""A node that is killed anywhere in a commit: no version is lost, doubled or torn."""
+"""A node that is killed at any point of a commit: no version is lost, doubled or torn."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def no_version_is_lost_doubled_or_torn(
         check(list(log.updates(1, upper)), acknowledged, rounds)
         assert durable_state(log).is_initialized()
     killed = [status for status in said["statuses"] if status == -signal.SIGKILL]
-    # The last rounds may find the end of the commits before their point, not many others.
+    # The commits may end before the kill point in the last rounds, and in few others.
     assert len(killed) >= rounds * 9 // 10
 
 
@@ -102,12 +102,12 @@ COMPLAINTS = {
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_kills_find(fault: str, tmp_path: Path) -> None:
+def test_the_kills_find_each_planted_fault(fault: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=COMPLAINTS[fault]):
         no_version_is_lost_doubled_or_torn(STORES["sqlite"], tmp_path, 20, fault)
 
 
-def test_the_check_finds_what_it_looks_for() -> None:
+def test_the_check_accepts_a_good_history_and_finds_each_planted_fault() -> None:
     """A good history passes, and each fault planted in it is found."""
 
     def made(version: int, *tables: str) -> Update:

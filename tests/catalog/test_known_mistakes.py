@@ -1,4 +1,4 @@
-"""What other catalogs got wrong, where no test of a part shows that it is right here."""
+"""Mistakes of other catalogs whose absence here is not shown by the tests of a single part."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SAID = [(module, s) for module, s in ALL if "cannot even be said" not in s.name]
 @pytest.mark.parametrize(
     "scenario", [s for _, s in SAID], ids=[f"{module}: {s.name}" for module, s in SAID]
 )
-def test_a_command_that_is_validated_again_comes_to_the_same(scenario: Scenario) -> None:
+def test_validating_a_command_twice_gives_the_same_result(scenario: Scenario) -> None:
     base = after_setup(scenario)
     commands = commands_of(scenario.run, base)
     first, second = validated(base, commands), validated(base, commands)
@@ -58,7 +58,7 @@ def test_a_command_that_is_validated_again_comes_to_the_same(scenario: Scenario)
 # -- a log that ends in its snapshot ---------------------------------------------------------------
 
 
-def test_a_version_that_a_snapshot_took_the_place_of_is_ready_after_a_restart(
+def test_a_version_replaced_by_a_snapshot_is_ready_after_a_restart(
     new_manager: Managers,
 ) -> None:
     manager = new_manager()
@@ -72,7 +72,7 @@ def test_a_version_that_a_snapshot_took_the_place_of_is_ready_after_a_restart(
     assert following.result(timeout=60).version == done.version + 1
 
 
-def test_a_stopping_index_of_a_dropped_column_survives_a_snapshot(new_manager: Managers) -> None:
+def test_a_stopping_index_on_a_dropped_column_survives_a_snapshot(new_manager: Managers) -> None:
     manager = new_manager()
     index = CreateIndex(schema="s", index="i", table="t", columns=("b",))
     manager.execute([SCHEMA, create_table("s.t")], author="ann")
@@ -95,7 +95,7 @@ def test_a_stopping_index_of_a_dropped_column_survives_a_snapshot(new_manager: M
 # -- equal values ----------------------------------------------------------------------------------
 
 
-def test_a_colocation_that_equals_the_key_has_the_same_bytes_wherever_it_came_from() -> None:
+def test_a_colocation_equal_to_the_primary_key_is_encoded_alike_shared_or_copied() -> None:
     table = create_table("s.t", "a int not null", primary_key=("a",), colocation=("a",))
     made = validated(validated(new_catalog(), [SCHEMA]).catalog, [table]).catalog.table("s", "t")
     assert made is not None
@@ -106,7 +106,7 @@ def test_a_colocation_that_equals_the_key_has_the_same_bytes_wherever_it_came_fr
     assert encode(shared) == encode(apart)
 
 
-def test_updates_and_snapshots_that_differ_in_anything_that_is_kept_are_not_equal() -> None:
+def test_updates_and_snapshots_that_differ_in_any_stored_field_are_not_equal() -> None:
     entry = Entry("v", {}, (Change("table", b"k", None, b"x"),))
     update = Update(1, b"i", "ann", "m", (entry,), Timestamp(5))
     snapshot = Snapshot(1, Timestamp(5), (("table", (b"x",)),), ((Timestamp(4),),))

@@ -1,4 +1,4 @@
-"""Batches as large as they may be: one version with all of it, or none."""
+"""Batches of the maximum size: all of it becomes one version, or nothing does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(number: int, *key: str) -> CreateTable:
 
 
 @pytest.mark.parametrize("commands", [2_000, pytest.param(MAX_COMMANDS, marks=pytest.mark.soak)])
-def test_many_commands_are_one_version_or_none(manager: CatalogManager, commands: int) -> None:
+def test_a_large_batch_becomes_one_version_or_none(manager: CatalogManager, commands: int) -> None:
     batch: list[Command] = [CreateSchema(name="s"), *map(create, range(commands - 1))]
     before = manager.latest_catalog()
     with pytest.raises(AlreadyExists, match=r"s.t7 already exists"):
@@ -39,7 +39,9 @@ def test_many_commands_are_one_version_or_none(manager: CatalogManager, commands
     assert len(done.catalog.relation_names("s")) == commands - 1
 
 
-def test_a_command_costs_the_same_however_many_were_before_it(manager: CatalogManager) -> None:
+def test_planning_a_command_costs_the_same_however_many_commands_precede_it(
+    manager: CatalogManager,
+) -> None:
     manager.execute(CreateSchema(name="s"), author="ann")
     base = manager.present()
     planning = Planning(base, CatalogTransaction(base, author="ann"), base.time)
@@ -49,11 +51,11 @@ def test_a_command_costs_the_same_however_many_were_before_it(manager: CatalogMa
         for number in range(start, start + 500):
             create(number, "a").plan(planning)
         spans.append(time.process_time() - began)
-    # Eight times as many objects: a cost that follows them would be eight times as high.
+    # There are eight times as many objects: a proportional cost would be eight times as high.
     assert min(spans[-3:]) < 4 * min(spans[:3])
 
 
-def test_many_changes_of_one_table_are_one_version(manager: CatalogManager) -> None:
+def test_many_changes_of_one_table_in_a_batch_become_one_version(manager: CatalogManager) -> None:
     manager.execute([CreateSchema(name="s"), create(0)], author="ann")
     changes = [
         AddColumns(schema="s", table="t0", columns=(ColumnDefinition(f"c{n}", INT),))

@@ -1,4 +1,4 @@
-"""Listeners: what they are told, and when."""
+"""Listeners: what they receive, and when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.catalog import callers
 from tests.catalog.callers import Call, Managers, create, keep_books, leave_after, wait_for
 
 
-def test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned(
+def test_the_call_and_the_next_version_wait_until_the_listener_has_returned(
     manager: CatalogManager,
 ) -> None:
     heard: list[int] = []
@@ -31,19 +31,19 @@ def test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_
         wait_for(lambda: heard == [3])
         ready = manager.ready(3)
         second = Call(manager, create("b"))
-        first.join(0.2)  # long enough for a call that waits for nobody
+        first.join(0.2)  # long enough for a call that does not wait
         assert not ready.done()
         assert first.is_alive()
         assert heard == [3]
-        assert manager.latest_catalog().version == 3  # others may see it before
+        assert manager.latest_catalog().version == 3  # others may see it already
     finally:
-        may_go_on.set()  # else it is waited for beyond the end of a test that has failed
+        may_go_on.set()  # otherwise a failed test leaves a waiting thread
     assert [first.outcome(), second.outcome()] == [3, 4]
     assert ready.result(timeout=callers.PATIENCE).version == 3
     assert heard == [3, 4]
 
 
-def test_a_call_whose_listener_takes_too_long_is_told_the_version_that_it_has_in_the_log(
+def test_a_call_that_times_out_in_a_slow_listener_reports_its_version_in_the_log(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_go_on = threading.Event(), threading.Event()
@@ -63,7 +63,7 @@ def test_a_call_whose_listener_takes_too_long_is_told_the_version_that_it_has_in
     assert manager.execute(create("b"), author="ann").version == 4
 
 
-def test_a_listener_that_asks_for_a_change_is_refused_and_not_deadlocked(
+def test_a_listener_that_executes_a_command_is_refused_and_does_not_deadlock(
     new_manager: Managers, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -75,7 +75,7 @@ def test_a_listener_that_asks_for_a_change_is_refused_and_not_deadlocked(
     assert manager.execute(create("a"), author="ann", timeout=callers.PATIENCE).version == 3
     assert manager.statistics().listener_failures == 1
     other.execute(create("b"), author="bob")
-    manager.sync()  # now it is this thread that tells the listener
+    manager.sync()  # now this thread calls the listener
     assert manager.statistics().listener_failures == 2
     assert "make the change from another thread" in caplog.text
 
@@ -102,7 +102,7 @@ def test_each_entry_fires_one_event_with_the_catalogs_before_and_after(
     ]
 
 
-def test_a_thread_that_called_the_listeners_before_is_not_inside_one_when_another_calls_them(
+def test_a_thread_does_not_count_as_the_listeners_caller_while_another_calls_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listeners, own = Listeners(), threading.get_ident()

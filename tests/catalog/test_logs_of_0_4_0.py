@@ -1,7 +1,7 @@
-"""A log that 0.4.0 wrote on a stash or a shard is read and continued.
+"""A log that release 0.4.0 wrote to a stash or a shard is read and continued.
 
-``tests/golden/log_0_4_0_*.json`` have the statements that make its SQLite database again, its
-blobs, and the objects and the time of each version as that release showed them. Each was trimmed.
+``tests/golden/log_0_4_0_*.json`` contain the statements that recreate its SQLite database, its
+blobs, and the objects and time of each version as that release showed them. Each log was trimmed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def test_each_version_has_the_objects_and_the_time_that_the_release_showed(
         assert catalog.time == golden.times[version]
 
 
-def test_it_is_continued_trimmed_and_read_again(new_manager: NewManager, golden: Golden) -> None:
+def test_the_log_is_continued_trimmed_and_read_again(
+    new_manager: NewManager, golden: Golden
+) -> None:
     manager, last = new_manager(), max(golden.objects)
     assert manager.execute(CreateSchema(name="new"), author="ann").version == last + 1
     assert manager.compact(min(golden.objects) + 2)

@@ -1,9 +1,9 @@
 """A log that an earlier release wrote is read, migrated and continued on each kind of metastorage.
 
-``tests/golden/log_*.json`` have the keys and values that a node of the release left, in the order
-of their revisions, and the objects of each version as that node showed them. Each was trimmed; the
-later versions are updates of many kinds. Up to 0.2.0 the time of an update was that of its key;
-later ones have it inside, and ``times`` has what the node said.
+``tests/golden/log_*.json`` contain the keys and values that a node of the release left, in revision
+order, and the objects of each version as that node showed them. Each log was trimmed; the later
+versions are updates of many kinds. Up to 0.2.0 the time of an update was the time of its key. Later
+releases store it inside the update, and ``times`` has the times that the node showed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Golden:
         self.has_own_times = release > "0.2.0"
         self.last = max(self.objects)
         self.migrated = self.last + 2
-        """Behind the last version come that of the new epoch and that of the migration."""
+        """The last version is followed by those of the new epoch and of the migration."""
 
     @property
     def renaming(self) -> tuple[int, str]:
@@ -71,7 +71,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 def open_store(
     request: pytest.FixtureRequest, tmp_path: Path, golden: Golden
 ) -> Iterator[Callable[[], Any]]:
-    """Opens one store, on which the golden log stands, as one more node."""
+    """Opens the store that contains the golden log, as one more node."""
     kind = STORES[request.param]
     address = kind.create(tmp_path)
     with ExitStack() as opened:
@@ -140,7 +140,7 @@ def test_each_version_has_the_objects_and_the_time_that_the_release_showed(
     assert times == sorted(set(times))
 
 
-def test_it_is_continued_undone_trimmed_and_read_again(
+def test_the_log_is_continued_undone_trimmed_and_read_again(
     new_manager: NewManager, golden: Golden
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -164,7 +164,7 @@ def test_it_is_continued_undone_trimmed_and_read_again(
 
 
 @pytest.mark.parametrize("golden", ["0.1.0", "0.2.0"], indirect=True)
-def test_a_time_that_changed_beside_a_record_is_found_by_its_copy_in_the_history(
+def test_a_changed_time_of_a_record_is_found_by_its_copy_in_the_history(
     open_store: Callable[[], Any], golden: Golden
 ) -> None:
     store, _ = open_store()
@@ -176,5 +176,5 @@ def test_a_time_that_changed_beside_a_record_is_found_by_its_copy_in_the_history
 
     assert wrong_versions() == []
     key = update_key(golden.last - 1)
-    store.invoke([], [Put(key, store.get(key).value)])  # it gets another time
+    store.invoke([], [Put(key, store.get(key).value)])  # written again, it gets another time
     assert wrong_versions() == [f"version {golden.last - 1}"]

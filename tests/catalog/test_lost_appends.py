@@ -1,4 +1,4 @@
-"""Appends lost to versions of another node: which are judged again."""
+"""Appends lost to versions of another node: which of them are validated again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.catalog.callers import Gate, Managers, create, keep_books, schemas
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
+def test_a_lost_append_is_validated_again_unless_it_lost_only_to_silent_versions(
     new_manager: Managers, silent: bool
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -42,7 +42,7 @@ def test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
     assert schemas(other) == ["a"]
 
 
-def test_an_append_lost_to_silent_versions_that_moved_the_same_object_is_judged_again(
+def test_an_append_lost_to_a_silent_change_of_the_same_object_is_validated_again(
     new_manager: Managers,
 ) -> None:
     manager, other = new_manager(), new_manager()

@@ -32,7 +32,7 @@ def create(name: str, *, if_not_exists: bool = False) -> CreateSchema:
 
 
 def shown(catalog: Catalog) -> list[str]:
-    """The schemas that somebody made."""
+    """The schemas, without the system schema."""
     return [name for name in catalog.schema_names() if name != "system"]
 
 
@@ -47,7 +47,7 @@ def test_a_command_that_changes_nothing_makes_no_version(manager: CatalogManager
     assert manager.execute([], author="ann").version == 3
 
 
-def test_the_catalog_as_of_a_time_is_the_one_active_then(
+def test_the_catalog_as_of_a_time_is_the_version_active_at_that_time(
     manager: CatalogManager, wall: ManualWall
 ) -> None:
     wall.now += 1000
@@ -60,12 +60,12 @@ def test_the_catalog_as_of_a_time_is_the_one_active_then(
     assert manager.catalog_as_of(timestamp(wall.now)).version == 3
 
 
-def test_a_time_far_ahead_is_refused(manager: CatalogManager, wall: ManualWall) -> None:
+def test_a_time_far_in_the_future_is_refused(manager: CatalogManager, wall: ManualWall) -> None:
     with pytest.raises(DeadlineExceeded, match="ahead"):
         manager.wait_for_completeness(timestamp(wall.now + 3_600_000), timeout=0.01)
 
 
-def test_what_one_node_did_every_node_reads_at_once(new_manager: Managers) -> None:
+def test_a_change_on_one_node_is_visible_on_every_node_at_once(new_manager: Managers) -> None:
     nodes = [new_manager() for _ in range(3)]
     for n in range(30):
         nodes[n % 3].execute(create(f"s{n}"), author="ann")
@@ -74,7 +74,7 @@ def test_what_one_node_did_every_node_reads_at_once(new_manager: Managers) -> No
     assert all(nodes[0].catalog(v).contents == nodes[2].catalog(v).contents for v in range(2, 33))
 
 
-def test_known_present_is_none_once_another_node_appended(new_manager: Managers) -> None:
+def test_known_present_is_none_after_another_node_appended(new_manager: Managers) -> None:
     one, two = new_manager(), new_manager()
     two.present()
     assert two.known_present() is two.latest_catalog()
@@ -84,7 +84,7 @@ def test_known_present_is_none_once_another_node_appended(new_manager: Managers)
     assert two.known_present() is two.latest_catalog()
 
 
-def test_nodes_that_race_all_get_their_version(new_manager: Managers) -> None:
+def test_racing_nodes_all_commit_their_versions(new_manager: Managers) -> None:
     nodes = [new_manager() for _ in range(2)]
     failures: list[BaseException] = []
 
@@ -106,7 +106,7 @@ def test_nodes_that_race_all_get_their_version(new_manager: Managers) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 700])
-def test_a_restart_finds_every_version_at_its_old_time(
+def test_every_version_keeps_its_time_after_a_restart(
     new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CatalogManager, "_await_activation", lambda *_: None)
@@ -121,7 +121,7 @@ def test_a_restart_finds_every_version_at_its_old_time(
         assert again.catalog(version).contents == first.catalog(version).contents
 
 
-def test_the_order_of_times_is_the_order_of_versions_whatever_the_wall_does(
+def test_times_increase_with_versions_whatever_the_wall_clock_does(
     new_manager: Managers, wall: ManualWall
 ) -> None:
     one, two = new_manager(), new_manager()
@@ -131,15 +131,15 @@ def test_the_order_of_times_is_the_order_of_versions_whatever_the_wall_does(
     two.present()
     times = [two.catalog(v).time for v in range(2, 9)]
     assert times == sorted(set(times))
-    # The first two were appended together; as of their time the second holds.
+    # The first two were appended together; at their time the second is active.
     assert two.catalog(1).time == two.catalog(2).time
     assert two.active_catalog(times[0]).version == 2
 
 
-# -- delay: activation lies ahead of the append ------------------------------------------------
+# -- delay: the activation is later than the append --------------------------------------------
 
 
-def test_with_a_delay_the_call_returns_when_every_clock_has_passed_the_activation(
+def test_with_a_delay_a_version_is_in_the_log_before_it_becomes_active(
     new_manager: Managers, wall: ManualWall
 ) -> None:
     manager = new_manager(delay_ms=200, skew_ms=100)
@@ -157,7 +157,7 @@ def test_with_a_delay_the_call_returns_when_every_clock_has_passed_the_activatio
     assert manager.execute(create("a", if_not_exists=True), author="ann").version == 3
 
 
-def test_with_a_delay_memory_answers_until_the_horizon_and_asks_again_beyond(
+def test_with_a_delay_the_present_is_known_from_memory_until_the_horizon(
     new_manager: Managers, wall: ManualWall
 ) -> None:
     manager = new_manager(delay_ms=200, skew_ms=50)
@@ -172,7 +172,7 @@ def test_with_a_delay_memory_answers_until_the_horizon_and_asks_again_beyond(
     assert manager.present().version == 2
 
 
-def test_a_batch_without_commands_waits_for_no_activation(
+def test_an_empty_batch_does_not_wait_for_an_activation(
     new_manager: Managers, wall: ManualWall
 ) -> None:
     manager = new_manager(delay_ms=200, skew_ms=100)
@@ -194,7 +194,7 @@ def test_a_batch_without_commands_waits_for_no_activation(
         (500, MAX_SKEW_MS + 1, "max_clock_skew_ms"),
     ],
 )
-def test_a_catalog_is_not_made_with_a_delay_or_skew_that_nobody_can_live_with(
+def test_a_catalog_is_not_created_with_an_unusable_delay_or_skew(
     member: Member, delay_ms: int, skew_ms: int, named: str
 ) -> None:
     with pytest.raises(InvalidInput, match=named):
@@ -206,7 +206,7 @@ def test_a_catalog_is_not_made_with_a_delay_or_skew_that_nobody_can_live_with(
 # -- events ------------------------------------------------------------------------------------
 
 
-def test_every_node_hears_of_every_version_in_order_and_can_read_it(
+def test_listeners_of_every_node_receive_every_version_in_order_and_can_read_it(
     new_manager: Managers,
 ) -> None:
     one, two = new_manager(), new_manager()
@@ -231,7 +231,7 @@ def test_every_node_hears_of_every_version_in_order_and_can_read_it(
     assert heard == {0: expected, 1: expected}
 
 
-def test_a_failing_listener_is_counted_and_stops_nobody(
+def test_a_failing_listener_is_counted_and_does_not_stop_other_listeners(
     manager: CatalogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[int] = []
@@ -251,7 +251,9 @@ def test_a_failing_listener_is_counted_and_stops_nobody(
 # -- history and trimming ----------------------------------------------------------------------
 
 
-def test_history_tells_who_did_what_when(manager: CatalogManager) -> None:
+def test_the_history_lists_the_author_actions_and_time_of_each_version(
+    manager: CatalogManager,
+) -> None:
     manager.execute([create("a"), create("b")], author="ann")
     manager.execute(DropSchema(name="a"), author="bob")
     infos = manager.history()
@@ -264,7 +266,7 @@ def test_history_tells_who_did_what_when(manager: CatalogManager) -> None:
     assert [i.version for i in manager.history(3, 4)] == [3]
 
 
-def test_trimmed_versions_are_refused_by_name_and_the_rest_answer_as_before(
+def test_trimmed_versions_are_refused_and_the_others_read_as_before(
     new_manager: Managers,
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -290,7 +292,7 @@ def test_trimmed_versions_are_refused_by_name_and_the_rest_answer_as_before(
 
 
 @pytest.mark.parametrize("delay_ms", [0, 700])
-def test_a_node_whose_clock_is_behind_hears_the_logs_time_when_it_starts(
+def test_a_node_whose_clock_is_behind_adopts_the_time_of_the_log_when_it_starts(
     new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CatalogManager, "_await_activation", lambda *_: None)
@@ -305,7 +307,7 @@ def test_a_node_whose_clock_is_behind_hears_the_logs_time_when_it_starts(
 
 
 @pytest.mark.parametrize("delay_ms", [0, 700])
-def test_a_restart_after_a_trim_finds_every_version_at_its_old_activation(
+def test_every_version_keeps_its_activation_time_after_a_trim_and_a_restart(
     new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CatalogManager, "_await_activation", lambda *_: None)
@@ -329,7 +331,7 @@ def test_a_restart_after_a_trim_finds_every_version_at_its_old_activation(
     assert first.catalog(7).time == again.catalog(7).time > again.catalog(6).time
 
 
-def test_who_slept_through_a_trim_hears_that_the_catalog_must_be_read_anew(
+def test_listeners_get_a_reset_if_their_node_missed_versions_that_were_trimmed(
     new_manager: Managers,
 ) -> None:
     asleep, writer = new_manager(), new_manager()
@@ -355,7 +357,7 @@ def test_who_slept_through_a_trim_hears_that_the_catalog_must_be_read_anew(
     ]
 
 
-# -- life --------------------------------------------------------------------------------------
+# -- running and stopping ----------------------------------------------------------------------
 
 
 def test_the_applier_follows_other_nodes_by_itself(new_manager: Managers) -> None:
@@ -377,17 +379,17 @@ def test_a_stopped_manager_refuses_work_and_still_answers_from_memory(
         manager.execute(create("a"), author="ann")
     with pytest.raises(Stopping):
         manager.catalog_ready(99)
-    with pytest.raises(Stopping):  # so a thread that comes to its commit only now changes nothing
+    with pytest.raises(Stopping):  # so a thread that reaches its commit only now changes nothing
         manager._state.confirm_leadership()
     assert manager.latest_catalog().version == 2
 
 
-def test_a_batch_has_a_size(manager: CatalogManager) -> None:
+def test_a_batch_of_more_than_ten_thousand_commands_is_refused(manager: CatalogManager) -> None:
     with pytest.raises(InvalidInput, match="10001"):
         manager.execute([create("a", if_not_exists=True)] * 10_001, author="ann")
 
 
-def test_the_default_schema_stays(manager: CatalogManager) -> None:
+def test_the_default_schema_cannot_be_dropped(manager: CatalogManager) -> None:
     with pytest.raises(IllegalChange, match="default"):
         manager.execute(DropSchema(name="DEFAULT"), author="ann")
 
@@ -416,7 +418,7 @@ def test_a_listener_may_read_the_present_while_the_node_catches_up(
     assert late.known_present() is late.latest_catalog()
 
 
-def test_an_interrupted_apply_is_taken_up_where_it_stopped(new_manager: Managers) -> None:
+def test_an_interrupted_apply_continues_where_it_stopped(new_manager: Managers) -> None:
     writer, late = new_manager(), new_manager()
     heard: list[int] = []
 
@@ -434,7 +436,7 @@ def test_an_interrupted_apply_is_taken_up_where_it_stopped(new_manager: Managers
     assert heard == [3, 4, 5]
 
 
-def test_a_change_that_is_in_the_log_and_cannot_be_applied_is_not_told_as_undone(
+def test_a_change_in_the_log_that_cannot_be_applied_is_reported_as_unknown_outcome(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -449,7 +451,7 @@ def test_a_change_that_is_in_the_log_and_cannot_be_applied_is_not_told_as_undone
     assert names(manager) == names(other) == ["a", "default"]
 
 
-def test_the_last_moment_of_a_version_that_is_trimmed_meanwhile_is_its_own(
+def test_the_last_moment_is_right_for_a_version_that_is_trimmed_meanwhile(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = new_manager()
@@ -468,7 +470,7 @@ def test_the_last_moment_of_a_version_that_is_trimmed_meanwhile_is_its_own(
     assert manager.last_moment(3) == expected
 
 
-def test_the_applier_survives_what_nobody_thought_of(
+def test_the_applier_survives_an_unexpected_error(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower, writer = new_manager(), new_manager()
@@ -490,16 +492,16 @@ def test_the_applier_survives_what_nobody_thought_of(
     assert follower.statistics().applier_failures == 1
 
 
-# -- arguments that no caller should send ------------------------------------------------------
+# -- unusual arguments -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e30])
-def test_who_waits_for_ever_may_say_so(manager: CatalogManager, timeout: float) -> None:
+def test_infinite_and_huge_timeouts_are_accepted(manager: CatalogManager, timeout: float) -> None:
     assert manager.execute(create("a"), author="ann", timeout=timeout).version == 3
     assert manager.catalog_ready(3, timeout=timeout).version == 3
 
 
-def test_a_time_out_below_zero_does_not_wait(manager: CatalogManager) -> None:
+def test_a_negative_timeout_does_not_wait(manager: CatalogManager) -> None:
     with pytest.raises(DeadlineExceeded, match="nothing of it will happen"):
         manager.execute(create("a"), author="ann", timeout=-1)
     assert manager.execute([], author="ann").version == 2
@@ -507,7 +509,7 @@ def test_a_time_out_below_zero_does_not_wait(manager: CatalogManager) -> None:
         manager.catalog_ready(99, timeout=-1)
 
 
-def test_with_a_delay_a_start_leaves_the_clock_at_the_stores_time(
+def test_with_a_delay_a_starting_node_does_not_advance_its_clock_to_the_activation(
     new_manager: Managers, wall: ManualWall
 ) -> None:
     first = new_manager(delay_ms=5000)

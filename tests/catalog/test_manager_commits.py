@@ -1,4 +1,4 @@
-"""Group commit: who is carried out, who is not, and what each is told."""
+"""Group commit: which commands are executed, which are not, and what each caller gets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas,
 
 
 class NotedEffects:
-    """Effects that note what is asked of them."""
+    """Effects that record their calls."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []
@@ -83,7 +83,7 @@ def test_sixteen_callers_that_create_thirty_tables_each_all_succeed(new_manager:
     assert statistics.appends < 480
 
 
-def test_callers_that_come_together_share_one_append_and_one_time(manager: CatalogManager) -> None:
+def test_concurrent_callers_share_one_append_and_one_time(manager: CatalogManager) -> None:
     gate = Gate(manager)
     calls = together(manager, gate, [create(name) for name in "abcd"])
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
@@ -95,7 +95,7 @@ def test_callers_that_come_together_share_one_append_and_one_time(manager: Catal
         assert manager.catalog(version - 1).schema(name) is None
 
 
-def test_a_round_waits_for_as_many_more_callers_as_the_last_one_had(
+def test_a_round_waits_for_as_many_callers_as_the_previous_round_had(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, waits, patience = GroupCommit._await_callers, threading.Semaphore(0), [0]
@@ -118,7 +118,7 @@ def test_a_round_waits_for_as_many_more_callers_as_the_last_one_had(
     assert gate.sent == [1, 2, 2]
 
 
-def test_callers_that_do_not_come_again_are_waited_for_once(
+def test_a_round_waits_only_once_for_callers_that_do_not_come_again(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, expected = GroupCommit._await_callers, []
@@ -134,7 +134,7 @@ def test_callers_that_do_not_come_again_are_waited_for_once(
     assert expected == [1, 5, 4, 1]
 
 
-def test_what_follows_a_group_is_done_once_before_its_callers_are_answered(
+def test_the_effects_of_a_group_are_carried_out_once_before_its_callers_are_answered(
     manager: CatalogManager,
 ) -> None:
     effects = NotedEffects()
@@ -145,7 +145,7 @@ def test_what_follows_a_group_is_done_once_before_its_callers_are_answered(
     assert effects.projected == [3, 7]
 
 
-def test_an_append_is_undone_with_what_its_companion_could_not_write(
+def test_an_append_is_rolled_back_if_its_companion_fails_to_write(
     manager: CatalogManager,
 ) -> None:
     effects = NotedEffects()
@@ -157,7 +157,7 @@ def test_an_append_is_undone_with_what_its_companion_could_not_write(
     assert effects.written == effects.committed == [[3]]
 
 
-def test_an_append_whose_companion_lacks_something_is_tried_again(manager: CatalogManager) -> None:
+def test_an_append_is_retried_if_its_companion_is_unavailable(manager: CatalogManager) -> None:
     effects = NotedEffects()
     manager.carry_out(effects)
     effects.write_errors.append(Unavailable("no space"))
@@ -166,7 +166,7 @@ def test_an_append_whose_companion_lacks_something_is_tried_again(manager: Catal
 
 
 @pytest.mark.parametrize("error", [Unavailable("no space"), ZeroDivisionError("a mistake")])
-def test_a_failure_of_what_follows_a_group_is_left_to_its_callers(
+def test_a_failed_projection_does_not_fail_the_commit(
     manager: CatalogManager, error: Exception
 ) -> None:
     effects = NotedEffects()
@@ -175,7 +175,7 @@ def test_a_failure_of_what_follows_a_group_is_left_to_its_callers(
     assert manager.execute(create("a"), author="ann").version == 3
 
 
-def test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_version(
+def test_each_caller_that_shares_an_append_is_the_author_of_its_own_version(
     manager: CatalogManager,
 ) -> None:
     commands = [create("a"), DropSchema(name="first"), create("b"), create("c")]
@@ -186,7 +186,7 @@ def test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_versi
     assert [update.author for update in manager.updates(4, 8)] == ["u1", "u2", "u3", "u4"]
 
 
-def test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log(
+def test_a_refused_caller_is_answered_once_the_version_that_refuses_it_is_in_the_log(
     new_manager: Managers,
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -194,11 +194,11 @@ def test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log
     first, (maker, refused) = queued(manager, gate, [create("a"), create("a")])
     gate.open.release()
     assert first.outcome() == 3
-    assert gate.reached.acquire(timeout=callers.PATIENCE)  # both are judged, nothing is appended
+    assert gate.reached.acquire(timeout=callers.PATIENCE)  # both are validated, nothing is appended
     working = manager._commits._working
     assert len(working) == 2
     assert all(one.stage is not Stage.DONE for one in working)
-    other.execute([create("a"), DropSchema(name="a")], author="bob")  # and now it is lost
+    other.execute([create("a"), DropSchema(name="a")], author="bob")  # now the append is lost
     other.execute(create("b"), author="bob")
     gate.let_all_pass()
     assert maker.outcome() == 6
@@ -206,7 +206,7 @@ def test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log
     assert isinstance(error, AlreadyExists)
 
 
-def test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone(
+def test_a_caller_is_validated_after_the_callers_before_it_and_fails_alone(
     manager: CatalogManager,
 ) -> None:
     gate = Gate(manager)
@@ -234,7 +234,7 @@ def test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone(
     assert gate.sent == [1, 3]
 
 
-def test_a_command_that_would_end_the_thread_fails_its_caller_alone(
+def test_a_command_that_raises_system_exit_fails_only_its_caller(
     manager: CatalogManager,
 ) -> None:
     @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def test_a_command_that_would_end_the_thread_fails_its_caller_alone(
     assert manager.execute(create("a"), author="ann").version == 3
 
 
-def test_a_round_that_grows_large_is_cut(
+def test_a_round_larger_than_the_byte_limit_is_split(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.catalog.group_commit.GROUP_BYTES", 1)
@@ -257,7 +257,7 @@ def test_a_round_that_grows_large_is_cut(
     assert gate.sent == [1, 1, 1, 1]
 
 
-def test_a_round_holds_no_more_updates_than_one_append(
+def test_a_round_has_no_more_updates_than_one_append_may_have(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(manager._state.log), "max_updates", 2)
@@ -267,7 +267,7 @@ def test_a_round_holds_no_more_updates_than_one_append(
     assert gate.sent == [1, 2, 2, 1]
 
 
-def test_what_is_too_large_for_the_store_fails_its_caller_alone(manager: CatalogManager) -> None:
+def test_an_update_too_large_for_the_store_fails_only_its_caller(manager: CatalogManager) -> None:
     gate = Gate(manager)
     real = gate.real
 
@@ -284,7 +284,7 @@ def test_what_is_too_large_for_the_store_fails_its_caller_alone(manager: Catalog
     assert [found[0], found[2]] == [4, 5]
 
 
-def test_a_version_that_is_trimmed_before_its_caller_is_told_does_not_fail_it(
+def test_a_call_succeeds_even_if_its_version_is_trimmed_before_it_returns(
     new_manager: Managers,
 ) -> None:
     manager, other = new_manager(), new_manager()
@@ -300,7 +300,9 @@ def test_a_version_that_is_trimmed_before_its_caller_is_told_does_not_fail_it(
     assert call.outcome() == 3
 
 
-def test_own_versions_are_those_that_others_read_from_the_log(new_manager: Managers) -> None:
+def test_a_node_holds_its_own_versions_exactly_as_other_nodes_read_them(
+    new_manager: Managers,
+) -> None:
     manager, other = new_manager(), new_manager()
     for n in range(10):
         manager.execute([create(f"s{n}"), table(f"t{n}")], author="ann")
@@ -312,7 +314,7 @@ def test_own_versions_are_those_that_others_read_from_the_log(new_manager: Manag
 
 
 @pytest.mark.parametrize("commands", [2_000, pytest.param(MAX_COMMANDS, marks=pytest.mark.soak)])
-def test_entries_of_a_batch_of_many_commands_are_one_version(
+def test_the_entries_of_a_large_batch_are_one_version(
     manager: CatalogManager, commands: int
 ) -> None:
     began = time.process_time()
@@ -321,5 +323,5 @@ def test_entries_of_a_batch_of_many_commands_are_one_version(
     assert time.process_time() - began < 60  # ten thousand take about two seconds
     assert len(manager.present().schema_names()) >= commands + 1
     entries: tuple[Entry, ...] = manager.updates(3, 4)[0].entries
-    # One takes all ids.
+    # The first entry allocates all ids.
     assert [len(entry.changes) for entry in entries] == [2] + [1] * (commands - 1)

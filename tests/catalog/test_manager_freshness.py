@@ -1,7 +1,7 @@
-"""Freshness where versions become active later than they are appended.
+"""Freshness if versions become active later than they are appended.
 
-Every reader must see what was carried out before it asked, though it answers from memory, was
-stopped in between, or has a wall clock that somebody sets.
+Every reader must see all changes that were complete before its read, even if the reader answers
+from memory, was suspended in between, or has a wall clock that is set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELAY, SKEW = 200, 50
 
 
 class Node:
-    """A node with a wall clock and a sense of elapsed time of its own."""
+    """A node with its own wall clock and its own elapsed time."""
 
     def __init__(self, folder: Path, *, delay: int = DELAY, skew: int = SKEW) -> None:
         self.wall, self.elapsed = ManualWall(), ManualWall()
@@ -56,7 +56,7 @@ class Node:
         self.manager = CatalogManager(state, self.clock, elapsed=self.elapsed)
 
     def passes(self, ms: int) -> None:
-        """Time goes by on this node."""
+        """Let time pass on this node."""
         self.wall.now += ms
         self.elapsed.now += ms
 
@@ -86,7 +86,7 @@ def new_node(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def carried_out(writer: Node, name: str, *others: Node) -> None:
-    """CREATE SCHEMA, with the time that it takes going by on all nodes."""
+    """Execute CREATE SCHEMA, and let the time that it takes pass on all nodes."""
     done = threading.Event()
 
     def work() -> None:
@@ -132,7 +132,7 @@ def a_reader_that_was_stopped_never_answers_with_an_old_catalog(new_node: Nodes)
     for n in range(5):
         reader.manager.present()  # it may answer from memory now
         carried_out(writer, f"s{n}")
-        reader.passes(3 * DELAY)  # SIGCONT: all clocks went on meanwhile
+        reader.passes(3 * DELAY)  # SIGCONT: all clocks continued meanwhile
         known = reader.manager.known_present()
         assert known is None or known.schema(f"s{n}") is not None, "an old catalog after a stop"
         assert reader.has(f"s{n}"), "an old catalog after a stop"
@@ -183,7 +183,7 @@ def what_was_learned_lasts_from_before_the_look(new_node: Nodes) -> None:
     assert reader.manager.known_present() is None, "memory lasts from after the look"
 
 
-def test_a_catalog_that_was_just_made_is_active_when_its_node_has_started(
+def test_a_new_catalog_is_active_when_its_node_has_started(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = new_node()
@@ -220,12 +220,12 @@ def test(check: Callable[[Nodes], None], new_node: Nodes) -> None:
 
 
 def memory_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Who has looked once answers from memory for good."""
+    """A node that has looked at the log once answers from memory for good."""
     patch.setattr(CatalogManager, "known_present", CatalogManager.latest_catalog)
 
 
 def wall_clock_only(patch: pytest.MonkeyPatch) -> None:
-    """What was learned lasts until the wall clock says so."""
+    """What a look proved expires by the wall clock alone."""
     real = CatalogManager._look
 
     def look(self: CatalogManager) -> Timestamp:
@@ -237,7 +237,7 @@ def wall_clock_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_from_after_the_look(patch: pytest.MonkeyPatch) -> None:
-    """What was learned lasts as if the look had taken no time."""
+    """What a look proved lasts as if the look had taken no time."""
     real = CatalogManager._look
 
     def look(self: CatalogManager) -> Timestamp:
@@ -250,7 +250,7 @@ def count_from_after_the_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def apply_before_the_look(patch: pytest.MonkeyPatch) -> None:
-    """The log is applied, and then its time is asked for."""
+    """The log is applied before its time is read."""
     real = CatalogManager._look
 
     def look(self: CatalogManager) -> Timestamp:
@@ -268,7 +268,7 @@ def return_before_the_activation(patch: pytest.MonkeyPatch) -> None:
 
 
 def horizon_of_the_future(patch: pytest.MonkeyPatch) -> None:
-    """The horizon lies two delays ahead."""
+    """The horizon is four delays too far ahead."""
     real = CatalogManager._look
 
     def look(self: CatalogManager) -> Timestamp:
@@ -285,7 +285,7 @@ def horizon_of_the_future(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_catalog_before_the_active_one(patch: pytest.MonkeyPatch) -> None:
-    """The present is the catalog that was active a moment ago."""
+    """The known present is the version before the active one."""
     real = CatalogManager.known_present
 
     def known_present(self: CatalogManager) -> Catalog | None:
@@ -310,7 +310,9 @@ FAULTS: list[Fault] = [
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_the_checks_find(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_find_each_planted_fault(
+    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fault(monkeypatch)
     found = []
     for number, check in enumerate(CHECKS):
@@ -335,7 +337,7 @@ def test_the_checks_find(fault: Fault, tmp_path: Path, monkeypatch: pytest.Monke
 # -- trimming ----------------------------------------------------------------------------------
 
 
-def test_history_is_trimmed_when_no_node_can_need_what_was_before(
+def test_history_is_trimmed_only_when_no_node_can_still_need_it(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead, behind = new_node(), new_node()
@@ -363,7 +365,7 @@ def test_history_is_trimmed_when_no_node_can_need_what_was_before(
 # -- limits ------------------------------------------------------------------------------------
 
 
-def test_a_clock_far_ahead_of_the_store_is_an_error_and_not_an_old_catalog(
+def test_a_clock_far_ahead_of_the_store_raises_not_fresh(
     new_node: Nodes,
 ) -> None:
     node = new_node()
@@ -378,7 +380,7 @@ def test_a_clock_far_ahead_of_the_store_is_an_error_and_not_an_old_catalog(
         node.manager.present()
 
 
-def test_a_look_that_takes_longer_than_the_delay_still_gives_the_present(
+def test_a_look_that_takes_longer_than_the_delay_still_returns_the_present(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, reader = new_node(), new_node()
@@ -394,7 +396,7 @@ def test_a_look_that_takes_longer_than_the_delay_still_gives_the_present(
     assert reader.has("before")
 
 
-def test_a_clock_behind_the_log_by_more_than_the_skew_is_told_once_and_counted(
+def test_a_clock_behind_the_log_by_more_than_the_skew_is_logged_once_and_counted(
     new_node: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead, behind = new_node(), new_node()
@@ -410,7 +412,7 @@ def test_a_clock_behind_the_log_by_more_than_the_skew_is_told_once_and_counted(
 
 
 class TogetherLock:
-    """No thread enters before all eight have come; then one after the other."""
+    """No thread enters before all eight have arrived; then they enter one by one."""
 
     def __init__(self) -> None:
         self.come, self.lock = threading.Barrier(8), threading.RLock()
@@ -427,7 +429,7 @@ class TogetherLock:
 
 
 @pytest.mark.parametrize(("delay", "skew"), [(DELAY, SKEW), (0, 0)])
-def test_many_readers_that_wait_share_one_look(
+def test_concurrent_readers_share_one_look_at_the_log(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch, delay: int, skew: int
 ) -> None:
     reader = new_node(delay=delay, skew=skew)
@@ -451,7 +453,7 @@ def test_many_readers_that_wait_share_one_look(
     assert len(looks) == (1 if delay else 2), "one who comes later looks again"
 
 
-def test_readers_that_wait_while_the_store_is_away_share_one_failure(
+def test_concurrent_readers_of_an_unavailable_store_share_one_failure(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = new_node()
@@ -473,15 +475,15 @@ def test_readers_that_wait_while_the_store_is_away_share_one_failure(
         assert len(set(errors)) == 8, "one error with the traceback of several threads"
         assert len(asked) == 1
         patch.setattr(reader.manager, "_applying", threading.RLock())
-        with pytest.raises(Unavailable):  # who comes later looks for himself
+        with pytest.raises(Unavailable):  # a later reader looks itself
             reader.manager.present()
         assert len(asked) == 2
     assert reader.manager.present() is reader.manager.latest_catalog()
     reader.passes(3 * DELAY)
-    with reader.manager._applying:  # it came before the store went away, and is told now
+    with reader.manager._applying:  # a caller that came before the last look gets its result
         reader.manager._for_all(pytest.fail, since=0)
 
 
-def test_elapsed_time_is_in_milliseconds_and_never_goes_back() -> None:
+def test_elapsed_time_is_positive_and_never_goes_back() -> None:
     first = system_elapsed()
     assert 0 < first <= system_elapsed()

@@ -1,7 +1,7 @@
 """A kind of object that only this test has, added by one declaration and nothing else.
 
-A notebook stands in a schema and has an owner. All that the catalog does with objects it does with
-notebooks, though no line of the package knows of them.
+A notebook belongs to a schema and has an owner. The catalog does with notebooks everything that it
+does with other objects, although the package does not mention them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Notebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateNotebook:
-    """Make a notebook in the schema ``s``."""
+    """Create a notebook in the schema ``s``."""
 
     name: str
     text: str = ""
@@ -71,7 +71,7 @@ class CreateNotebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterNotebook:
-    """Give a notebook another text, or another name."""
+    """Change the text or the name of a notebook."""
 
     name: str
     text: str = ""
@@ -127,7 +127,7 @@ NOTEBOOK = DeclaredKind(
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Notebooks are declared, and have a format, for the length of a test."""
+    """Declare notebooks, and register their format, for the duration of a test."""
     for name in ("_by_type", "_by_id", "_by_header"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     registry.register(
@@ -161,12 +161,12 @@ def undo(manager: CatalogManager, version: int) -> Catalog:
 
 
 def verbs(manager: CatalogManager) -> list[str]:
-    """What the latest version did."""
+    """The actions of the latest version, as text."""
     (info,) = manager.history(manager.latest_catalog().version)
     return [describe(verb, arguments) for verb, arguments in info.actions]
 
 
-def test_it_is_created_altered_renamed_and_dropped(manager: CatalogManager) -> None:
+def test_notebooks_are_created_altered_renamed_and_dropped(manager: CatalogManager) -> None:
     created = _notebook(manager.present(), "N")
     with pytest.raises(AlreadyExists, match=r"s\.n already exists"):
         manager.execute(CreateNotebook(name="n"), author="ann")
@@ -178,7 +178,7 @@ def test_it_is_created_altered_renamed_and_dropped(manager: CatalogManager) -> N
         _notebook(manager.present(), "m")
 
 
-def test_its_versions_are_taken_back(manager: CatalogManager) -> None:
+def test_versions_that_change_notebooks_are_undone(manager: CatalogManager) -> None:
     created = _notebook(manager.present(), "n")
     made_by = manager.latest_catalog().version
     altered = manager.execute(AlterNotebook(name="n", text="2"), author="ann").version
@@ -194,7 +194,7 @@ def test_its_versions_are_taken_back(manager: CatalogManager) -> None:
     assert verbs(manager) == [f"drop notebook s.n (undoes: {made_by})"]
 
 
-def test_it_is_found_by_its_name_after_its_drop(manager: CatalogManager) -> None:
+def test_a_dropped_notebook_is_restored_by_its_name(manager: CatalogManager) -> None:
     created = _notebook(manager.present(), "n")
     manager.execute(DropNotebook(name="n"), author="ann")
     manager.execute(read_undrop(manager, "notebook", "s.n"), author="ann")
@@ -203,7 +203,7 @@ def test_it_is_found_by_its_name_after_its_drop(manager: CatalogManager) -> None
         read_undrop(manager, "notebook", "s.n")
 
 
-def test_it_goes_and_comes_back_with_its_schema(manager: CatalogManager) -> None:
+def test_notebooks_are_dropped_and_restored_with_their_schema(manager: CatalogManager) -> None:
     created = _notebook(manager.present(), "n")
     with pytest.raises(IllegalChange, match="One or more notebooks exist"):
         manager.execute(DropSchema(name="s"), author="ann")
@@ -213,7 +213,7 @@ def test_it_goes_and_comes_back_with_its_schema(manager: CatalogManager) -> None
     assert _notebook(manager.present(), "n") == created
 
 
-def test_its_differences_are_shown(manager: CatalogManager) -> None:
+def test_differences_of_notebooks_are_listed(manager: CatalogManager) -> None:
     before = manager.present()
     notebook = _notebook(before, "n")
     manager.execute(AlterNotebook(name="n", text="2"), author="ann")
@@ -224,14 +224,14 @@ def test_its_differences_are_shown(manager: CatalogManager) -> None:
     )
 
 
-def test_it_is_listed(manager: CatalogManager) -> None:
+def test_notebooks_are_listed_in_their_system_view(manager: CatalogManager) -> None:
     catalog = manager.present()
     notebook = _notebook(catalog, "n")
     assert list(declared_views()["notebooks"].rows(catalog)) == [(notebook.id, "n", "ann")]
     assert catalog.system_view("system", "notebooks") is not None
 
 
-def test_it_is_in_dumps_and_on_other_nodes(
+def test_notebooks_are_in_dumps_in_snapshots_and_on_other_nodes(
     manager: CatalogManager, new_manager: Callable[..., CatalogManager]
 ) -> None:
     catalog = manager.present()
@@ -243,7 +243,7 @@ def test_it_is_in_dumps_and_on_other_nodes(
     assert _notebook(new_manager().present(), "n") == _notebook(catalog, "n")
 
 
-def test_who_may_change_it_is_judged(manager: CatalogManager) -> None:
+def test_privileges_on_notebooks_are_checked(manager: CatalogManager) -> None:
     roles = CreateRole(name="root", superuser=True), CreateRole(name="bob"), CreateRole(name="ann")
     manager.execute([*roles, Set(name="enforce_privileges", value="true")], author="ann")
     refused = (
@@ -257,7 +257,7 @@ def test_who_may_change_it_is_judged(manager: CatalogManager) -> None:
         manager.execute(command, author="ann", identity="ann")
 
 
-def test_its_owner_is_not_dropped(manager: CatalogManager) -> None:
+def test_the_owner_of_a_notebook_cannot_be_dropped(manager: CatalogManager) -> None:
     manager.execute(CreateRole(name="eve"), author="ann")
     manager.execute(CreateNotebook(name="e"), author="eve")
     with pytest.raises(IllegalChange, match="owns notebook e"):
@@ -266,7 +266,7 @@ def test_its_owner_is_not_dropped(manager: CatalogManager) -> None:
     assert _notebook(manager.present(), "e").owner == "ann"
 
 
-def test_a_kind_is_declared_once() -> None:
+def test_a_kind_cannot_be_declared_twice() -> None:
     with pytest.raises(ValueError, match="the kind notebook is declared twice"):
         declare(NOTEBOOK)
     assert kind_of(Notebook(1, 2, "n", "ann", "")) is NOTEBOOK

@@ -1,4 +1,4 @@
-"""Node filters: which nodes they take, which texts are none, and that none fails on a node."""
+"""Node filters: which nodes match, which texts are invalid, and that no filter fails on a node."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NODE: Attributes = {
         "disk > 'a'",
     ],
 )
-def test_a_node_is_taken(text: str) -> None:
+def test_a_filter_matches_the_node(text: str) -> None:
     assert compile_node_filter(text)(NODE)
 
 
@@ -71,7 +71,7 @@ def test_a_node_is_taken(text: str) -> None:
         "(cores > 99 OR region = 'eu') AND disk = 'hdd'",
     ],
 )
-def test_a_node_is_not_taken(text: str) -> None:
+def test_a_filter_does_not_match_the_node(text: str) -> None:
     assert not compile_node_filter(text)(NODE)
 
 
@@ -99,17 +99,17 @@ def test_a_node_is_not_taken(text: str) -> None:
         ("a = 1 " + " " * MAX_FILTER_LENGTH, "4096 characters"),
     ],
 )
-def test_what_is_no_filter_is_refused_with_the_place(text: str, says: str) -> None:
+def test_an_invalid_filter_is_refused_with_the_position_of_the_error(text: str, says: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         compile_node_filter(text)
     assert says in caught.value.message
 
 
-def test_quotes_are_doubled_inside() -> None:
+def test_quotes_are_escaped_by_doubling_them() -> None:
     assert compile_node_filter("`a``b` = 'it''s'")({"a`b": "it's"})
 
 
-def test_a_filter_may_be_as_deep_as_it_says() -> None:
+def test_a_filter_may_be_nested_up_to_the_maximum_depth() -> None:
     assert compile_node_filter("(" * MAX_DEPTH + "a = 1" + ")" * MAX_DEPTH)({"a": 1})
 
 
@@ -140,7 +140,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=12), st.dictionaries(st.sampled_from("abAB"), VALUES))
-def test_a_filter_is_refused_or_answers_for_every_node(
+def test_any_text_is_refused_or_is_a_filter_that_evaluates_on_every_node(
     words: list[str], attributes: dict[str, str | int | float | bool]
 ) -> None:
     try:

@@ -2,10 +2,10 @@
 
 The machine gives random commands to random nodes, lets nodes lag behind, restarts them, trims the
 history, turns the wall clock, loses answers of the store, and lets another node commit between a
-node's judgement and its append. Whoever reads the present must agree with the model; what was
-answered once for a version or a time must be answered for ever, or be refused because it was
-trimmed. At the end all nodes hold equal catalogs, version by version, and a replay of every update
-equals a recovery from a snapshot.
+node's validation and its append. Every read of the present must agree with the model. What was
+answered once for a version or a time must be answered in the same way forever, or be refused
+because it was trimmed. At the end all nodes hold equal catalogs, version by version, and a replay
+of every update equals a recovery from a snapshot.
 
 `test_nodes_model_teeth` shows that it can fail.
 """
@@ -56,13 +56,13 @@ from tests.conftest import ManualWall
 
 NODES = 3
 MEMORY = Path("/dev/shm")
-"""Where Linux keeps files in memory: this machine asks nothing of the disk."""
+"""Where Linux keeps files in memory: these tests need nothing of the disk."""
 
 # -- a node ------------------------------------------------------------------------------------
 
 
 class Store:
-    """A store whose next invoke may go wrong, or come after something else."""
+    """A store whose next invoke may fail, or run after something else."""
 
     def __init__(self, store: SqlMetastorage) -> None:
         self._store = store
@@ -88,7 +88,7 @@ class Store:
 
 
 class Node:
-    """One process's catalog manager, and what its listener heard."""
+    """The catalog manager of one process, and what its listener received."""
 
     def __init__(self, folder: Path, wall: ManualWall) -> None:
         self.database = open_sqlite(folder / "strandline.db")
@@ -160,7 +160,7 @@ class Nodes(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if sys.exc_info()[0] is None:  # else a rule has failed, and that is what to report
+            if sys.exc_info()[0] is None:  # otherwise a rule has failed, and that is to be reported
                 self.finish()
         finally:
             for node in self.nodes:
@@ -177,10 +177,10 @@ class Nodes(RuleBasedStateMachine):
         model: Callable[[State, Command], State] | None = None,
         again: Collection[int] = (),
     ) -> None:
-        """Let a node execute, and compare with the model as it stood when the node was judged.
+        """Execute on a node, and compare with the model as it was when the node validated.
 
-        ``model`` says what a command does that `after` does not know; ``again`` are ids that may
-        come back with it.
+        ``model`` computes the effect of a command that `after` does not know; ``again`` are ids
+        that may come back with it.
         """
         node = self.nodes[who]
         failure: StrandlineError | None = None
@@ -229,13 +229,13 @@ class Nodes(RuleBasedStateMachine):
 
     @rule(who=WHO, where=WHERE, job=st.sampled_from(JOBS))
     def work_on_an_index(self, who: int, where: int, job: Callable[..., Command]) -> None:
-        """Also on one that is not there, or not in the status for it."""
+        """Also on an index that does not exist, or is not in the right status."""
         there = [*self.states[-1]["index"], NOT_THERE]
         self.execute(who, [job(index_id=there[where % len(there)])])
 
     @rule(who=WHO)
     def undo(self, who: int) -> None:
-        """Take back the last version."""
+        """Undo the last version."""
         if self.head <= 2 or self.head == self.since:
             return
         before = self.states[-2]
@@ -245,7 +245,7 @@ class Nodes(RuleBasedStateMachine):
         )
 
     def toggle(self, schema: str, name: str) -> list[Command]:
-        """What creates a table, or drops what has the name: commands that change something."""
+        """Commands that always change something: create a table, or drop what has its name."""
         state = self.states[-1]
         parent = find(state, "schema", schema)
         held = None if parent is None else occupant(state, parent, name)
@@ -267,7 +267,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule(who=WHO, step=st.integers(1, NODES - 1), schema=SCHEMA, mine=TABLE, theirs=TABLE)
     def race(self, who: int, step: int, schema: str, mine: str, theirs: str) -> None:
-        """Another node commits between this node's judgement and its append."""
+        """Another node commits between this node's validation and its append."""
         first, second = self.toggle(schema, mine), self.toggle(schema, theirs)
         other = (who + step) % NODES
         self.nodes[who].store.before = lambda: self.execute(other, second)
@@ -276,7 +276,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule(who=WHO, step=st.integers(1, NODES - 1), mine=CHOICES, theirs=CHOICES)
     def race_of_anything(self, who: int, step: int, mine: Choices, theirs: Choices) -> None:
-        """The same, with batches that change something, each by itself."""
+        """The same, with two batches that each change something."""
         first, second = (fruitful(self.states[-1], choices) for choices in (mine, theirs))
         other = (who + step) % NODES
         self.nodes[who].store.before = lambda: self.execute(other, second)
@@ -285,7 +285,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule(who=WHO, schema=SCHEMA, table=TABLE, request=st.booleans())
     def cut(self, who: int, schema: str, table: str, request: bool) -> None:
-        """The store's answer is lost, or the request before it arrives: the node sends it again."""
+        """The store's answer is lost, or the request before it arrives; the node sends it again."""
         store = self.nodes[who].store
         store.lose_request, store.lose_answer = request, not request
         self.execute(who, self.toggle(schema, table))
@@ -424,5 +424,5 @@ def test_all_nodes_agree_with_the_model_whatever_happens() -> None:
 
 
 @pytest.mark.soak
-def test_all_nodes_agree_with_the_model_for_long() -> None:
+def test_all_nodes_agree_with_the_model_in_long_runs() -> None:
     run(examples=1000, steps=60)

@@ -26,12 +26,12 @@ from tests.catalog.test_nodes_model import ids, run
 
 
 def stale_present(patch: pytest.MonkeyPatch) -> None:
-    """The present is answered from memory without a look at the log."""
+    """The present is answered from memory without looking at the log."""
     patch.setattr(CatalogManager, "known_present", CatalogManager.latest_catalog)
 
 
 def present_between_look_and_apply(patch: pytest.MonkeyPatch) -> None:
-    """The node takes note of the log's head and answers before it has applied it."""
+    """The node reads the log's head, and answers before it has applied the log up to it."""
     real = CatalogManager.present
 
     def present(self: CatalogManager) -> Catalog:
@@ -43,7 +43,7 @@ def present_between_look_and_apply(patch: pytest.MonkeyPatch) -> None:
 
 
 def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
-    """A lost append is sent again as it was, behind what it lost to."""
+    """A lost append is sent again unchanged, after the versions that it was lost to."""
 
     def rebase(self: GroupCommit, group: Group) -> Group:
         self._follower.sync()
@@ -59,7 +59,7 @@ def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
 
 
 def ids_from_what_is_there(patch: pytest.MonkeyPatch) -> None:
-    """The next id is one above the largest in use, so that of a dropped table comes back."""
+    """The next id is one above the largest id in use, so the id of a dropped table is reused."""
 
     def allocate(self: CatalogTransaction, name: str = "", *, amount: int = 1) -> range:
         used = [0, *ids(Catalog(0, Timestamp(1), self.contents))]
@@ -70,7 +70,7 @@ def ids_from_what_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def event_before_catalog(patch: pytest.MonkeyPatch) -> None:
-    """Listeners are told before the catalog is stored."""
+    """Listeners are called before the catalog is stored."""
     real = CatalogManager._apply
 
     def apply(self: CatalogManager, applied: Any) -> None:  # Any: as the real one
@@ -96,7 +96,7 @@ def trimming_loses_a_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot carries the time of the trimming, and not that of its version."""
+    """A snapshot has the time of the trimming instead of the time of its version."""
     real = MetastorageLog.snapshot
 
     def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
@@ -107,7 +107,7 @@ def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
 
 
 def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
-    """An append takes the time after the last version's, whatever time was given since."""
+    """An append takes the time after the last version's, even if later times were given since."""
 
     def take(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Timestamp:
         if not bounded:
@@ -120,7 +120,7 @@ def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:
-    """An append without an answer counts as lost to another, though it is in the log."""
+    """An append without an answer counts as lost to another node, although it is in the log."""
     real = MetastorageLog._settle
 
     def settle(
@@ -133,7 +133,7 @@ def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
-    """An interrupted apply is not taken up again where it stopped."""
+    """An interrupted apply is not continued where it stopped."""
     real = CatalogManager._apply_some
 
     def apply_some(self: CatalogManager) -> None:
@@ -155,7 +155,7 @@ def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
 
 
 def index_outlives_its_table(patch: pytest.MonkeyPatch) -> None:
-    """A table is dropped alone, and its indexes stay."""
+    """A table is dropped without its indexes."""
 
     def drop_relation(planning: Planning, relation: Relation, **_: bool) -> None:
         with planning.entry("drop_table", table=relation.name) as transaction:
@@ -165,7 +165,7 @@ def index_outlives_its_table(patch: pytest.MonkeyPatch) -> None:
 
 
 def limit_of_the_catalog_before_the_batch(patch: pytest.MonkeyPatch) -> None:
-    """What a batch has done already does not count when the number of tables is checked."""
+    """The check of the number of tables ignores the earlier commands of the batch."""
 
     def check_limit(planning: Planning) -> None:
         if planning.base.table_count() >= MAX_TABLES.required(planning.base):
@@ -175,7 +175,7 @@ def limit_of_the_catalog_before_the_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def batch_applied_by_halves(patch: pytest.MonkeyPatch) -> None:
-    """What stands before a refused command of a batch is done all the same."""
+    """The commands before a refused command of a batch are executed all the same."""
     real = CatalogManager.execute
 
     def execute(self: CatalogManager, commands: Sequence[Command], **options: Any) -> Any:
@@ -204,7 +204,7 @@ FAULTS: dict[Fault, str] = {
     state_ahead_of_the_history: "applied already|does not follow|does not replace",
     index_outlives_its_table: "is another one",
     limit_of_the_catalog_before_the_batch: r"LimitExceeded\(",
-    # The half that was applied is there, or is in the way of what comes next.
+    # The half that was applied is visible, or conflicts with the next command.
     batch_applied_by_halves: r"is another one|an old catalog|assert \d+ == \d+|\), not .* from",
 }
 """Each planted fault, and the complaint that must find it."""
@@ -212,7 +212,9 @@ FAULTS: dict[Fault, str] = {
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_the_machine_finds(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_finds_each_planted_fault(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fault(monkeypatch)
     with pytest.raises((AssertionError, StrandlineError), match=FAULTS[fault]):
         run(examples=200, steps=40)

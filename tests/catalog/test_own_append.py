@@ -1,4 +1,4 @@
-"""Who meets a large update of this node before it is applied waits, and does not decode it."""
+"""A reader that meets a large unapplied update of its own node waits, and does not decode it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LARGE = work.AT_ONCE + 1
 
 
 class Reader:
-    """Reads the present in a thread of its own, between an append and its application.
+    """Reads the present in its own thread, between an append and its application.
 
-    The thread that appended goes on when the reader waits or has its answer, or, if ``until_read``,
-    when it has its answer.
+    The appending thread continues when the reader waits or has its answer or, if ``until_read``,
+    only when it has its answer.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reader:
 
 
 def create(manager: CatalogManager, count: int) -> int:
-    """Make so many schemas; the version."""
+    """Create ``count`` schemas; returns the version."""
     commands = [CreateSchema(name=f"s{number}") for number in range(count)]
     return manager.execute(commands, author="ann").version
 
@@ -82,7 +82,7 @@ def test_a_small_update_is_read_from_the_log_at_once(
     assert "reader" in reader.decoded
 
 
-def test_a_reader_does_not_wait_for_ever(
+def test_a_reader_does_not_wait_forever(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(applier, "OWN_SECONDS", 0.0)
@@ -155,5 +155,5 @@ def test_an_announced_update_that_is_never_appended_changes_nothing(
 
 
 def refuse(*_: object, **__: object) -> Contents:
-    """In place of `Contents.apply`."""
+    """Replaces `Contents.apply`."""
     raise AssertionError("an update was decoded and applied again")

@@ -1,4 +1,4 @@
-"""Finding what somebody owns, by the records alone."""
+"""Finding the objects of an owner by their encoded records alone."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ OWNED = [
 ]
 
 
-def test_every_kind_that_has_an_owner_is_looked_through() -> None:
+def test_every_kind_with_an_owner_is_searched() -> None:
     with_owner = {one.kind for one in COLLECTIONS.values() if hasattr(one.of, "owner")}
     assert {kind.name for kind in owned_kinds()} == with_owner
     assert {kind.collection.of for kind in owned_kinds()} == {type(one) for one in OWNED}
 
 
 @pytest.mark.parametrize("value", OWNED, ids=lambda value: type(value).__name__)
-def test_the_owner_is_read_out_of_the_record(value: object) -> None:
+def test_the_owner_is_read_from_the_record(value: object) -> None:
     kind = next(k.collection for k in owned_kinds() if k.collection.of is type(value))
     assert owner_of(kind, kind.stored_value(value)) == OWNER
 
 
-def test_owners_are_found_without_regard_to_case() -> None:
+def test_owners_are_matched_case_insensitively() -> None:
     transaction = CatalogTransaction(NOTHING, author="ann")
     with transaction.entry("create", {}):
         for value in OWNED:
@@ -71,7 +71,7 @@ def test_owners_are_found_without_regard_to_case() -> None:
     assert owned == set(OWNED)
 
 
-def test_the_objects_of_an_owner_are_listed_without_decoding_one(
+def test_the_objects_of_an_owner_are_listed_without_decoding_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     transaction = CatalogTransaction(NOTHING, author="ann")

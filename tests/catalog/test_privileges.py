@@ -1,4 +1,4 @@
-"""Who may do what: the catalog's answer against a naive one, and faults that this must find."""
+"""Privileges: the catalog's answers against naive ones, and planted faults that this must find."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ STEP: st.SearchStrategy[Step] = st.one_of(
 
 
 def defaulted(schema: str, to: str, privilege: str, table: str, owner: str) -> list[Step]:
-    """A default privilege, and what it may be for: alone they seldom meet."""
+    """A default privilege and a table it may apply to, which random steps seldom combine."""
     return [
         ("default", "", schema, to, privilege),
         ("make", table, owner),
@@ -89,7 +89,7 @@ STEPS_AT_ONCE = st.one_of(
 
 
 def begin(kinds: tuple[str, ...], owners: tuple[str, ...], parts: list[list[Step]]) -> list[Step]:
-    """Both schemas and most roles are there from the beginning, or little would happen."""
+    """Begin with both schemas and most roles, because otherwise few steps would have an effect."""
     roles = [("role", name, kind) for name, kind in zip(ROLES, kinds, strict=True) if kind]
     schemas = [("make", name, owner) for name, owner in zip(SCHEMAS, owners, strict=True)]
     return [*roles, *schemas, *(one for part in parts for one in part)]
@@ -105,7 +105,9 @@ STEPS: st.SearchStrategy[list[Step]] = st.builds(
 
 
 @given(STEPS)
-def test_the_catalog_allows_what_a_naive_reading_of_the_rules_allows(steps: list[Step]) -> None:
+def test_the_catalog_allows_exactly_what_a_naive_model_of_the_rules_allows(
+    steps: list[Step],
+) -> None:
     assert difference(steps) is None
 
 
@@ -173,7 +175,7 @@ def test_the_comparison_finds_a_planted_fault(fault: str, monkeypatch: pytest.Mo
     )
 
 
-# -- what a person reads ---------------------------------------------------------------------------
+# -- messages and single rules ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -203,7 +205,9 @@ def allow(world: World, kind: ObjectKind, name: str, privileges: Privilege, to: 
     world.run(GrantPrivileges(kind=kind, name=name, privileges=privileges, grantee=to))
 
 
-def test_a_refusal_names_who_what_on_what_and_who_can_help(world: World) -> None:
+def test_a_refusal_names_the_user_the_privilege_the_object_and_who_can_grant_it(
+    world: World,
+) -> None:
     assert refusal(world, "bob") == (
         "user bob lacks USAGE on schema s to reach table s.t; ann or a superuser can grant it"
     )
@@ -221,29 +225,27 @@ def test_a_refusal_names_who_what_on_what_and_who_can_help(world: World) -> None
         Access(world.catalog, "bob").require(Privilege.CREATE_ZONE, None)
 
 
-def test_names_are_compared_without_regard_to_case(world: World) -> None:
+def test_user_and_role_names_are_compared_case_insensitively(world: World) -> None:
     Access(world.catalog, "ANN").require(Privilege.SELECT, table(world))
     allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "Public")
     allow(world, ObjectKind.TABLE, "s.t", Privilege.SELECT, "Bob")
     Access(world.catalog, "BOB").require(Privilege.SELECT, table(world))
 
 
-def test_a_superuser_needs_nothing_and_a_member_of_his_role_is_none(world: World) -> None:
+def test_a_superuser_needs_no_grants_but_a_member_of_its_role_does(world: World) -> None:
     Access(world.catalog, "root").require(Privilege.DELETE, table(world))
     world.run(GrantRole(role="root", member="bob"))
     assert "bob lacks USAGE" in refusal(world, "bob")
 
 
 @pytest.mark.parametrize("name", ["system", "public", "PUBLIC", ""])
-def test_who_calls_himself_like_the_program_or_everybody_is_nobody_in_particular(
-    world: World, name: str
-) -> None:
+def test_a_user_named_system_public_or_empty_has_no_special_rights(world: World, name: str) -> None:
     world.run(CreateSchema(name="x", owner=name))
     assert not Access(world.catalog, name).owns(world.catalog.schema("x"))
     assert "lacks USAGE" in refusal(world, name)
 
 
-def test_what_the_program_and_everybody_own_is_there_to_be_used(world: World) -> None:
+def test_any_user_may_use_the_default_schema_and_the_database(world: World) -> None:
     access = Access(world.catalog, "stranger")
     shared, database = world.catalog.schema("default"), world.catalog.database()
     assert shared is not None
@@ -254,18 +256,20 @@ def test_what_the_program_and_everybody_own_is_there_to_be_used(world: World) ->
     assert not access.owns(shared)
 
 
-def test_without_an_identity_nothing_is_judged(world: World) -> None:
+def test_privileges_are_not_checked_without_an_identity(world: World) -> None:
     Access(world.catalog, None).require(Privilege.DELETE, table(world))
 
 
 @pytest.mark.parametrize(("text", "judged"), [("true", True), ("ON", True), ("off", False)])
-def test_one_parameter_switches_the_judging(world: World, text: str, judged: bool) -> None:
+def test_enforce_privileges_turns_the_checks_on_and_off(
+    world: World, text: str, judged: bool
+) -> None:
     world.run(SetConfiguration(name="enforce_privileges", value=text))
     assert enforced(world.catalog) is judged
     assert Access(world.catalog, "bob").free is not judged
 
 
-def test_the_past_is_judged_by_the_present(world: World) -> None:
+def test_reads_of_past_versions_are_checked_against_present_privileges(world: World) -> None:
     then, old = world.catalog, table(world)
     allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "bob")
     allow(world, ObjectKind.TABLE, "s.t", Privilege.SELECT, "bob")

@@ -1,4 +1,4 @@
-"""What every catalog keeps to: catalogs of commands do, and each rule that is broken is found."""
+"""The rules of every catalog: commands keep them, and each broken rule is found."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from strandline.model.descriptors import (
 )
 from strandline.model.types import BIGINT
 
-# Below, Any stands for a descriptor of some kind.
+# Below, Any is a descriptor of some kind.
 Break = Callable[["World"], Any]
 
 
 class World:
-    """A catalog that commands made, and its objects."""
+    """A catalog that was made by commands, and its objects."""
 
     def __init__(self, manager: CatalogManager) -> None:
         columns = ColumnDefinition("a", BIGINT), ColumnDefinition("b", BIGINT)
@@ -56,7 +56,7 @@ class World:
         return allocator.next_id
 
     def with_versions(self, *numbers: int, **of_last_column: Any) -> TableDescriptor:
-        """The table with schema versions of those numbers, and another last column."""
+        """The table with schema versions of those numbers, and with a changed last column."""
         (version,) = self.table.schema_versions
         *others, last = version.columns
         columns = (*others, replace(last, **of_last_column))
@@ -129,13 +129,13 @@ BROKEN: dict[str, tuple[Break, str]] = {
 
 
 def broken(world: World, *values: Any) -> list[BrokenRule]:
-    """What is wrong once ``values`` stand in the catalog, put there past the rules."""
+    """The broken rules after ``values`` were put into the catalog without checking the rules."""
     transaction = CatalogTransaction(world.catalog, author="ann")
     transaction.put_all(values)
     return list(broken_rules(transaction.contents))
 
 
-def test_a_catalog_that_commands_made_breaks_no_rule(world: World) -> None:
+def test_a_catalog_made_by_commands_breaks_no_rule(world: World) -> None:
     assert broken(world) == []
 
 

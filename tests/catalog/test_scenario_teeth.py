@@ -1,4 +1,4 @@
-"""Teeth of the scenarios and the timelines: each planted fault is found by running them."""
+"""The scenarios and the timelines can fail: running them finds each planted fault."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def timelines_of(module: str) -> Iterator[tuple[str, Check]]:
 
 
 def first_complaint(checks: Iterator[tuple[str, Check]]) -> str:
-    """What the first check that finds something says; empty if none does."""
+    """The complaint of the first check that fails; empty if none fails."""
     memory = Path("/dev/shm")
     for name, check in checks:
         with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
@@ -55,7 +55,9 @@ def first_complaint(checks: Iterator[tuple[str, Check]]) -> str:
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", OF_COMMANDS, ids=lambda fault: fault.__name__)
-def test_the_scenarios_find(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scenarios_find_each_planted_fault(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, complaint = OF_COMMANDS[fault]
     fault(monkeypatch)
     found = first_complaint(scenarios_of(module))
@@ -64,7 +66,9 @@ def test_the_scenarios_find(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", OF_NODES, ids=lambda fault: fault.__name__)
-def test_the_timelines_find(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timelines_find_each_planted_fault(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, complaint = OF_NODES[fault]
     fault(monkeypatch)
     found = first_complaint(timelines_of(module))

@@ -1,4 +1,4 @@
-"""Runs the scenarios of ``tests/catalog/scenarios``; their form is told in `scenario`."""
+"""Runs the scenarios of ``tests/catalog/scenarios``; `scenario` describes their form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def commands_of(run: Run, catalog: Catalog) -> list[Command]:
 
 
 def run(manager: CatalogManager, scenario: Scenario) -> None:
-    """Let a scenario happen on a new catalog; an error where it goes otherwise than it says."""
+    """Run a scenario on a new catalog; raises an error if the result is not the expected one."""
     for step in scenario.setup:
         batch = commands_of(step, manager.present())
         done = manager.execute(batch, author="ann")
@@ -77,10 +77,10 @@ def manager(store: RenewedStore) -> Iterator[CatalogManager]:
 @pytest.mark.parametrize(
     "scenario", [s for _, s in ALL], ids=[f"{module}: {s.name}" for module, s in ALL]
 )
-def test_scenario(manager: CatalogManager, scenario: Scenario) -> None:
+def test_a_scenario_has_its_expected_result(manager: CatalogManager, scenario: Scenario) -> None:
     run(manager, scenario)
 
 
-def test_scenarios_of_a_module_have_names_of_their_own() -> None:
+def test_scenario_names_are_unique_within_a_module() -> None:
     told = [(module, scenario.name) for module, scenario in ALL]
     assert len(told) == len(set(told))

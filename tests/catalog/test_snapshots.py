@@ -1,4 +1,4 @@
-"""A snapshot of the log has everything: an object of each kind, and the times that the log gave."""
+"""A snapshot of the log is complete: the objects of every kind, and the times from the log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one_of_each() -> Contents:
 
 
 def lost_in_a_snapshot() -> list[str]:
-    """The kinds whose object does not come back, or with another time, from a snapshot's record."""
+    """The kinds whose object is lost, or gets another time, in a snapshot's record."""
     contents = one_of_each()
     written = encode(snapshot_of(7, Timestamp(99), contents))
     snapshot = decode(written, Snapshot)
@@ -58,7 +58,9 @@ def test_a_snapshot_has_the_objects_of_every_kind_and_their_times() -> None:
 
 
 @pytest.mark.parametrize("kind", COLLECTIONS)
-def test_a_snapshot_without_a_kind_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_lacks_a_kind_is_detected(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = Contents._in_order
 
     def without(self: Contents) -> Iterator[tuple[str, list[AnyStored]]]:
@@ -68,7 +70,7 @@ def test_a_snapshot_without_a_kind_is_found(kind: str, monkeypatch: pytest.Monke
     assert lost_in_a_snapshot() == [kind]
 
 
-def test_a_snapshot_that_gives_all_objects_one_time_is_found(
+def test_a_snapshot_that_gives_all_objects_the_same_time_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Contents, "times", lambda self: ())
@@ -76,7 +78,11 @@ def test_a_snapshot_that_gives_all_objects_one_time_is_found(
 
 
 def times_after_a_trim(new_manager: Managers, wall: ManualWall) -> list[Timestamp]:
-    """What the log says of the time of the trimmed version: the snapshot, and of its schema."""
+    """How far three times of a trimmed version are from the time that the log gave it.
+
+    They are those of the snapshot, of its schema, and of the catalog after a restart, less the
+    delay.
+    """
     manager = new_manager(delay_ms=DELAY_MS)
     await_no_activation(manager)
     with pytest.raises(UnknownOutcome, match="becomes active"):
@@ -98,13 +104,13 @@ def times_after_a_trim(new_manager: Managers, wall: ManualWall) -> list[Timestam
     ]
 
 
-def test_a_snapshot_keeps_the_logs_time_and_not_the_activation(
+def test_a_snapshot_keeps_the_time_of_the_log_and_not_the_activation_time(
     new_manager: Managers, wall: ManualWall
 ) -> None:
     assert times_after_a_trim(new_manager, wall) == [0, 0, 0]
 
 
-def test_a_snapshot_that_keeps_the_activation_is_found(
+def test_a_snapshot_that_keeps_the_activation_time_is_detected(
     new_manager: Managers, wall: ManualWall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(version: int, time: Timestamp, contents: Contents) -> Snapshot:

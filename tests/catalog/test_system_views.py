@@ -1,4 +1,4 @@
-"""The catalog's own views: in every catalog, up to date after a start; what their rows say."""
+"""System views: they are in every catalog, and current after a start; what their rows contain."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def row(catalog: Catalog, view: str, **wanted: object) -> dict[str, object]:
 
 
 def shown(catalog: Catalog) -> dict[str, str]:
-    """The system views that a catalog holds, with the fingerprints beside them."""
+    """The system views of a catalog, with their stored fingerprints."""
     held = {}
     for view in catalog.system_views():
         entry = catalog.get("system_object_fingerprint", f"system.{view.name}")
@@ -79,7 +79,7 @@ def do(manager: CatalogManager, *commands: Command) -> None:
 
 @pytest.fixture
 def world(manager: CatalogManager) -> CatalogManager:
-    """A catalog with something of most kinds in it."""
+    """A catalog with objects of most kinds."""
     do(
         manager,
         SCHEMA,
@@ -102,11 +102,11 @@ def world(manager: CatalogManager) -> CatalogManager:
     return manager
 
 
-# -- what is declared ------------------------------------------------------------------------------
+# -- declarations ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
-def test_names_are_lower_case_and_told_once(view: SystemView) -> None:
+def test_names_are_lower_case_and_columns_are_unique(view: SystemView) -> None:
     names = [view.name, *(name for name, _ in view.columns)]
     for name in names:
         check_name(name, "column")
@@ -116,20 +116,20 @@ def test_names_are_lower_case_and_told_once(view: SystemView) -> None:
 
 
 @pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
-def test_rows_are_of_the_declared_types(world: CatalogManager, view: SystemView) -> None:
+def test_rows_have_the_declared_types(world: CatalogManager, view: SystemView) -> None:
     for one in view.rows(world.latest_catalog()):
         for value, (name, data_type) in zip(one, view.columns, strict=True):
             assert value is None or type(value) is PYTHON[data_type], (name, value)
 
 
 @pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
-def test_the_empty_catalog_has_rows_that_can_be_read(
+def test_every_view_can_be_read_in_the_empty_catalog(
     manager: CatalogManager, view: SystemView
 ) -> None:
     assert len(list(view.rows(manager.catalog(0)))) in (0, 5)
 
 
-def test_a_fingerprint_is_of_the_definition_alone() -> None:
+def test_a_fingerprint_depends_only_on_the_name_and_the_columns() -> None:
     view = SYSTEM_VIEWS["tables"]
     assert fingerprint(replace(view, doc="other", rows=lambda _: iter(()))) == fingerprint(view)
     others = [
@@ -154,7 +154,9 @@ def test_a_start_with_the_same_views_makes_no_version(manager: CatalogManager) -
     assert manager.latest_catalog() is before
 
 
-def test_what_differs_is_brought_up_to_date_in_one_version(manager: CatalogManager) -> None:
+def test_new_changed_and_removed_views_are_synchronized_in_one_version(
+    manager: CatalogManager,
+) -> None:
     new = SystemView("brand_new", (("a", INT),), lambda _: iter(()), "")
     changed = replace(SYSTEM_VIEWS["zones"], columns=(("zone_id", BIGINT),))
     views = {**SYSTEM_VIEWS, "zones": changed, "brand_new": new}
@@ -179,25 +181,27 @@ def test_what_differs_is_brought_up_to_date_in_one_version(manager: CatalogManag
 
 
 CONTENTS = {1: "14c4e3d310daa595"}
-"""What each content version stands for: a hash of the fingerprints of all views."""
+"""For each content version, a hash of the fingerprints of all views."""
 
 
-def test_other_views_have_another_content_version() -> None:
-    """Raise `CONTENT_VERSION` and add a line here; a version that was released never changes."""
+def test_the_content_version_is_raised_when_the_views_change() -> None:
+    """If this fails, raise `CONTENT_VERSION` and add a line; a released version never changes."""
     fingerprints = "".join(sorted(map(fingerprint, SYSTEM_VIEWS.values())))
     digest = hashlib.sha256(fingerprints.encode()).hexdigest()
     assert CONTENTS[migrations.CONTENT_VERSION] == digest[:16]
 
 
 class WithoutContentVersion:
-    """A catalog whose views are ours, and which says nothing of them, as release 0.3.0 made it."""
+    """A catalog with the present views but without a content version, as release 0.3.0 made it."""
 
     def plan(self, planning: Planning) -> None:
         with planning.transaction.entry("configure", {}):
             planning.transaction.delete("setting", migrations.CONTENT)
 
 
-def test_the_content_version_is_noted_once_and_in_no_history(manager: CatalogManager) -> None:
+def test_the_content_version_is_stored_once_and_not_listed_in_the_history(
+    manager: CatalogManager,
+) -> None:
     do(manager, WithoutContentVersion())
     before = manager.latest_catalog()
     assert migrations.content_of(before.contents) == 0
@@ -210,7 +214,7 @@ def test_the_content_version_is_noted_once_and_in_no_history(manager: CatalogMan
 
 
 class WithoutViews:
-    """The catalog as release 0.1.0 made it: nothing in the schema system, nor that schema."""
+    """The catalog as release 0.1.0 made it: without the schema ``system`` and the views in it."""
 
     def plan(self, planning: Planning) -> None:
         with planning.entry("alter_schema") as transaction:
@@ -232,7 +236,7 @@ def test_a_catalog_of_0_1_0_gets_the_views_in_one_version(manager: CatalogManage
     assert shown(manager.latest_catalog()) == expected(SYSTEM_VIEWS)
 
 
-def test_a_view_whose_name_a_table_holds_is_left_out(manager: CatalogManager) -> None:
+def test_a_view_is_left_out_if_a_table_has_its_name(manager: CatalogManager) -> None:
     do(manager, TableInSystem())
     mine = SystemView("mine", (("a", INT),), lambda _: iter(()), "")
     other = replace(mine, name="other")
@@ -243,7 +247,7 @@ def test_a_view_whose_name_a_table_holds_is_left_out(manager: CatalogManager) ->
     )
 
 
-def test_of_several_nodes_that_start_at_once_one_makes_the_version(
+def test_only_one_of_several_nodes_that_start_at_once_makes_the_version(
     new_manager: Callable[..., CatalogManager],
 ) -> None:
     managers = [new_manager() for _ in range(3)]
@@ -264,7 +268,7 @@ def test_of_several_nodes_that_start_at_once_one_makes_the_version(
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def test_tables_and_their_columns(world: CatalogManager) -> None:
+def test_tables_and_their_columns_are_listed(world: CatalogManager) -> None:
     catalog = world.latest_catalog()
     table = catalog.table("s", "t")
     assert table is not None
@@ -301,7 +305,7 @@ def test_tables_and_their_columns(world: CatalogManager) -> None:
     assert row(catalog, "table_columns", column_name="code")["column_length"] == 7
 
 
-def test_indexes_and_their_columns(world: CatalogManager) -> None:
+def test_indexes_and_their_columns_are_listed(world: CatalogManager) -> None:
     catalog = world.latest_catalog()
     assert (
         row(catalog, "indexes", index_name="i").items()
@@ -333,7 +337,7 @@ def test_a_dropped_column_of_a_stopping_index_has_no_name(world: CatalogManager)
     assert [one["column_name"] for one in columns] == ["amount", None]
 
 
-def test_system_views_show_themselves(manager: CatalogManager) -> None:
+def test_system_views_are_listed_in_system_views(manager: CatalogManager) -> None:
     catalog = manager.latest_catalog()
     assert {one["view_name"] for one in rows(catalog, "system_views")} == set(SYSTEM_VIEWS)
     column = row(catalog, "system_view_columns", view_name="zones", column_name="is_default_zone")
@@ -342,7 +346,7 @@ def test_system_views_show_themselves(manager: CatalogManager) -> None:
     assert column.items() >= {"view_id": view.id, "column_type": "boolean"}.items()
 
 
-def test_zones_and_their_profiles(world: CatalogManager) -> None:
+def test_zones_and_their_storage_profiles_are_listed(world: CatalogManager) -> None:
     catalog = world.latest_catalog()
     assert row(catalog, "zones", is_default_zone=True)["zone_name"] == "default"
     assert row(catalog, "zones", zone_name="z")["zone_replicas"] == 3
@@ -355,7 +359,9 @@ def test_zones_and_their_profiles(world: CatalogManager) -> None:
     assert row(world.latest_catalog(), "tables", table_name="t")["storage_profile"] == "cold"
 
 
-def test_the_rest_of_the_world(world: CatalogManager) -> None:
+def test_views_functions_clusters_comments_and_other_objects_are_listed(
+    world: CatalogManager,
+) -> None:
     catalog = world.latest_catalog()
     assert row(catalog, "views", view_name="v")["view_text"] == "SELECT 1"
     assert row(catalog, "functions", function_name="f")["resources"] == '[["JAR", "file:/a"]]'

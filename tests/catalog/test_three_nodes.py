@@ -1,7 +1,7 @@
-"""Three processes on one catalog in a server: what one was told is done, every other one has.
+"""Three processes on one catalog in a server: a change acknowledged by one is visible on all.
 
-The clocks of the nodes differ, by as much as the catalog allows. Each check says how much it does
-by its arguments, since `test_three_nodes_teeth` does less of the same with nodes that go wrong.
+The clocks of the nodes differ by as much as the catalog allows. The amount of work of each check is
+given by arguments, because `test_three_nodes_teeth` does less of the same with faulty nodes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def started(
     patience: float = 3.0,
     fault: str | None = None,
 ) -> Iterator[Nodes]:
-    """Nodes on one catalog, the first of them by another way if it has an address of its own.
+    """Start nodes on one catalog; the first connects to ``first_address`` if that is given.
 
-    The clock of the last is behind that of the first by the skew.
+    The clock of the last node is behind that of the first by the skew.
     """
     with ExitStack() as stack:
         nodes = [
@@ -93,7 +93,7 @@ def results(futures: Sequence[Future[Any]], *, timeout: float = 300) -> list[Any
 
 
 def a_node_whose_clock_is_behind_has_it_when_the_call_returns(nodes: Nodes, *, turns: int) -> None:
-    """One call after the other, so that nobody else's times move the clock of who reads."""
+    """Run one call at a time, so that other calls' times do not advance the reader's clock."""
     pairs = [(w, r) for w, _ in enumerate(nodes) for r, _ in enumerate(nodes) if w != r]
     for turn, (writer, reader) in itertools.product(range(turns), pairs):
         asked = nodes[writer].ask(
@@ -105,11 +105,11 @@ def a_node_whose_clock_is_behind_has_it_when_the_call_returns(nodes: Nodes, *, t
 def every_node_has_what_a_call_did_as_soon_as_it_returns(
     nodes: Nodes, *, rounds: Iterable[int], each: int, threads: int, waiting_ms: int
 ) -> list[float]:
-    """Each call is read at once on another node, and no read is repeated.
+    """After each call another node reads the result at once, and no read is repeated.
 
-    In each round all nodes but one create, ``each`` tables for every other node, which reads them:
-    half of the reads are done by a node that has nothing else to do, half by one that creates too.
-    Returns how many seconds after its call each read began.
+    In each round all nodes except one create ``each`` tables for every other node, which reads
+    them: half of the reads are done by the node that does nothing else, half by a node that also
+    creates tables. Returns how many seconds after its call each read began.
     """
     answers: list[dict[str, Any]] = []
     for number in rounds:
@@ -135,14 +135,14 @@ def every_node_has_what_a_call_did_as_soon_as_it_returns(
     assert unread == [], "another node did not have it"
     versions = [answer["version"] for answer in answers]
     assert len(set(versions)) == len(versions), "two calls were told the same version"
-    # A clock that is behind may hear the time of one that is not, and has then waited less. Clocks
-    # count milliseconds, so the time that the store gave may be up to one too early.
+    # A clock that is behind may receive the time of one that is not; its call then waited less.
+    # Clocks count milliseconds, so the time that the store gave may be up to one millisecond early.
     waited = [answer["call"] * 1000 + answer["behind_ms"] for answer in answers]
     assert min(waited) >= waiting_ms - 1, "a call did not wait for every clock"
     return [answer["gap"] for answer in answers]
 
 
-def test_every_node_has_what_a_call_did_as_soon_as_it_returns(shared_nodes: Nodes) -> None:
+def test_a_change_is_visible_on_every_node_as_soon_as_its_call_returns(shared_nodes: Nodes) -> None:
     a_node_whose_clock_is_behind_has_it_when_the_call_returns(shared_nodes, turns=1)
     every_node_has_what_a_call_did_as_soon_as_it_returns(
         shared_nodes, rounds=range(3), each=8, threads=4, waiting_ms=DELAY_MS + SKEW_MS
@@ -150,7 +150,7 @@ def test_every_node_has_what_a_call_did_as_soon_as_it_returns(shared_nodes: Node
 
 
 @pytest.mark.soak
-def test_every_node_has_what_a_thousand_calls_did_within_a_millisecond(nodes: Nodes) -> None:
+def test_a_thousand_changes_are_visible_on_other_nodes_within_a_millisecond(nodes: Nodes) -> None:
     a_node_whose_clock_is_behind_has_it_when_the_call_returns(nodes, turns=2)
     soon = 0
     for number in range(20):
@@ -169,7 +169,7 @@ def test_every_node_has_what_a_thousand_calls_did_within_a_millisecond(nodes: No
 def a_node_that_was_stopped_never_answers_with_an_old_catalog(
     nodes: Nodes, folder: Path, *, turns: int, delays: int, delay_ms: int
 ) -> None:
-    """SIGSTOP for ``delays`` times the delay, while another node goes on; then it reads at once."""
+    """SIGSTOP for ``delays`` times the delay, while another node continues; then read at once."""
     sleeper, writer, *_ = nodes
     with closing(Asker(str(folder / "asker"))) as asker:
         for turn in range(turns):
@@ -184,7 +184,7 @@ def a_node_that_was_stopped_never_answers_with_an_old_catalog(
             assert results(read) == [True] * 4, "an old catalog after a stop"
 
 
-def test_a_node_that_was_stopped_never_answers_with_an_old_catalog(
+def test_a_node_that_was_suspended_never_answers_with_an_old_catalog(
     shared_nodes: Nodes, tmp_path: Path
 ) -> None:
     a_node_that_was_stopped_never_answers_with_an_old_catalog(
@@ -193,7 +193,7 @@ def test_a_node_that_was_stopped_never_answers_with_an_old_catalog(
 
 
 @pytest.mark.soak
-def test_a_node_that_was_stopped_often_never_answers_with_an_old_catalog(
+def test_a_node_that_was_suspended_repeatedly_never_answers_with_an_old_catalog(
     nodes: Nodes, tmp_path: Path
 ) -> None:
     a_node_that_was_stopped_never_answers_with_an_old_catalog(
@@ -201,17 +201,18 @@ def test_a_node_that_was_stopped_often_never_answers_with_an_old_catalog(
     )
 
 
-# -- a store that goes away ------------------------------------------------------------------------
+# -- a store that becomes unavailable --------------------------------------------------------------
 
 
 class Absence:
-    """The plan of a `Proxy` on a line to the server, which stops between a commit and its answer.
+    """The plan of a `Proxy` to the server, which is paused between a commit and its answer.
 
-    From then on whoever uses that line is cut off, and whoever has another one hears nothing.
+    From then on clients of the proxy are cut off, and clients with a direct connection get no
+    answer.
     """
 
     MARK = "A" * 64
-    """In the comment of a table that is created, what `StoreKind.commit_mark` looks for."""
+    """The comment of a created table, by which `StoreKind.commit_mark` recognizes its commit."""
 
     def __init__(self, kind: StoreKind) -> None:
         self._commit_mark = kind.commit_mark
@@ -220,11 +221,11 @@ class Absence:
         self.began = threading.Event()
 
     def at_the_next_commit(self) -> None:
-        """Let it begin."""
+        """Begin the absence at the next commit."""
         self._armed = True
 
     def end(self) -> None:
-        """The server goes on with what it was sent."""
+        """End the absence: the server continues with the requests that it was sent."""
         self._server.resume()
         self.began.clear()
 
@@ -240,7 +241,7 @@ class Absence:
 
 @contextmanager
 def breakable(kind: StoreKind, folder: Path, **options: Any) -> Iterator[tuple[Nodes, Absence]]:
-    """Nodes of which the first reaches the server by a line where commits are seen."""
+    """Start nodes, of which the first reaches the server through a proxy that sees commits."""
     address, absence = kind.create(folder), Absence(kind)
     with Proxy(kind.server().port, absence) as line:
         first = kind.through(address, line.port)
@@ -249,7 +250,7 @@ def breakable(kind: StoreKind, folder: Path, **options: Any) -> Iterator[tuple[N
 
 
 def outcomes(futures: Sequence[Future[Any]], *, timeout: float) -> list[str]:
-    """What each came to within ``timeout`` seconds: "done", an error's code, or "waiting"."""
+    """The outcome of each within ``timeout`` seconds: "done", an error's code, or "waiting"."""
     ended = wait(futures, max(timeout, 0)).done
     found = []
     for future in futures:
@@ -263,11 +264,11 @@ def outcomes(futures: Sequence[Future[Any]], *, timeout: float) -> list[str]:
 def a_store_that_was_away_leaves_no_trace(
     nodes: Nodes, absence: Absence, *, away: float, short: float, late: float, long: float
 ) -> None:
-    """Callers wait as long as they said, or get a typed error; then all nodes agree again.
+    """Callers wait until their time-out, or get a typed error; then all nodes agree again.
 
-    The store is ``away`` seconds; those who wait for ``short`` seconds are told so, at most
-    ``late`` seconds after that, and those who wait for ``long`` seconds see it come back. One of
-    these had its commit under way.
+    The store is unavailable for ``away`` seconds. Callers that wait for ``short`` seconds get an
+    error at most ``late`` seconds after that. Callers that wait for ``long`` seconds wait until the
+    store is back; the commit of one of them was under way.
     """
     first, *_, last = nodes
     first.ask("create", name="before").result(60)
@@ -285,7 +286,7 @@ def a_store_that_was_away_leaves_no_trace(
         told = outcomes(impatient, timeout=short + late)
         assert "waiting" not in told, "a caller waits longer than it said"
         assert set(told) <= {*NOTHING_HAPPENED, "unknown_outcome"}, "a call while the store is away"
-        # By now no look at the store is young enough to answer from memory.
+        # By now no look at the store is recent enough to answer from memory.
         reads = [node.ask("read", name="before") for node in nodes]
         read = outcomes(reads, timeout=back - time.monotonic())
         assert set(read) <= {*NOTHING_HAPPENED, "waiting"}, "a read while the store is away"
@@ -310,7 +311,7 @@ def a_store_that_was_away_leaves_no_trace(
     assert not never & set(made), "what would never happen did"
 
 
-def test_a_store_that_was_away_leaves_no_trace(kind: StoreKind, tmp_path: Path) -> None:
+def test_all_nodes_agree_after_the_store_was_unavailable(kind: StoreKind, tmp_path: Path) -> None:
     with breakable(kind, tmp_path, patience=2.0) as (nodes, absence):
         a_store_that_was_away_leaves_no_trace(
             nodes, absence, away=2.5, short=0.5, late=30.0, long=60.0
@@ -318,7 +319,7 @@ def test_a_store_that_was_away_leaves_no_trace(kind: StoreKind, tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_a_store_that_was_away_for_ten_seconds_leaves_no_trace(
+def test_all_nodes_agree_after_the_store_was_unavailable_for_ten_seconds(
     kind: StoreKind, tmp_path: Path
 ) -> None:
     with breakable(kind, tmp_path) as (nodes, absence):

@@ -1,6 +1,6 @@
 """The checks of `test_three_nodes` find each mistake that a node can be started with.
 
-They do less of the same here, on PostgreSQL, and with two nodes, which both make the mistake.
+Here they do less of the same, on PostgreSQL, with two or three nodes, which all make the mistake.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ TEETH: dict[str, tuple[Check, str]] = {
 }
 
 
-def test_each_mistake_has_its_check() -> None:
+def test_each_mistake_has_a_check() -> None:
     assert set(TEETH) == set(NODE_FAULTS)
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", TEETH)
-def test_the_checks_find(fault: str, tmp_path: Path) -> None:
+def test_the_checks_find_each_mistake(fault: str, tmp_path: Path) -> None:
     check, complaint = TEETH[fault]
     with pytest.raises(AssertionError, match=complaint):
         check(tmp_path, fault)

@@ -1,4 +1,4 @@
-"""Runs the timelines of ``tests/catalog/timelines``; their form is told in `timeline`."""
+"""Runs the timelines of ``tests/catalog/timelines``; `timeline` describes their form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = list(all_timelines())
 
 
 def run(timeline: Timeline, folder: Path) -> None:
-    """Take all steps of a timeline; an error says at which step it was."""
+    """Run all steps of a timeline; a note on an error names the step that failed."""
     world = World(folder, delay_ms=timeline.delay_ms, skew_ms=timeline.skew_ms)
     try:
         for number in range(1, timeline.nodes + 1):
@@ -43,7 +43,7 @@ def run(timeline: Timeline, folder: Path) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where there is one: each timeline has a store of its own, synced to disk."""
+    """A folder in memory if possible: each timeline has its own store, which syncs to disk."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
         yield Path(made)
@@ -52,10 +52,10 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "timeline", [t for _, t in ALL], ids=[f"{module}: {t.name}" for module, t in ALL]
 )
-def test_timeline(timeline: Timeline, folder: Path) -> None:
+def test_a_timeline_has_its_expected_results(timeline: Timeline, folder: Path) -> None:
     run(timeline, folder)
 
 
-def test_timelines_of_a_module_have_names_of_their_own() -> None:
+def test_timeline_names_are_unique_within_a_module() -> None:
     told = [(module, timeline.name) for module, timeline in ALL]
     assert len(told) == len(set(told))

@@ -1,4 +1,4 @@
-"""``docs/reference/type-changes.md`` says of every pair of types what the program does with it."""
+"""``docs/reference/type-changes.md`` says correctly which type changes the program allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def allowed(before: str, after: str) -> bool:
     return True
 
 
-def test_every_pair_of_scalar_types_is_as_told() -> None:
+def test_the_page_is_right_about_every_pair_of_scalar_types() -> None:
     told = {first.strip("`"): cell for first, cell in rows("Scalar types")}
     assert len(told) == 31
     targets = {
@@ -42,14 +42,14 @@ def test_every_pair_of_scalar_types_is_as_told() -> None:
     assert wrong == []
 
 
-def test_changes_compose() -> None:
+def test_allowed_type_changes_are_transitive() -> None:
     types = [first.strip("`") for first, _ in rows("Scalar types")]
     can = {(a, b) for a, b in product(types, types) if allowed(a, b)}
     gaps = [(a, c) for (a, b), c in product(can, types) if (b, c) in can and (a, c) not in can]
     assert gaps == []
 
 
-def test_changes_of_nested_types_are_as_told() -> None:
+def test_the_page_is_right_about_nested_types() -> None:
     told = rows("Nested types")
     assert {cell for _, _, cell in told} == {"yes", "no"}
     for before, after, cell in told:

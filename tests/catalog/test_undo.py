@@ -1,4 +1,4 @@
-"""Undoing versions: what comes back as it was, and what stands in the way."""
+"""Undoing versions: what is restored as it was, and what prevents an undo."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder in memory where there is one: nothing here is about the disk."""
+    """A folder in memory if possible: nothing here is about the disk."""
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
 
 
 def prepared(manager: CatalogManager) -> CatalogManager:
-    """``manager`` with a schema ``s``: what every test begins with."""
+    """``manager`` with a schema ``s``, the starting point of every test."""
     run(manager, SCHEMA)
     return manager
 
@@ -76,7 +76,7 @@ def manager(manager: CatalogManager) -> CatalogManager:
 
 
 def refused(manager: CatalogManager, version: int, error: type[StrandlineError]) -> str:
-    """The message with which undoing ``version`` is refused; nothing is changed by it."""
+    """The message with which undoing ``version`` is refused; the refusal changes nothing."""
     before = manager.present()
     with pytest.raises(error) as caught:
         undo(manager, version)
@@ -104,7 +104,7 @@ def test_a_restored_table_keeps_its_id_its_columns_and_its_indexes(manager: Cata
     assert visible(restored) == visible(before)
 
 
-def test_columns_keep_their_ids_and_no_id_is_given_twice(manager: CatalogManager) -> None:
+def test_columns_keep_their_ids_and_no_id_is_reused(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "a int", "b string"))
     added = run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))
     after = table_of(undo(manager, added).catalog, "s.t")
@@ -115,7 +115,7 @@ def test_columns_keep_their_ids_and_no_id_is_given_twice(manager: CatalogManager
     assert table_of(manager.present(), "s.t").column("d").id == 4
 
 
-def test_a_table_that_is_restored_does_not_forget_the_ids_of_columns(
+def test_a_restored_table_does_not_reuse_the_ids_of_columns(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t", "a int"))
@@ -127,14 +127,14 @@ def test_a_table_that_is_restored_does_not_forget_the_ids_of_columns(
     assert table_of(manager.present(), "s.t").column("c").id == 3
 
 
-def test_a_dropped_column_comes_back_under_its_id_and_nullable(manager: CatalogManager) -> None:
+def test_a_restored_column_keeps_its_id_and_is_nullable(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "a int", "b string not null"))
     dropped = run(manager, DropColumns(schema="s", table="t", names=("b",)))
     back = table_of(undo(manager, dropped).catalog, "s.t").column("b")
     assert (back.id, back.nullable) == (2, True)
 
 
-def test_changes_of_columns_are_undone_one_after_the_other(manager: CatalogManager) -> None:
+def test_column_changes_are_undone_one_by_one(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "a int"))
     before = manager.present()
     versions = [
@@ -176,14 +176,14 @@ def test_a_batch_is_undone_as_a_whole_in_one_version(manager: CatalogManager) ->
     ]
 
 
-def test_a_schema_comes_back_with_all_that_was_in_it(manager: CatalogManager) -> None:
+def test_a_dropped_schema_is_restored_with_all_its_objects(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "k int not null", primary_key=("k",)), create_view("s.v"))
     before = manager.present()
     version = run(manager, DropSchema(name="s", cascade=True))
     assert visible(undo(manager, version).catalog) == visible(before)
 
 
-def test_what_was_made_and_dropped_in_one_version_leaves_nothing_to_undo(
+def test_an_object_created_and_dropped_in_one_version_leaves_nothing_to_undo(
     manager: CatalogManager,
 ) -> None:
     version = run(manager, create_table("s.t"), DropTable(schema="s", table="t"))
@@ -191,10 +191,12 @@ def test_what_was_made_and_dropped_in_one_version_leaves_nothing_to_undo(
     assert (done.version, done.applied) == (version, (False,))
 
 
-# -- what stands in the way ------------------------------------------------------------------------
+# -- what prevents an undo -------------------------------------------------------------------------
 
 
-def test_a_later_change_is_named_with_its_version_and_author(manager: CatalogManager) -> None:
+def test_a_conflicting_later_change_is_named_with_its_version_and_author(
+    manager: CatalogManager,
+) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
     run(manager, create_table("s.other"))
@@ -207,7 +209,7 @@ def test_a_later_change_is_named_with_its_version_and_author(manager: CatalogMan
     assert table_of(manager.present(), "s.t").properties == ()
 
 
-def test_what_was_dropped_since_is_named(manager: CatalogManager) -> None:
+def test_a_later_drop_is_named_with_its_version_and_author(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
     dropped = run(manager, DropTable(schema="s", table="t"))
@@ -215,14 +217,14 @@ def test_what_was_dropped_since_is_named(manager: CatalogManager) -> None:
     assert f"table s.t was dropped in version {dropped} by ann (drop table)" in message
 
 
-def test_what_was_dropped_with_its_schema_is_named_as_it_was(manager: CatalogManager) -> None:
+def test_a_table_dropped_with_its_schema_is_named_by_its_old_name(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
     run(manager, DropSchema(name="s", cascade=True))
     assert "table s.t was dropped in version" in refused(manager, version, Conflict)
 
 
-def test_a_drop_is_undone_once(manager: CatalogManager) -> None:
+def test_a_drop_can_be_undone_only_once(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, DropTable(schema="s", table="t"))
     back = undo(manager, version)
@@ -232,7 +234,7 @@ def test_a_drop_is_undone_once(manager: CatalogManager) -> None:
     assert f"came back and was dropped again in version {again}" in message
 
 
-def test_a_name_that_was_taken_meanwhile_is_named(manager: CatalogManager) -> None:
+def test_the_object_that_took_the_old_name_is_named(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     renamed = run(manager, RenameTable(schema="s", table="t", new_name="u"))
     run(manager, create_view("s.T"))
@@ -242,7 +244,7 @@ def test_a_name_that_was_taken_meanwhile_is_named(manager: CatalogManager) -> No
     assert "name of table s.u was taken by table u" in refused(manager, dropped, AlreadyExists)
 
 
-def test_a_schema_that_is_gone_must_come_back_first(manager: CatalogManager) -> None:
+def test_a_dropped_schema_must_be_restored_before_its_tables(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     before = manager.present()
     table = run(manager, DropTable(schema="s", table="t"))
@@ -254,7 +256,7 @@ def test_a_schema_that_is_gone_must_come_back_first(manager: CatalogManager) -> 
     assert visible(manager.present()) == visible(before)
 
 
-def test_a_zone_that_is_gone_must_come_back_first(manager: CatalogManager) -> None:
+def test_a_table_cannot_be_restored_while_its_zone_is_dropped(manager: CatalogManager) -> None:
     run(manager, CreateZone(name="fast"))
     run(manager, create_table("s.t", zone="fast"))
     table = run(manager, DropTable(schema="s", table="t"))
@@ -262,7 +264,7 @@ def test_a_zone_that_is_gone_must_come_back_first(manager: CatalogManager) -> No
     assert "zone fast, which table t belongs to" in refused(manager, table, ObjectNotFound)
 
 
-def test_what_was_created_is_dropped_by_the_ordinary_rules(manager: CatalogManager) -> None:
+def test_undoing_a_creation_follows_the_rules_of_the_drop(manager: CatalogManager) -> None:
     schema = run(manager, CreateSchema(name="n"))
     run(manager, create_table("n.t"))
     assert "not empty" in refused(manager, schema, IllegalChange)
@@ -274,14 +276,14 @@ def test_what_was_created_is_dropped_by_the_ordinary_rules(manager: CatalogManag
     assert "role bob owns table u" in refused(manager, role, IllegalChange)
 
 
-def test_an_added_column_that_an_index_is_on_stays(manager: CatalogManager) -> None:
+def test_adding_a_column_cannot_be_undone_while_an_index_uses_it(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))
     run(manager, CreateIndex(schema="s", index="i", table="t", columns=("c",)))
     assert "index(es) i" in refused(manager, version, IllegalChange)
 
 
-def test_an_index_on_a_column_that_is_gone_does_not_come_back(manager: CatalogManager) -> None:
+def test_an_index_on_a_dropped_column_cannot_be_restored(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     run(manager, CreateIndex(schema="s", index="i", table="t", columns=("b",)))
     version = run(manager, DropIndex(schema="s", index="i"))
@@ -289,13 +291,13 @@ def test_an_index_on_a_column_that_is_gone_does_not_come_back(manager: CatalogMa
     assert "a column of t that was dropped" in refused(manager, version, IllegalChange)
 
 
-def test_a_wider_type_stays(manager: CatalogManager) -> None:
+def test_widening_a_column_type_cannot_be_undone(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, AlterColumn(schema="s", table="t", column="a", type=BIGINT))
     assert "column 'a' of t cannot go back" in refused(manager, version, IllegalChange)
 
 
-def test_steps_of_an_index_only_go_on_and_a_stopped_one_begins_anew(
+def test_a_started_index_build_cannot_be_undone_and_a_stopped_index_begins_anew(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"))
@@ -310,14 +312,14 @@ def test_steps_of_an_index_only_go_on_and_a_stopped_one_begins_anew(
     assert (back.id, back.status) == (index.id, IndexStatus.REGISTERED)
 
 
-def test_a_configuration_parameter_goes_back_by_its_own_rules(manager: CatalogManager) -> None:
+def test_a_configuration_parameter_gets_its_previous_value_back(manager: CatalogManager) -> None:
     first = run(manager, SetConfiguration(name="max_tables", value="5"))
     second = run(manager, SetConfiguration(name="max_tables", value="7"))
     assert undo(manager, second).catalog.configuration("max_tables") == "5"
     assert undo(manager, first).catalog.configuration("max_tables") is None
 
 
-def test_the_default_zone_goes_back_unless_it_is_gone(manager: CatalogManager) -> None:
+def test_the_default_zone_is_restored_unless_that_zone_was_dropped(manager: CatalogManager) -> None:
     run(manager, CreateZone(name="a"))
     run(manager, CreateZone(name="b"))
     run(manager, SetDefaultZone(name="a"))
@@ -330,7 +332,7 @@ def test_the_default_zone_goes_back_unless_it_is_gone(manager: CatalogManager) -
     assert zone.name == "a"
 
 
-def test_a_membership_does_not_close_a_circle(manager: CatalogManager) -> None:
+def test_a_membership_is_not_restored_if_it_would_close_a_cycle(manager: CatalogManager) -> None:
     run(manager, CreateRole(name="a"), CreateRole(name="b"))
     run(manager, GrantRole(role="a", member="b"))
     version = run(manager, RevokeRole(role="a", member="b"))
@@ -338,7 +340,7 @@ def test_a_membership_does_not_close_a_circle(manager: CatalogManager) -> None:
     assert "a member of itself" in refused(manager, version, IllegalChange)
 
 
-def test_a_dropped_role_has_its_grants_again(manager: CatalogManager) -> None:
+def test_a_restored_role_has_its_grants_again(manager: CatalogManager) -> None:
     run(manager, CreateRole(name="bob"), create_table("s.t"))
     grant = GrantPrivileges(
         kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
@@ -358,7 +360,9 @@ def test_the_first_versions_cannot_be_undone(manager: CatalogManager) -> None:
     assert "the one that made the catalog" in refused(manager, 2, IllegalChange)
 
 
-def test_a_trimmed_version_says_so(manager: CatalogManager) -> None:
+def test_the_refusal_to_undo_a_trimmed_version_says_that_it_was_trimmed(
+    manager: CatalogManager,
+) -> None:
     version = run(manager, create_table("s.t"))
     dropped = run(manager, DropTable(schema="s", table="t"))
     last = run(manager, create_table("s.u"))
@@ -376,7 +380,7 @@ def test_a_trimmed_version_says_so(manager: CatalogManager) -> None:
         undrop(manager, "s.t")
 
 
-def test_a_table_that_came_back_while_the_history_was_read_is_noticed(
+def test_a_table_restored_while_the_history_was_read_is_detected(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"))
@@ -389,7 +393,7 @@ def test_a_table_that_came_back_while_the_history_was_read_is_noticed(
         manager.execute(read, author="ann")
 
 
-def test_a_change_that_came_while_the_history_was_read_is_noticed(manager: CatalogManager) -> None:
+def test_a_change_made_while_the_history_was_read_is_detected(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
     read = read_undo(manager, version)
@@ -401,7 +405,7 @@ def test_a_change_that_came_while_the_history_was_read_is_noticed(manager: Catal
 # -- undrop ----------------------------------------------------------------------------------------
 
 
-def test_undrop_finds_the_last_table_of_that_name(manager: CatalogManager) -> None:
+def test_undrop_restores_the_last_dropped_table_of_that_name(manager: CatalogManager) -> None:
     ids = []
     for text in ("a int", "b int"):
         run(manager, create_table("s.t", text))
@@ -418,7 +422,7 @@ def test_undrop_finds_the_last_table_of_that_name(manager: CatalogManager) -> No
     assert undrop(manager, "s.v", kind="view").catalog.view("s", "v") is not None
 
 
-def test_undrop_restores_its_object_and_leaves_the_rest_of_the_version(
+def test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t", "k int not null", primary_key=("k",)), create_table("s.u"))
@@ -435,7 +439,7 @@ def test_undrop_restores_its_object_and_leaves_the_rest_of_the_version(
     assert after.relation_names("s") == ["t", "v"]
 
 
-def test_undrop_knows_a_schema_by_the_name_that_it_had_and_that_it_has(
+def test_undrop_accepts_the_old_and_the_new_name_of_a_renamed_schema(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"), create_table("s.u"))
@@ -445,7 +449,9 @@ def test_undrop_knows_a_schema_by_the_name_that_it_had_and_that_it_has(
     assert undrop(manager, "now.u").catalog.table("now", "u") is not None
 
 
-def test_undrop_refuses_what_was_never_dropped(manager: CatalogManager) -> None:
+def test_undrop_refuses_names_that_were_never_dropped_and_unsupported_kinds(
+    manager: CatalogManager,
+) -> None:
     with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a table of that name"):
         undrop(manager, "s.nothing")
     with pytest.raises(InvalidInput, match="schema, table, view, function can"):
@@ -475,7 +481,7 @@ def test_several_versions_are_undone_as_one_and_redone_as_one(manager: CatalogMa
     assert visible(manager.present()) == after
 
 
-def test_what_came_and_went_within_the_versions_is_in_the_way_of_nothing(
+def test_an_object_created_and_dropped_within_the_range_does_not_prevent_its_undo(
     manager: CatalogManager,
 ) -> None:
     before = visible(manager.present())
@@ -486,7 +492,7 @@ def test_what_came_and_went_within_the_versions_is_in_the_way_of_nothing(
     assert visible(manager.present()) == before
 
 
-def test_several_versions_are_refused_as_a_whole(manager: CatalogManager) -> None:
+def test_undoing_several_versions_is_refused_as_a_whole(manager: CatalogManager) -> None:
     first = run(manager, create_table("s.t"))
     last = run(manager, create_table("s.u"))
     run(manager, SetTableProperties(schema="s", table="u", set=(("k", "v"),)), author="bob")
@@ -502,7 +508,7 @@ def test_several_versions_are_refused_as_a_whole(manager: CatalogManager) -> Non
     assert manager.latest_catalog() is before
 
 
-def test_a_range_that_is_too_long_is_refused_before_any_of_it_is_read(
+def test_a_range_that_is_too_long_is_refused_before_the_log_is_read(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run(manager, create_table("s.t"))
@@ -518,7 +524,7 @@ def test_a_range_that_is_too_long_is_refused_before_any_of_it_is_read(
 
 
 @pytest.mark.parametrize("one_by_one", [False, True], ids=["in one version", "as Spark does it"])
-def test_a_schema_comes_back_with_all_that_was_dropped_with_it(
+def test_a_schema_is_restored_with_everything_that_was_dropped_with_it(
     manager: CatalogManager, one_by_one: bool
 ) -> None:
     run(manager, create_table("s.t"), create_table("s.u"), create_view("s.v"))
@@ -526,7 +532,7 @@ def test_a_schema_comes_back_with_all_that_was_dropped_with_it(
     run(manager, CommentOn(kind=ObjectKind.TABLE, name="s.t", text="c"))
     run(manager, CreateSchema(name="other"), create_table("other.t"))
     before = visible(manager.present())
-    run(manager, DropTable(schema="other", table="t"))  # by the same author, of another schema
+    run(manager, DropTable(schema="other", table="t"))  # by the same author, in another schema
     if one_by_one:
         for name in "tu":
             run(manager, DropTable(schema="s", table=name))
@@ -537,7 +543,7 @@ def test_a_schema_comes_back_with_all_that_was_dropped_with_it(
     assert visible(manager.present()) == before
 
 
-def test_a_schema_comes_back_without_what_another_had_dropped_before(
+def test_a_schema_is_restored_without_what_another_user_had_dropped_before(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"), create_table("s.u"))
@@ -552,7 +558,7 @@ def test_a_schema_comes_back_without_what_another_had_dropped_before(
         undrop(manager, "never", kind="schema")
 
 
-def test_later_versions_are_looked_at_once_and_not_for_each_object(
+def test_later_versions_are_examined_once_and_not_for_each_object(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = later = 20

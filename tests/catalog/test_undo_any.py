@@ -1,4 +1,4 @@
-"""Undoing whatever it was: every command that there is, and any sequence of them."""
+"""Undoing every command, and any sequence of commands."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ NewManager = Callable[[], CatalogManager]
 
 @pytest.fixture
 def new_manager() -> Iterator[NewManager]:
-    """Makes one manager on a store that nobody changed."""
+    """Makes a manager on an unchanged store."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(new_store().manager())
 
 
-# -- every command that there is -------------------------------------------------------------------
+# -- every command ---------------------------------------------------------------------------------
 
 NOT_AS_IT_WAS = {
     "a dropped index that was available stops; it has lost its name, and is still there",
@@ -67,11 +67,11 @@ REASONS = re.compile(
     r"cannot become NOT NULL|cannot change the type|a step that only goes on"
     r"|was dropped before, and then removed|the catalog its own views"
 )
-"""Why the version of a scenario may not be undone, though nobody changed anything since."""
+"""Why undoing the version of a scenario may be refused, although nothing was changed since."""
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_undo_gives_the_version_before_and_redo_the_one_after(
+def test_undo_restores_the_version_before_and_redo_the_version_after(
     new_manager: NewManager, name: str
 ) -> None:
     manager = new_manager()
@@ -86,7 +86,7 @@ def test_undo_gives_the_version_before_and_redo_the_one_after(
 
 
 def undo_unless_final(manager: CatalogManager, version: int) -> Applied | None:
-    """What undoing did; None if it was refused for one of `REASONS`, and changed nothing."""
+    """The result of undoing; None if it was refused for one of `REASONS`, and changed nothing."""
     before = manager.present()
     try:
         return undo(manager, version)
@@ -151,7 +151,7 @@ SETTINGS = settings(
 
 @cache
 def prepared_store() -> RenewedStore:
-    """It has a schema ``s`` and three tables, one with an index."""
+    """A store with a schema ``s`` and three tables, one with an index."""
 
     def prepare(manager: CatalogManager) -> None:
         run(manager, SCHEMA, *(_table(name) for name in "abc"))
@@ -161,7 +161,7 @@ def prepared_store() -> RenewedStore:
 
 
 def do_what_fits(manager: CatalogManager, wanted: list[Command]) -> Applied | None:
-    """Execute, as one batch, those of the commands that are not refused; None if there are none."""
+    """Execute, as one batch, the commands that are not refused; None if nothing was changed."""
     batch: list[Command] = []
     for command in wanted:
         try:
@@ -213,7 +213,7 @@ def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone
 
 @SETTINGS
 @given(BATCHES, BATCHES)
-def test_what_was_done_since_stays_or_nothing_is_undone(
+def test_undo_keeps_later_changes_or_is_refused(
     batches: list[list[Command]], later: list[list[Command]]
 ) -> None:
     with prepared_store().manager() as manager:
@@ -226,7 +226,7 @@ def test_what_was_done_since_stays_or_nothing_is_undone(
 
 
 def _check_nothing_is_lost(manager: CatalogManager, before: Catalog, done: Applied) -> None:
-    """What the version changed is as before, and everything else as it is; or it is refused."""
+    """Undoing restores what the version changed and keeps everything else, or it is refused."""
     present = manager.present()
     try:
         undone = undo(manager, done.version)
@@ -249,7 +249,7 @@ def _check_nothing_is_lost(manager: CatalogManager, before: Catalog, done: Appli
 
 
 def where_it_is(value: Any) -> Any:  # Any: a descriptor, or None
-    """An object but for the place and the status of an index: it follows its table."""
+    """An object; an index without its place and status, because these follow its table."""
     if isinstance(value, IndexDescriptor):
         return replace(value, schema_id=0, status=IndexStatus.REGISTERED)
     return value

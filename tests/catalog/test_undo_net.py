@@ -1,4 +1,4 @@
-"""A version is undone by what it did as a whole, whatever went on within it."""
+"""A version is undone by its net effect, whatever happened within it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.catalog.taking_back import run, undo, undrop, visible
 
 
 def prepared(manager: CatalogManager) -> CatalogManager:
-    """``manager`` with the schemas ``s`` and ``r``: what every test begins with."""
+    """``manager`` with the schemas ``s`` and ``r``, the starting point of every test."""
     run(manager, SCHEMA, CreateSchema(name="r"))
     return manager
 
@@ -48,7 +48,7 @@ def manager(manager: CatalogManager) -> CatalogManager:
 
 
 def rename(old: str, new: str) -> RenameTable:
-    """``s.a`` to ``r.b``."""
+    """Rename a table, for example ``s.a`` to ``r.b``."""
     (schema, table), (new_schema, new_name) = old.split("."), new.split(".")
     return RenameTable(schema=schema, table=table, new_name=new_name, new_schema=new_schema)
 
@@ -77,7 +77,7 @@ TO = {
     "AVAILABLE": ["start", "available"],
     "STOPPING": ["start", "available", "drop"],
 }
-"""What brings a new index to a status."""
+"""The steps that bring a new index to a status."""
 
 LIVES = [
     ("REGISTERED", ["start", "drop"], "REGISTERED"),
@@ -94,11 +94,11 @@ LIVES = [
     ("AVAILABLE", ["drop", "remove", "drop table"], "AVAILABLE"),
     ("STOPPING", ["remove", "drop table"], "STOPPING"),
 ]
-"""The status of an index, what one version does, and the status in which it comes back."""
+"""The status of an index, the steps of one version, and the status after the undo."""
 
 
 def with_index(manager: CatalogManager, status: str) -> int:
-    """A table with an index ``s.i`` in that status; the index's id."""
+    """Create a table with an index ``s.i`` in that status; returns the index's id."""
     run(manager, create_table("s.t"))
     run(manager, CREATE)
     index = index_id(manager.present(), "s.i")
@@ -108,7 +108,7 @@ def with_index(manager: CatalogManager, status: str) -> int:
 
 
 def without_status(catalog: Catalog) -> object:
-    """What people see of a catalog, and whether each index has its name, but not its status."""
+    """The objects that users see; of an index only its name, its schema and whether it is alive."""
     found = visible(catalog)
     return {
         key: (one.name, one.schema_id, one.alive) if key[0] == "index" else one
@@ -117,7 +117,7 @@ def without_status(catalog: Catalog) -> object:
 
 
 @pytest.mark.parametrize(("status", "steps", "back"), LIVES)
-def test_an_index_comes_back_by_what_it_was_and_is(
+def test_an_index_is_restored_according_to_its_status_before_and_now(
     manager: CatalogManager, status: str, steps: list[str], back: str
 ) -> None:
     index = with_index(manager, status)
@@ -136,7 +136,7 @@ def test_an_index_comes_back_by_what_it_was_and_is(
         ("STOPPING", ["remove"], "was dropped before, and then removed"),
     ],
 )
-def test_an_index_that_only_went_on_stays(
+def test_forward_steps_of_an_index_cannot_be_undone(
     manager: CatalogManager, status: str, steps: list[str], says: str
 ) -> None:
     index = with_index(manager, status)
@@ -146,18 +146,22 @@ def test_an_index_that_only_went_on_stays(
 
 
 def made_in_one_version(manager: CatalogManager, *steps: str) -> int:
-    """A version that makes the index ``s.i`` of a table that was there, and takes steps with it."""
+    """A version that creates the index ``s.i`` of an existing table, and takes steps with it."""
     run(manager, create_table("s.t"))
     index = table_of(manager.present(), "s.t").id + 1
     return run(manager, CREATE, *(STEPS[step](index) for step in steps))
 
 
-def test_an_index_that_was_made_and_stopped_in_one_version_is_gone(manager: CatalogManager) -> None:
+def test_undo_removes_an_index_that_was_created_and_stopped_in_one_version(
+    manager: CatalogManager,
+) -> None:
     version = made_in_one_version(manager, "start", "available", "drop")
     assert visible(undo(manager, version).catalog) == visible(manager.catalog(version - 1))
 
 
-def test_an_index_that_was_made_available_stops_where_its_table_is(manager: CatalogManager) -> None:
+def test_undo_stops_a_new_available_index_in_the_schema_of_its_table(
+    manager: CatalogManager,
+) -> None:
     version = made_in_one_version(manager, "start", "available", "move")
     undone = undo(manager, version).catalog
     table = table_of(undone, "s.t")
@@ -165,7 +169,7 @@ def test_an_index_that_was_made_available_stops_where_its_table_is(manager: Cata
     assert (index.schema_id, index.status.name) == (table.schema_id, "STOPPING")
 
 
-def test_a_name_that_went_from_one_index_to_another_goes_back(manager: CatalogManager) -> None:
+def test_undo_returns_a_name_that_moved_from_one_index_to_another(manager: CatalogManager) -> None:
     with_index(manager, "AVAILABLE")
     run(manager, CreateIndex(schema="s", index="j", table="t", columns=("a",)))
     before = manager.present()
@@ -178,7 +182,7 @@ def test_a_name_that_went_from_one_index_to_another_goes_back(manager: CatalogMa
     assert without_status(undo(manager, version).catalog) == without_status(before)
 
 
-def test_an_index_goes_where_its_table_goes_back_to(manager: CatalogManager) -> None:
+def test_an_index_moves_back_with_its_table(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, rename("s.t", "r.t"))
     run(manager, CreateIndex(schema="r", index="i", table="t", columns=("b",)))
@@ -188,7 +192,7 @@ def test_an_index_goes_where_its_table_goes_back_to(manager: CatalogManager) -> 
     assert index.table_id == table_of(undone, "s.t").id
 
 
-def test_an_index_that_has_no_name_where_its_table_goes_back_to_is_named(
+def test_an_index_whose_name_is_taken_in_the_old_schema_is_named_in_the_refusal(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"))
@@ -203,7 +207,7 @@ def test_an_index_that_has_no_name_where_its_table_goes_back_to_is_named(
 # -- names -----------------------------------------------------------------------------------------
 
 
-def test_a_name_from_within_the_version_may_be_taken_by_now(manager: CatalogManager) -> None:
+def test_an_intermediate_name_may_be_taken_meanwhile(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "k int not null", primary_key=("k",)))
     before = manager.present()
     dropped = run(manager, rename("s.t", "s.old"), DropTable(schema="s", table="old"))
@@ -214,7 +218,7 @@ def test_a_name_from_within_the_version_may_be_taken_by_now(manager: CatalogMana
     assert verbs(manager, undone.version) == ["restore_table", "restore_index"]
 
 
-def test_a_chain_of_names_goes_back_in_one_step(manager: CatalogManager) -> None:
+def test_a_chain_of_renames_is_undone_in_one_step(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     run(manager, CreateZone(name="a"))
     version = run(
@@ -240,7 +244,7 @@ def test_a_chain_of_names_goes_back_in_one_step(manager: CatalogManager) -> None
     ]
 
 
-def test_names_that_were_exchanged_go_back_over_the_third(manager: CatalogManager) -> None:
+def test_exchanged_names_are_undone_through_the_temporary_name(manager: CatalogManager) -> None:
     run(manager, create_table("s.a"), create_table("s.b"))
     before = manager.present()
     steps = [("s.a", "s.tmp"), ("s.b", "s.a"), ("s.tmp", "s.b")]
@@ -252,7 +256,7 @@ def test_names_that_were_exchanged_go_back_over_the_third(manager: CatalogManage
     assert visible(undo(manager, version).catalog) == visible(before)
 
 
-def test_a_table_that_was_replaced_comes_back_whatever_is_called_as_it_was_meanwhile(
+def test_a_replaced_table_is_restored_even_if_its_intermediate_names_are_taken(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"))
@@ -270,7 +274,7 @@ def test_a_table_that_was_replaced_comes_back_whatever_is_called_as_it_was_meanw
     assert verbs(manager, undone.version) == ["drop_table", "restore_table"]
 
 
-def test_what_was_renamed_there_and_back_is_not_renamed_again(manager: CatalogManager) -> None:
+def test_a_table_renamed_there_and_back_is_not_renamed_by_the_undo(manager: CatalogManager) -> None:
     with_index(manager, "AVAILABLE")
     before = manager.present()
     version = run(
@@ -293,7 +297,7 @@ def sizes(memory: str, *names: str) -> SetConfiguration:
     return SetConfiguration(name="cluster_sizes", value=f"{{{told}}}")
 
 
-def test_a_parameter_goes_back_to_what_it_was_and_not_over_what_it_was_meanwhile(
+def test_a_parameter_is_restored_directly_without_its_intermediate_value(
     manager: CatalogManager,
 ) -> None:
     run(manager, sizes("4g", "small", "large"))
@@ -303,14 +307,18 @@ def test_a_parameter_goes_back_to_what_it_was_and_not_over_what_it_was_meanwhile
     assert undo(manager, version).catalog.configuration("cluster_sizes") == before
 
 
-def test_a_column_of_a_table_that_was_away_is_as_it_was(manager: CatalogManager) -> None:
+def test_a_column_dropped_in_the_same_version_as_its_table_is_restored_unchanged(
+    manager: CatalogManager,
+) -> None:
     run(manager, create_table("s.t", "a int not null", "b int"))
     before = manager.present()
     version = run(manager, DropColumns(schema="s", table="t", names=("a",)), DROP_TABLE)
     assert visible(undo(manager, version).catalog) == visible(before)
 
 
-def test_what_a_new_role_was_given_goes_before_it(manager: CatalogManager) -> None:
+def test_objects_given_to_a_new_role_are_taken_back_before_the_role_is_dropped(
+    manager: CatalogManager,
+) -> None:
     before = manager.present()
     batch: list[Command] = [CreateSchema(name="n"), CreateCluster(name="c"), create_table("s.t")]
     given: list[Command] = [
@@ -322,7 +330,7 @@ def test_what_a_new_role_was_given_goes_before_it(manager: CatalogManager) -> No
     assert visible(undo(manager, version).catalog) == visible(before)
 
 
-def test_a_new_schema_that_was_renamed_goes_though_its_first_name_was_taken(
+def test_a_new_renamed_schema_is_dropped_although_its_first_name_is_taken(
     manager: CatalogManager,
 ) -> None:
     before = visible(manager.present())
@@ -332,7 +340,7 @@ def test_a_new_schema_that_was_renamed_goes_though_its_first_name_was_taken(
     assert visible(undo(manager, taken).catalog) == before
 
 
-def test_where_to_look_into_a_replica_has_the_owner_of_the_replica(manager: CatalogManager) -> None:
+def test_introspection_indexes_get_the_owner_of_their_replica(manager: CatalogManager) -> None:
     run(manager, CreateCluster(name="c", size="small", owner="ann"))
     version = run(manager, AlterCluster(name="c", owner="bob"))
     run(manager, AlterClusterReplica(cluster="c", replica="r1", spark_ui="http://h:4040"))
@@ -343,7 +351,7 @@ def test_where_to_look_into_a_replica_has_the_owner_of_the_replica(manager: Cata
     assert {one.owner for one in undone.introspection_indexes(replica.id)} == {"ann"}
 
 
-def test_a_comment_that_was_written_twice_is_gone_in_one_step(manager: CatalogManager) -> None:
+def test_a_comment_set_twice_in_a_version_is_removed_in_one_step(manager: CatalogManager) -> None:
     run(manager, CreateZone(name="a"))
     comment = [CommentOn(kind=ObjectKind.ZONE, name="a", text=text) for text in ("one", "two")]
     undone = undo(manager, run(manager, *comment)).catalog
@@ -353,7 +361,7 @@ def test_a_comment_that_was_written_twice_is_gone_in_one_step(manager: CatalogMa
 # -- undrop ----------------------------------------------------------------------------------------
 
 
-def test_undrop_passes_over_what_was_made_and_dropped_in_one_version(
+def test_undrop_skips_a_table_that_was_created_and_dropped_in_one_version(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"))
@@ -364,7 +372,7 @@ def test_undrop_passes_over_what_was_made_and_dropped_in_one_version(
 
 
 @pytest.mark.parametrize("name", ["s.t", "s.old"])
-def test_undrop_knows_a_table_by_its_name_before_the_version_and_within_it(
+def test_undrop_accepts_the_name_before_the_version_and_the_name_within_it(
     manager: CatalogManager, name: str
 ) -> None:
     run(manager, create_table("s.t"))
@@ -373,7 +381,7 @@ def test_undrop_knows_a_table_by_its_name_before_the_version_and_within_it(
     assert table_of(undrop(manager, name).catalog, "s.t") == table
 
 
-def test_undrop_takes_the_table_that_had_the_name_before_the_version(
+def test_undrop_prefers_the_table_that_had_the_name_before_the_version(
     manager: CatalogManager,
 ) -> None:
     run(manager, create_table("s.t"), create_table("s.u"))

@@ -1,4 +1,4 @@
-"""The tests of undoing can fail: each planted fault is found by the one that is there for it."""
+"""The tests of undoing can fail: each planted fault is found by the test written for it."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def by(test: Callable[[CatalogManager], None]) -> Check:
 
 
 def by_net(test: Callable[..., None], *arguments: object) -> Check:
-    """The same of `test_undo_net`."""
+    """The same for `test_undo_net`."""
     return lambda new_manager: test(net_tests.prepared(new_manager()), *arguments)
 
 
 def by_scenario(name: str) -> Check:
     """Undo and redo of a scenario."""
-    test = any_tests.test_undo_gives_the_version_before_and_redo_the_one_after
+    test = any_tests.test_undo_restores_the_version_before_and_redo_the_version_after
     return lambda new_manager: test(new_manager, name)
 
 
 def by_what_stays(new_manager: NewManager) -> None:
-    """The property of what was done since; the first example that fails is enough."""
-    test: Any = any_tests.test_what_was_done_since_stays_or_nothing_is_undone
+    """The property that later changes are kept; the first failing example is enough."""
+    test: Any = any_tests.test_undo_keeps_later_changes_or_is_refused
     searching = settings(
         max_examples=20,
         phases=[Phase.generate],
@@ -66,12 +66,12 @@ def by_what_stays(new_manager: NewManager) -> None:
 
 
 def later_changes_are_overwritten(patch: Patch) -> None:
-    """Nobody looks whether an object still is as the version left it."""
+    """It is not checked whether an object still is as the version left it."""
     patch.setattr(Undo, "_check_unchanged", lambda *_: None)
 
 
 def the_whole_catalog_goes_back(patch: Patch) -> None:
-    """What others did since goes with the version."""
+    """Later changes are undone together with the version."""
 
     def read(catalogs: CatalogFollower, version: int) -> Undo:
         undo = reading.read_undo(catalogs, version)
@@ -83,7 +83,7 @@ def the_whole_catalog_goes_back(patch: Patch) -> None:
 
 
 def a_fresh_id(patch: Patch) -> None:
-    """A table comes back as a new one."""
+    """A table is restored with a new id."""
     real = _Step._put_back
 
     def put_back(self: _Step, transaction: CatalogTransaction, change: Change, value: Any) -> None:
@@ -95,7 +95,7 @@ def a_fresh_id(patch: Patch) -> None:
 
 
 def column_ids_go_back(patch: Patch) -> None:
-    """The next column takes the id of one that was undone."""
+    """The next column takes the id of a column whose addition was undone."""
 
     def table(then: Any, *arguments: Any) -> Any:
         back = rules.table_comes_back(then, *arguments)
@@ -105,7 +105,7 @@ def column_ids_go_back(patch: Patch) -> None:
 
 
 def columns_come_back_not_null(patch: Patch) -> None:
-    """A column that was away demands values that rows written meanwhile do not have."""
+    """A restored column is NOT NULL, although rows written meanwhile have no value for it."""
 
     def table(then: Any, now: Any, of: net.Net, whole: Any) -> Any:
         return rules.table_comes_back(then, now, replace(of, new=None), whole)
@@ -126,12 +126,12 @@ def undrop_forgets_the_indexes(patch: Patch) -> None:
 
 
 def undrop_takes_the_oldest(patch: Patch) -> None:
-    """Of all that had the name the first one that was dropped comes back."""
+    """Of all objects that had the name, the one that was dropped first is restored."""
     patch.setattr(f"{READING}._backwards", reading._forwards)
 
 
 def undrop_takes_what_never_was(patch: Patch) -> None:
-    """A table that was made and dropped in one version counts as the last one dropped."""
+    """A table that was created and dropped in one version counts as the last one dropped."""
 
     def dropped(update: Update, kind: str, name: str) -> list[Any]:
         changes = [one for one in update.changes() if one.kind == kind and one.new is None]
@@ -152,13 +152,13 @@ def a_stopped_index_is_available(patch: Patch) -> None:
 
 
 def restored_indexes_begin_anew(patch: Patch) -> None:
-    """A table that comes back has its indexes to be built again."""
+    """The indexes of a restored table have to be built again."""
     real = rules._status
     patch.setattr(f"{RULES}._status", lambda was, left, **_: real(was, left, together=False))
 
 
 def indexes_are_judged_step_by_step(patch: Patch) -> None:
-    """Each step of an index within a version must be one that could be taken back by itself."""
+    """Each single step of an index within a version must be one that can be undone."""
     real = _Step._back
 
     def back(self: _Step, change: Any) -> Any:
@@ -171,12 +171,12 @@ def indexes_are_judged_step_by_step(patch: Patch) -> None:
 
 
 def names_are_given_back_step_by_step(patch: Patch) -> None:
-    """An object needs every name again that it had within the version."""
+    """Undo needs every name that an object had within the version."""
     patch.setattr(f"{UNDO}.exchanged", lambda _, of: frozenset(of))
 
 
 def who_has_the_name_is_dropped(patch: Patch) -> None:
-    """What took the name of a restored object meanwhile makes room."""
+    """An object that took the name of a restored object meanwhile is dropped."""
     real = CatalogTransaction.put
 
     def put(self: CatalogTransaction, value: Any, **known: Any) -> None:
@@ -194,7 +194,7 @@ def who_has_the_name_is_dropped(patch: Patch) -> None:
 
 
 def references_dangle(patch: Patch) -> None:
-    """Nobody looks whether the zone of a restored table is still there."""
+    """It is not checked whether the zone of a restored table still exists."""
     patch.setattr(f"{UNDO}.references", lambda _: ())
 
 
@@ -204,7 +204,7 @@ def parts_stay_behind(patch: Patch) -> None:
 
 
 def called_after_what_stays(patch: Patch) -> None:
-    """A table is said to be renamed where only its index is, and its folder waits for ever."""
+    """A table is said to be renamed although only its index is, and its folder waits forever."""
     real = _Step._named
 
     def named(self: _Step, back: list[Any]) -> tuple[str, dict[str, Any]]:
@@ -215,23 +215,23 @@ def called_after_what_stays(patch: Patch) -> None:
 
 
 def half_a_batch(patch: Patch) -> None:
-    """Of a version with several entries the first is not taken back."""
+    """The first of several entries of a version is not undone."""
     real = _Step.take
     patch.setattr(_Step, "take", lambda self: real(self) if self.number else None)
 
 
 def circles_are_closed(patch: Patch) -> None:
-    """A membership comes back whatever was granted meanwhile."""
+    """A membership is restored, whatever was granted meanwhile."""
     patch.setattr(f"{RULES}.roles_above", lambda *_: set())
 
 
 def types_get_narrower(patch: Patch) -> None:
-    """A column gets its old type back, though wider values may have been written."""
+    """A column gets its old type back, although wider values may have been written."""
     patch.setattr(f"{RULES}._check_column", lambda *_: None)
 
 
 def drop_without_the_rules(patch: Patch) -> None:
-    """A zone that the version made is deleted, whoever uses it."""
+    """A zone that the version created is deleted even if it is in use."""
 
     def delete(planning: Planning, now: Any) -> None:
         with planning.entry("drop_zone", zone=now.name) as transaction:
@@ -241,7 +241,7 @@ def drop_without_the_rules(patch: Patch) -> None:
 
 
 def parameters_go_back_over_what_they_were(patch: Patch) -> None:
-    """A parameter that was set twice in a version is set twice again."""
+    """A parameter that was set twice in a version is set back twice."""
     real = _Step.take
 
     def take(self: _Step) -> None:
@@ -255,12 +255,12 @@ def parameters_go_back_over_what_they_were(patch: Patch) -> None:
 
 
 def a_snapshot_is_taken_for_an_update(patch: Patch) -> None:
-    """The earliest version is undone by the update that it no longer has."""
+    """The earliest version is undone by its update, which is no longer stored."""
     patch.setattr(f"{READING}._check_kept", lambda *_: None)
 
 
 def what_came_while_reading_is_not_seen(patch: Patch) -> None:
-    """A table that came back and went again, between the reading and the planning."""
+    """A table that was restored and dropped again between reading and planning is not noticed."""
     patch.setattr(Undo, "restored_tables", lambda _: iter(()))
 
 
@@ -270,39 +270,42 @@ WITH_A_KEY = "tables: a table with a key comes with its index, and is in no vers
 
 FAULTS: dict[Fault, tuple[Check, str]] = {
     later_changes_are_overwritten: (
-        by(tests.test_a_later_change_is_named_with_its_version_and_author),
+        by(tests.test_a_conflicting_later_change_is_named_with_its_version_and_author),
         "DID NOT RAISE .*Conflict",
     ),
     the_whole_catalog_goes_back: (by_what_stays, "what was done since is lost"),
-    a_fresh_id: (by(tests.test_undrop_finds_the_last_table_of_that_name), r"assert \d+ == \d+"),
+    a_fresh_id: (
+        by(tests.test_undrop_restores_the_last_dropped_table_of_that_name),
+        r"assert \d+ == \d+",
+    ),
     column_ids_go_back: (
-        by(tests.test_columns_keep_their_ids_and_no_id_is_given_twice),
+        by(tests.test_columns_keep_their_ids_and_no_id_is_reused),
         r"(?s)assert 3 == 4.*next_column_id",
     ),
     columns_come_back_not_null: (
-        by(tests.test_a_dropped_column_comes_back_under_its_id_and_nullable),
+        by(tests.test_a_restored_column_keeps_its_id_and_is_nullable),
         r"\(2, False\) == \(2, True\)",
     ),
     undrop_forgets_the_indexes: (
-        by(tests.test_undrop_restores_its_object_and_leaves_the_rest_of_the_version),
+        by(tests.test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version),
         r"\[\] == \['t_pk'\]",
     ),
     undrop_takes_the_oldest: (
-        by(tests.test_undrop_finds_the_last_table_of_that_name),
+        by(tests.test_undrop_restores_the_last_dropped_table_of_that_name),
         r"assert \d+ == \d+",
     ),
     undrop_takes_what_never_was: (
-        by_net(net_tests.test_undrop_passes_over_what_was_made_and_dropped_in_one_version),
+        by_net(net_tests.test_undrop_skips_a_table_that_was_created_and_dropped_in_one_version),
         "assert None == TableDescriptor",
     ),
     a_stopped_index_is_available: (
-        by(tests.test_steps_of_an_index_only_go_on_and_a_stopped_one_begins_anew),
+        by(tests.test_a_started_index_build_cannot_be_undone_and_a_stopped_index_begins_anew),
         "(?s)AVAILABLE.* != .*REGISTERED",
     ),
     restored_indexes_begin_anew: (by_scenario(WITH_A_KEY), "(?s)index.*Descriptor"),
     indexes_are_judged_step_by_step: (
         by_net(
-            net_tests.test_an_index_comes_back_by_what_it_was_and_is,
+            net_tests.test_an_index_is_restored_according_to_its_status_before_and_now,
             "BUILDING",
             ["available", "drop"],
             "REGISTERED",
@@ -310,60 +313,63 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
         "a step that only goes on",
     ),
     names_are_given_back_step_by_step: (
-        by_net(net_tests.test_a_name_from_within_the_version_may_be_taken_by_now),
+        by_net(net_tests.test_an_intermediate_name_may_be_taken_meanwhile),
         r"s\.old was taken by",
     ),
     who_has_the_name_is_dropped: (
-        by(tests.test_a_name_that_was_taken_meanwhile_is_named),
+        by(tests.test_the_object_that_took_the_old_name_is_named),
         "DID NOT RAISE .*AlreadyExists",
     ),
     references_dangle: (
-        by(tests.test_a_zone_that_is_gone_must_come_back_first),
+        by(tests.test_a_table_cannot_be_restored_while_its_zone_is_dropped),
         "DID NOT RAISE .*ObjectNotFound",
     ),
     parts_stay_behind: (
-        by_net(net_tests.test_an_index_goes_where_its_table_goes_back_to),
+        by_net(net_tests.test_an_index_moves_back_with_its_table),
         "assert None is not None",
     ),
     called_after_what_stays: (
-        by_net(net_tests.test_what_was_renamed_there_and_back_is_not_renamed_again),
+        by_net(net_tests.test_a_table_renamed_there_and_back_is_not_renamed_by_the_undo),
         "a rename_table of no table",
     ),
     half_a_batch: (by(tests.test_a_batch_is_undone_as_a_whole_in_one_version), "name='tmp'"),
     circles_are_closed: (
-        by(tests.test_a_membership_does_not_close_a_circle),
+        by(tests.test_a_membership_is_not_restored_if_it_would_close_a_cycle),
         "DID NOT RAISE .*IllegalChange",
     ),
-    types_get_narrower: (by(tests.test_a_wider_type_stays), "DID NOT RAISE .*IllegalChange"),
+    types_get_narrower: (
+        by(tests.test_widening_a_column_type_cannot_be_undone),
+        "DID NOT RAISE .*IllegalChange",
+    ),
     drop_without_the_rules: (
-        by(tests.test_what_was_created_is_dropped_by_the_ordinary_rules),
+        by(tests.test_undoing_a_creation_follows_the_rules_of_the_drop),
         "DID NOT RAISE .*IllegalChange",
     ),
     parameters_go_back_over_what_they_were: (
-        by_net(
-            net_tests.test_a_parameter_goes_back_to_what_it_was_and_not_over_what_it_was_meanwhile
-        ),
+        by_net(net_tests.test_a_parameter_is_restored_directly_without_its_intermediate_value),
         "size small cannot be left out",
     ),
     a_snapshot_is_taken_for_an_update: (
-        by(tests.test_a_trimmed_version_says_so),
+        by(tests.test_the_refusal_to_undo_a_trimmed_version_says_that_it_was_trimmed),
         "version 4 was asked for",
     ),
     what_came_while_reading_is_not_seen: (
-        by(tests.test_a_table_that_came_back_while_the_history_was_read_is_noticed),
+        by(tests.test_a_table_restored_while_the_history_was_read_is_detected),
         "DID NOT RAISE .*HistoryMoved",
     ),
 }
-"""Each planted fault, the test that must find it, and the complaint that is right."""
+"""Each planted fault, the test that must find it, and the expected complaint."""
 
 
 FOUND = (AssertionError, StrandlineError, pytest.fail.Exception)
-"""How a test fails where it finds a fault; never by an accident of the patch."""
+"""The errors with which a test reports a fault, as opposed to accidents of the patch."""
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_the_tests_find(fault: Fault, new_manager: NewManager, monkeypatch: Patch) -> None:
+def test_the_tests_find_each_planted_fault(
+    fault: Fault, new_manager: NewManager, monkeypatch: Patch
+) -> None:
     check, complaint = FAULTS[fault]
     fault(monkeypatch)
     with pytest.raises(FOUND, match=complaint):
@@ -374,12 +380,12 @@ LEFT_OUT = {
     **differences_teeth.LEFT_OUT,
     "index": "indexes: an index on a table that is there begins its life",
 }
-"""For each kind that people make, a scenario that changes one and can be undone."""
+"""For each kind that users create, a scenario that changes an object of it and can be undone."""
 
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("kind", sorted(LEFT_OUT.keys() - {"system_view"}))
-def test_a_kind_that_is_left_out_is_found(
+def test_leaving_out_a_kind_is_detected(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
     plant(monkeypatch, kind, is_book=lambda name: True)

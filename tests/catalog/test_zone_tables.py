@@ -1,4 +1,4 @@
-"""Which tables lie in a zone, asked of a catalog that has many others; and where they lie."""
+"""Zones and tables: finding the tables of a zone among many others, and the zone of new tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.catalog.scenario import SCHEMA, create_table
 TABLES = 200
 
 
-def test_dropping_a_zone_decodes_only_tables_that_may_lie_in_it(
+def test_dropping_a_zone_decodes_only_tables_that_may_be_in_it(
     new_manager: Callable[..., CatalogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = new_manager()
@@ -25,7 +25,7 @@ def test_dropping_a_zone_decodes_only_tables_that_may_lie_in_it(
     zoned = create_table("s.zoned", zone="z")
     done = manager.execute([SCHEMA, *many, CreateZone(name="z"), zoned], author="ann")
     assert manager.compact(done.version)
-    again = new_manager()  # it has the records alone
+    again = new_manager()  # it has only the encoded records
     decoded = []
 
     def counted(data: bytes, of: type[object]) -> object:
@@ -41,14 +41,14 @@ def test_dropping_a_zone_decodes_only_tables_that_may_lie_in_it(
     assert again.present().zone_named("z") is None
 
 
-def test_an_empty_storage_location_of_a_zone_is_none(manager: CatalogManager) -> None:
+def test_an_empty_storage_location_of_a_zone_becomes_none(manager: CatalogManager) -> None:
     done = manager.execute(CreateZone(name="z", storage_location=""), author="ann")
     zone = done.catalog.zone_named("z")
     assert zone is not None
     assert zone.storage_location is None
 
 
-def test_a_default_zone_that_release_0_1_0_knew_by_its_name_stays_the_default_when_renamed(
+def test_a_default_zone_that_0_1_0_knew_only_by_name_stays_the_default_when_renamed(
     new_manager: Callable[..., CatalogManager],
 ) -> None:
     manager = new_manager()

@@ -1,7 +1,7 @@
-"""The form of the timelines in ``tests/catalog/timelines``: what nodes do one after the other.
+"""The form of the timelines in ``tests/catalog/timelines``: what nodes do in sequence.
 
-Each module there has a list ``TIMELINES``. A timeline is run on a store of its own, by nodes that
-share a wall clock, which stands until a step moves it::
+Each module there has a list ``TIMELINES``. A timeline runs on its own store, with nodes that
+share a wall clock, which stands still until a step moves it::
 
     Timeline(
         "a version is not active before its time",
@@ -18,20 +18,20 @@ share a wall clock, which stands until a step moves it::
     )
 
 ``nodes``
-    How many nodes are there at the beginning. Node 1 makes the catalog, the others join it. Version
-    1 is then its fence, version 2 its first contents.
+    How many nodes there are at the beginning. Node 1 creates the catalog, the others join it.
+    Version 1 is then its fence, version 2 its first contents.
 ``delay_ms``, ``skew_ms``
-    What the catalog is made with.
+    The delay and the skew with which the catalog is created.
 ``steps``
-    What happens, in order. Most steps ask a node something, by default node 1, and say what that
-    must give: a value; `Refused` with this kind of error and this fragment in its message; or
-    `OneOf` several. What can be asked stands in `tests.catalog.timeline_asks`. Times are in
-    milliseconds since the beginning.
+    What happens, in order. Most steps ask a node something, by default node 1, and state the
+    expected result: a value; `Refused` with an error class and a text in its message; or `OneOf`
+    several. `tests.catalog.timeline_asks` has what can be asked. Times are in milliseconds since
+    the beginning.
 ``cases``, ``note``
     As in a `tests.catalog.scenario.Scenario`.
 
-That something has *not* happened yet is said by `Waits`, where the clock stands in the way, and
-otherwise by `Pending`, behind steps that show that the others have gone on.
+`Waits` states that something has *not* happened yet because the clock has not reached a time.
+Otherwise `Pending` states it, after steps which show that the other nodes have continued.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tests.catalog.timeline_world import PATIENCE, Reaction, Told, World
 
 @dataclass(frozen=True)
 class OneOf:
-    """Any of these, where it is a matter of chance which."""
+    """Any of these, if chance decides which."""
 
     outcomes: Sequence[object]
 
@@ -57,7 +57,7 @@ class Step(Protocol):
     """One step of a timeline."""
 
     def take(self, world: World) -> None:
-        """Let it happen; `AssertionError` where it goes otherwise than it says."""
+        """Run the step; raises `AssertionError` if the result is not the expected one."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Timeline:
 
 
 def fits(found: object, due: object) -> bool:
-    """Whether ``found``, a value or an error, is what was due."""
+    """Whether ``found``, a value or an error, is the expected outcome ``due``."""
     if isinstance(due, OneOf):
         return any(fits(found, one) for one in due.outcomes)
     if isinstance(due, Refused):
@@ -83,7 +83,7 @@ def fits(found: object, due: object) -> bool:
 
 
 def check(work: Callable[[], object], due: object) -> None:
-    """Do ``work``: it gives what is due, or is refused so."""
+    """Do ``work``; its value or its error must be the expected outcome ``due``."""
     try:
         found = work()
     except StrandlineError as error:
@@ -96,7 +96,7 @@ def check(work: Callable[[], object], due: object) -> None:
 
 @dataclass(frozen=True)
 class Do:
-    """A node is asked something, and nothing else happens until it has answered."""
+    """Ask a node something, and wait until it has answered."""
 
     ask: Ask
     gives: object = None
@@ -109,7 +109,7 @@ class Do:
 
 @dataclass(frozen=True)
 class Begin:
-    """A node is asked something by a thread of its own; ``call`` is how later steps name it."""
+    """Ask a node something in a thread of its own; later steps refer to the call as ``call``."""
 
     call: str
     ask: Ask
@@ -122,7 +122,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Await:
-    """A future is taken of the moment when ``version`` is applied on a node; it gives a version."""
+    """Take a future that ends when ``version`` is applied on a node; its result is a version."""
 
     call: str
     version: int
@@ -136,7 +136,7 @@ class Await:
 
 @dataclass(frozen=True)
 class Waits:
-    """The call waits for the clock to reach that time, which it has not: it cannot be done."""
+    """The call is not done, because it waits for the clock to reach that time."""
 
     call: str
     until: int
@@ -160,7 +160,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Ends:
-    """The call ends, and gives this; ``at_once``: without a wait for the clock."""
+    """The call ends with this result; ``at_once``: without waiting for the clock."""
 
     call: str
     gives: object
@@ -181,7 +181,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Wall:
-    """Time goes by on all nodes."""
+    """Let time pass on all nodes."""
 
     ms: int
 
@@ -191,7 +191,7 @@ class Wall:
 
 @dataclass(frozen=True)
 class Join:
-    """A process starts as node ``node`` and joins the catalog. Where one runs, it ends first."""
+    """A process starts as node ``node`` and joins the catalog. If that node runs, it ends first."""
 
     node: int = 1
     gives: object = None
@@ -203,7 +203,7 @@ class Join:
 
 @dataclass(frozen=True)
 class TakeOver:
-    """A process starts as node ``node`` and holds the catalog in a new epoch, made if need be."""
+    """A process starts as node ``node``, creates a missing catalog, and holds it in a new epoch."""
 
     node: int = 1
 
@@ -223,7 +223,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Listen:
-    """A listener is told of the versions of a node from now on, and does ``reaction`` each time."""
+    """A listener receives the versions of a node from now on, and does ``reaction`` each time."""
 
     name: str
     reaction: Reaction = lambda _: None
@@ -237,7 +237,7 @@ class Listen:
 
 @dataclass(frozen=True)
 class Hears:
-    """The listener is told until it has heard of exactly these versions."""
+    """Wait until the listener has received exactly these versions."""
 
     name: str
     versions: Sequence[int]
@@ -251,7 +251,7 @@ class Hears:
 
 @dataclass(frozen=True)
 class Release:
-    """The listener that `holds` up returns, and does from now on."""
+    """Let the listener that is blocked by `holds` return, now and from now on."""
 
     name: str
 
@@ -261,7 +261,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Overtaken:
-    """Before each of the next appends of ``node`` another node does one of these, in order."""
+    """Before each of the next appends of ``node`` another node does the next of ``asks``."""
 
     by: int
     asks: Sequence[Ask]
@@ -281,7 +281,7 @@ class Overtaken:
 
 @dataclass(frozen=True)
 class AlwaysLost:
-    """Every append of ``node`` comes too late from now on."""
+    """From now on every append of ``node`` comes too late."""
 
     node: int = 1
 
@@ -298,10 +298,10 @@ class AlwaysLost:
 
 
 def fails(_told: Told) -> None:
-    """Break."""
+    """Raise an error."""
     raise RuntimeError("the listener broke")
 
 
 def holds(told: Told) -> None:
-    """Not return before `Release`."""
+    """Do not return before `Release`."""
     assert told.may_return.wait(PATIENCE)

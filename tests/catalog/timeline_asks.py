@@ -1,7 +1,7 @@
 """What the steps of a timeline ask a node; see `tests.catalog.timeline`.
 
-Each is a function of the node, or makes one. What a node answers is plain data: numbers of
-versions, names, counts. Times are in milliseconds since the beginning of the timeline.
+Each is a function of the node, or returns one. The answers are plain data: version numbers, names,
+counts. Times are in milliseconds since the beginning of the timeline.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Ask = Callable[[Node], object]
 
 @dataclass(frozen=True)
 class Done:
-    """What `execute` gives: the version, and for each command whether it changed anything."""
+    """The result of `execute`: the version, and for each command whether it changed anything."""
 
     version: int
     applied: tuple[bool, ...] = (True,)
 
 
 def execute(*commands: Command, timeout: float = PATIENCE) -> Ask:
-    """Carry out the commands as one batch."""
+    """Execute the commands as one batch."""
 
     def ask(node: Node) -> Done:
         done = node.manager.execute(commands, author="ann", timeout=timeout)
@@ -39,12 +39,12 @@ def execute(*commands: Command, timeout: float = PATIENCE) -> Ask:
 
 
 def each(*commands: Command) -> Ask:
-    """Carry out each command as a version of its own; gives how many."""
+    """Execute each command in its own version; returns how many there were."""
     return lambda node: len([execute(command)(node) for command in commands])
 
 
 def compact(version: int) -> Ask:
-    """Trim what is below ``version``."""
+    """Trim the versions below ``version``."""
     return lambda node: node.manager.compact(version)
 
 
@@ -69,7 +69,7 @@ def present(node: Node) -> int:
 
 
 def schemas(version: int) -> Ask:
-    """The schemas of a version, without the catalog's own."""
+    """The schemas of a version, without the system schema."""
 
     def ask(node: Node) -> list[str]:
         return [name for name in node.manager.catalog(version).schema_names() if name != "system"]
@@ -101,7 +101,7 @@ def tables(node: Node) -> int:
 
 
 def ids_used_since(version: int) -> Ask:
-    """How many ids were taken between that version and the latest."""
+    """How many ids were allocated between that version and the latest."""
 
     def next_id(node: Node, of: int) -> int:
         found: int = node.manager.catalog(of).get("id_allocator", "object").next_id
@@ -111,12 +111,12 @@ def ids_used_since(version: int) -> Ask:
 
 
 def active_from(version: int) -> Ask:
-    """When a version became active, or will."""
+    """When a version became active, or will become active."""
     return lambda node: node.world.since_start(node.manager.catalog(version).time)
 
 
 def active_at(number: int) -> Ask:
-    """The version active at a time that is given as its number."""
+    """The version active at a timestamp that is given as a number."""
     return lambda node: node.manager.catalog_as_of(Timestamp(number)).version
 
 
@@ -131,7 +131,7 @@ def active_after(ms: int) -> Ask:
 
 
 def last_version_within(version: int) -> Ask:
-    """The version active at the last moment of a version; None where it has not ended."""
+    """The version active at the last moment of a version; None if it has not ended."""
 
     def ask(node: Node) -> int | None:
         last = node.manager.last_moment(version)
@@ -141,7 +141,7 @@ def last_version_within(version: int) -> Ask:
 
 
 def replayed(node: Node) -> tuple[int, list[int]]:
-    """What the node read when it started: the version of the snapshot, and the updates behind."""
+    """What the node read when it started: the version of the snapshot, and the updates after it."""
     return node.replayed
 
 
@@ -150,7 +150,7 @@ def statistic(name: str) -> Ask:
     return lambda node: getattr(node.manager.statistics(), name)
 
 
-# -- what a node's log is asked --------------------------------------------------------------------
+# -- questions to a node's log ---------------------------------------------------------------------
 
 
 def upper(node: Node) -> int:
@@ -171,12 +171,12 @@ def verbs(start: int, end: int) -> Ask:
 
 
 def epoch(node: Node) -> int | None:
-    """The epoch of whom the catalog belongs to."""
+    """The epoch of the holder of the catalog."""
     return node.openable().epoch()
 
 
 def append(version: int, *, epoch: int = 1) -> Ask:
-    """Append a setting at that version, under the token of that epoch; gives the version."""
+    """Append a setting at that version, under the token of that epoch; returns the version."""
 
     def ask(node: Node) -> int:
         name = f"appended at {version}"
@@ -190,5 +190,5 @@ def append(version: int, *, epoch: int = 1) -> Ask:
 
 
 def read_only(node: Node) -> int:
-    """The version that a reader of the log alone comes to."""
+    """The version that a read-only reader of the log reaches."""
     return node.openable().open_read_only().recovered[-1].version

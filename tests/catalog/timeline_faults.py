@@ -24,12 +24,12 @@ from tests.catalog.scenario_faults import Fault, nothing
 
 
 def a_call_returns_when_its_version_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the activation."""
+    """A call does not wait for the activation."""
     patch.setattr(CatalogManager, "_await_activation", nothing)
 
 
 def a_refusal_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Who is refused does not wait for the version that he was judged by."""
+    """A refused caller does not wait for the version that it was validated against."""
     real = GroupCommit.execute
 
     def execute(self: GroupCommit, request: Request) -> None:
@@ -55,7 +55,7 @@ def the_skew_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def listeners_have_threads_of_their_own(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the listeners."""
+    """Listeners run in their own threads, and no caller waits for them."""
     real = Listeners.call
 
     def tell(self: Listeners, *versions: AppliedVersion) -> None:
@@ -65,7 +65,7 @@ def listeners_have_threads_of_their_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_version_is_ready_before_its_listeners_are(patch: pytest.MonkeyPatch) -> None:
-    """A version counts as applied when it is in the history."""
+    """A version counts as applied as soon as it is in the history."""
     real = CatalogFollower._complete_awaited
 
     def tell_awaiting(self: CatalogFollower) -> None:
@@ -78,7 +78,7 @@ def a_version_is_ready_before_its_listeners_are(patch: pytest.MonkeyPatch) -> No
 
 
 def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
-    """What a listener raises is nobody's business but the caller's."""
+    """An error of a listener is passed on to the caller."""
 
     def tell_one(self: Listeners, version: AppliedVersion) -> None:
         for listener, _ in self._listeners:
@@ -88,7 +88,7 @@ def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_command_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
-    """A batch that changed something says so of each of its commands."""
+    """If a batch changed something, all of its commands count as applied."""
 
     def all_applied(
         view: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
@@ -113,7 +113,7 @@ def ten_tries_are_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_late_append_goes_behind_the_last(patch: pytest.MonkeyPatch) -> None:
-    """An append at any version is taken, as the next one."""
+    """An append at any version is accepted as the next version."""
     real = MetastorageLog.append
 
     def append(
@@ -147,7 +147,7 @@ def any_token_appends(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_snapshot_has_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot carries the time of the trimming, and not that of its version."""
+    """A snapshot has the time of the trimming instead of the time of its version."""
     real = MetastorageLog.snapshot
 
     def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
@@ -158,13 +158,13 @@ def a_snapshot_has_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_version_too_many_is_trimmed(patch: pytest.MonkeyPatch) -> None:
-    """The version that is trimmed to goes as well."""
+    """The version that the history is trimmed to is removed too."""
     real = History.trimmed
     patch.setattr(History, "trimmed", lambda self, version: real(self, version + 1))
 
 
 def a_trimming_may_go_back(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for a trimming is told that it was done."""
+    """Every request to trim is answered as if it had trimmed something."""
     real = CatalogManager.compact
 
     def compact(self: CatalogManager, version: int) -> bool:
@@ -219,4 +219,4 @@ OF_NODES: dict[Fault, tuple[str, str]] = {
     ),
     a_trimming_may_go_back: ("trimming", "trimming .*: .*True where False was due"),
 }
-"""Each planted fault, whose timelines find it, and the first complaint that they have."""
+"""Each planted fault, the module whose timelines find it, and their first complaint."""

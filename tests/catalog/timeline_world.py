@@ -1,8 +1,8 @@
-"""Where a timeline happens: one store, the nodes on it, their wall clock, and the calls under way.
+"""The world of a timeline: one store, the nodes on it, their wall clock, and the calls under way.
 
-The wall clock is shared by all nodes and stands until a step moves it. So a call that waits for a
-later time cannot be done before, however slow or fast the machine is; `World.wait_of` returns when
-the call has been seen to wait at the time as it is now.
+All nodes share the wall clock, which stands still until a step moves it. So a call that waits for a
+later time cannot end before that, however slow or fast the machine is. `World.wait_of` returns when
+the call was seen to wait at the present time of the clock.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from strandline.sql import open_sqlite
 from tests.conftest import ManualWall
 
 PATIENCE = 60.0
-"""How long anything may take that does happen; nothing waits for this to run out."""
+"""Seconds that an expected event may take; no test waits until this time is over."""
 
 
 class WatchedClock(HybridClock):
-    """A node's clock. It tells which call waits for what time."""
+    """A node's clock. It records which call waits for what time."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.wall)
@@ -40,13 +40,13 @@ class WatchedClock(HybridClock):
         super().wait_until(at, timeout=timeout)
 
     def look_again(self) -> None:
-        """Wake who waits: the wall has moved."""
+        """Wake the threads that wait, because the wall clock has moved."""
         with self._moved:
             self._moved.notify_all()
 
 
 class Told:
-    """A listener. ``heard`` are the versions that it was told of and could read in the catalog."""
+    """A listener. ``heard`` are the versions that it received and could read in the catalog."""
 
     def __init__(self, world: World, manager: CatalogManager, reaction: Reaction) -> None:
         self._world, self._manager, self._reaction = world, manager, reaction
@@ -63,11 +63,11 @@ class Told:
 
 
 Reaction = Callable[[Told], None]
-"""What a listener does when it was told of a version."""
+"""What a listener does when it receives a version."""
 
 
 class Node:
-    """A process on the store, as far as the catalog goes. It holds or joins it when it is told."""
+    """The catalog of a process on the store. The node holds or joins it when `begin` is called."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,7 +88,7 @@ class Node:
         return self._manager
 
     def openable(self) -> OpenableState:
-        """The store before anybody opens it."""
+        """The store before it is opened."""
         return durable_state(self.log)
 
     def begin(self, *, hold: bool) -> None:
@@ -129,7 +129,7 @@ class World:
         self.calls: dict[str, Future[Any]] = {}
         self.changed = threading.Condition()
         self.waits: dict[str, Timestamp] = {}
-        """What time each call waits for, seen since the wall moved last."""
+        """The time that each call waits for, as seen since the wall clock last moved."""
 
     def node(self, number: int) -> Node:
         """The node of that number, connected to the store when it is first asked for."""
@@ -172,17 +172,17 @@ class World:
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def tell(self) -> None:
-        """Something has happened that a step may wait for."""
+        """Wake the steps that wait, because something has happened."""
         with self.changed:
             self.changed.notify_all()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when ``condition`` holds; it is looked at whenever something has happened."""
+        """Return when ``condition`` holds; it is checked whenever something has happened."""
         with self.changed:
             assert self.changed.wait_for(condition, PATIENCE), f"in vain: {what}"
 
     def wait_of(self, name: str) -> int | None:
-        """What the call waits for by the clock as it is now; None if it does not and is done."""
+        """The time that the call waits for by the clock as it is now; None if the call is done."""
         call = self.calls[name]
         self.until(lambda: call.done() or name in self.waits, f"call {name} neither ends nor waits")
         return None if call.done() else self.since_start(self.waits[name])

@@ -1,4 +1,4 @@
-"""Commands carried out on catalogs alone, as a node validates them: no store, log or thread."""
+"""Commands executed on catalogs alone, as a node validates them: no store, log or thread."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ NOW = Timestamp(1 << 40)
 
 @cache
 def new_catalog() -> Catalog:
-    """What a new store holds."""
+    """The catalog of a new store."""
     transaction = CatalogTransaction(NOTHING, author="ann")
     initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")(transaction)
     return Catalog(1, NOW, transaction.contents)
 
 
 def validated(base: Catalog, commands: list[Command]) -> Validated:
-    """What a batch makes of ``base``, or why it is refused."""
+    """The result of a batch on ``base``, or why it is refused."""
     transaction = CatalogTransaction(base, author="ann")
     return validate(base, transaction, Request(commands, "ann", 1e12, identity=None), NOW)
 
 
 def after_setup(scenario: Scenario) -> Catalog:
-    """The catalog that a scenario is about."""
+    """The catalog after the setup of a scenario."""
     base = new_catalog()
     for step in scenario.setup:
         done = validated(base, commands_of(step, base))

@@ -1,5 +1,7 @@
-"""ALTER COLUMN: types, nullability and defaults. Which type may become which is the business of
-``docs/reference/type-changes.md``; here is how the command applies it.
+"""ALTER COLUMN: types, nullability and defaults.
+
+``docs/reference/type-changes.md`` says which type may become which; these scenarios show how the
+command applies that.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def typed(
     cases: list[int],
     note: str = "",
 ) -> Scenario:
-    """A table with one column ``before``, altered; ``after`` None is nothing to do."""
+    """Alter a table with one column ``before``; ``after`` None means that nothing changes."""
     return Scenario(
         name,
         cases=cases,

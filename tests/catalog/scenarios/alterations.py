@@ -1,4 +1,4 @@
-"""What an ALTER is told becomes so, and what it is not told stays, for every kind that has one."""
+"""An ALTER changes exactly the fields that it names, for every kind that has an ALTER."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from strandline.model.descriptors import ConsistencyMode, PrincipalType
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import SCHEMA, Made, Result, Scenario, column, create_table, create_view
 
-Find = Callable[[Any], Any]  # a catalog, and the descriptor of some kind
+Find = Callable[[Any], Any]  # from a catalog to a descriptor of some kind
 
 
 @dataclass(frozen=True)
 class Altered:
-    """An object that has everything, and each alteration with the fields that it changes."""
+    """An object with all fields set, and each alteration with the fields that it changes."""
 
     kind: str
     setup: Sequence[Command]
@@ -46,7 +46,7 @@ class Altered:
 
 
 def changed(find: Find, **fields: object) -> Callable[[Result], bool]:
-    """Whether the object is what it was, but for these fields."""
+    """Whether the object is unchanged except for these fields."""
     return lambda result: bool(find(result.after) == replace(find(result.before), **fields))
 
 

@@ -1,4 +1,4 @@
-"""Constraints: declared, dropped, and not shown while what they name is away."""
+"""Constraints: declared, dropped, and not shown while an object that they name is missing."""
 
 from __future__ import annotations
 

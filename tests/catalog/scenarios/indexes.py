@@ -1,4 +1,4 @@
-"""The whole life of indexes."""
+"""The whole life cycle of indexes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ START, AVAILABLE = by_id(StartBuildingIndex), by_id(MakeIndexAvailable)
 
 
 def only_index(of: Callable[..., Command]) -> Callable[[Catalog], Command]:
-    """A command on the one index of s.t, which may have lost its name."""
+    """A command on the only index of s.t, which may have lost its name."""
     return lambda catalog: of(index_id=catalog.indexes(table_of(catalog, "s.t").id)[0].id)
 
 

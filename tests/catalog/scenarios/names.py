@@ -1,4 +1,4 @@
-"""Names: every new one is checked, and what has it already is in nobody's way but another's."""
+"""Names: every new name is checked, and an object's own name is not in conflict with itself."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BOTH: list[Run] = [
     CreateClusterReplica(cluster="c", name="p", size="small", address="yarn"),
     CreateClusterReplica(cluster="c", name="other_p", size="small", address="yarn"),
 ]
-"""Two of every kind that can be renamed: ``x`` and ``other_x``."""
+"""Two objects of every kind that can be renamed: ``x`` and ``other_x``."""
 
 
 RENAMINGS: dict[str, tuple[str, Callable[[str], Command]]] = {
@@ -89,7 +89,7 @@ RENAMINGS: dict[str, tuple[str, Callable[[str], Command]]] = {
         lambda n: RenameClusterReplica(cluster="c", replica="p", new_name=n),
     ),
 }
-"""How what has that name in `BOTH` is renamed, by kind."""
+"""How the object of that name in `BOTH` is renamed, by kind."""
 
 CREATIONS: dict[str, Callable[[str], Command]] = {
     "view": lambda n: replace(VIEW, definition=replace(VIEW.definition, name=n)),
@@ -103,11 +103,11 @@ CREATIONS: dict[str, Callable[[str], Command]] = {
     ),
     "owner": lambda n: SetOwner(kind=ObjectKind.SCHEMA, name="s", owner=n),
 }
-"""What names something new, by what that is."""
+"""The command that creates an object of a given name, by kind."""
 
 
 def named(kind: str) -> Callable[[Result], list[str]]:
-    """The names of all objects of a kind that are in `BOTH`, in no order that case decides."""
+    """The names of all objects of a kind, sorted without regard to case."""
 
     def read(result: Result) -> list[str]:
         stored = result.after.contents.objects(kind.replace(" ", "_"))
@@ -118,7 +118,7 @@ def named(kind: str) -> Callable[[Result], list[str]]:
 
 
 def is_there(kind: str, name: str) -> Callable[[Result], bool]:
-    """Whether there is a thing of that kind with exactly that name."""
+    """Whether an object of that kind has exactly that name."""
     return lambda result: name in named(kind)(result)
 
 
@@ -171,7 +171,7 @@ SCENARIOS = [
         )
         for kind, (name, command) in RENAMINGS.items()
     ),
-    # -- columns, which are no objects of their own
+    # -- columns, which are not objects
     *(
         Scenario(
             f"a column {what}",

@@ -1,4 +1,4 @@
-"""ALTER TABLE of clients that send the whole new definition: what it adds, drops and alters."""
+"""ALTER TABLE by clients that send the whole new definition: what it adds, drops and alters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AS_IT_IS = replace(PLAIN.definition, owner="")
 
 
 def redefine(*texts: str, **more: object) -> AlterTable:
-    """The table becomes one of these columns, everything else as in `PLAIN`."""
+    """Redefine the table with these columns, everything else as in `PLAIN`."""
     definition = replace(AS_IT_IS, columns=tuple(column(text) for text in texts))
     return AlterTable(schema="s", table="t", definition=replace(definition, **more))  # type: ignore[arg-type]  # fields of the definition
 

@@ -497,7 +497,7 @@ SCENARIOS = [
         ),
         expect=Refused(InvalidInput, "the system is not made by a command"),
     ),
-    # -- nobody locks himself out
+    # -- users cannot lock themselves out
     Scenario(
         "privileges are not enforced without a superuser",
         setup=[BOB],

@@ -69,7 +69,7 @@ def schema_names(result: Result) -> list[str]:
 
 
 def keeps_id(old: str, new: str) -> Callable[[Result], bool]:
-    """Whether the schema ``old`` of before is the schema ``new`` of after."""
+    """Whether the schema ``old`` before has the id of the schema ``new`` after."""
 
     def read(result: Result) -> bool:
         before, after = result.before.schema(old), result.after.schema(new)

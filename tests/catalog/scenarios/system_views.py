@@ -1,4 +1,4 @@
-"""What making the catalog's own views does, refuses and leaves alone."""
+"""What creating system views does, refuses and leaves alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def view(name: str = "mine", *columns: str, **more: object) -> CreateSystemView:
 
 
 def view_id(name: str = "mine") -> Callable[[Result], bool]:
-    """Whether the view is still the one of before."""
+    """Whether the view has kept its id."""
 
     def read(result: Result) -> bool:
         before = result.before.system_view("system", name)

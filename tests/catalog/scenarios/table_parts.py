@@ -60,7 +60,7 @@ def at_version_before(result: Result) -> object:
 
 
 def moved(result: Result) -> set[str]:
-    """Which objects have the time of the last version: it is the log's time of that version."""
+    """The names of the objects whose time is the log's time of the last version."""
     catalog = result.after
     objects: list[Any] = [*catalog.schemas(), *catalog.zones(), *catalog.tables()]
     objects += [i for table in catalog.tables() for i in catalog.indexes(table.id)]

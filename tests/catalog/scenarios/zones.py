@@ -41,7 +41,7 @@ IN_ZONE = create_table("s.t", zone="z", storage_profile="cold")
 
 
 def zone(name: str, *attributes: str) -> Callable[[Result], object]:
-    """Attributes of a zone after the run; one of them alone is no tuple."""
+    """Attributes of a zone after the run; a single attribute is not wrapped in a tuple."""
 
     def read(result: Result) -> object:
         found = result.after.zone_named(name)
@@ -68,7 +68,7 @@ def default_zone(result: Result) -> str | None:
 
 
 def quorums(before: tuple[int, int], replicas: int, wanted: int) -> Scenario:
-    """A zone of these replicas and this quorum gets other replicas; the quorum follows."""
+    """A zone with these replicas and this quorum gets other replicas; the quorum follows."""
     return Scenario(
         f"the quorum of {before[0]} replicas follows to {replicas}",
         cases=[72],

@@ -1,4 +1,4 @@
-"""Activation: a version is in the log at once, and holds some time after."""
+"""Activation: a version is in the log at once, and becomes active some time later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECOND = 1000
 YEAR = 365 * 24 * 3600 * SECOND
 DELAY, SKEW = 200, 100
 SHORT = 0.3
-"""A deadline, in seconds, that is over before the clock moves: it does not, by itself."""
+"""A time-out, in seconds, that is over before the clock moves: the clock never moves by itself."""
 A, B = CreateSchema(name="a"), CreateSchema(name="b")
 A_IF_NEW = replace(A, if_not_exists=True)
 DEFAULT = CreateSchema(name="default")

@@ -1,4 +1,4 @@
-"""The log below the catalog: who may append, where, and who is told."""
+"""The log below the catalog: which node may append, where, and which listeners hear of it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ TIMELINES = [
             Do(execute(B), Done(4)),
         ],
     ),
-    # -- who reads and who owns --------------------------------------------------------------
+    # -- readers and owners ------------------------------------------------------------------
     Timeline(
         "nobody can follow a log in which there is no catalog",
         cases=[80],

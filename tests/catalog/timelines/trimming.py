@@ -1,4 +1,4 @@
-"""Trimming and restarts: what of the past is kept, and what a node finds when it starts."""
+"""Trimming and restarts: which part of the past is kept, and what a node finds when it starts."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ TIMELINES = [
             Do(tables, 300, node=2),
         ],
     ),
-    # -- who listens -------------------------------------------------------------------------
+    # -- listeners ---------------------------------------------------------------------------
     Timeline(
         "a version is ready on a node when that node has applied it",
         cases=[5],
