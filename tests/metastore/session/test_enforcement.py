@@ -400,7 +400,9 @@ def test_the_caller_is_read_from_the_headers(headers: dict[str, str], caller: Ca
         ({"authorization": basic("ann", "x"), USER: "bob"}, "name two users"),
     ],
 )
-def test_headers_without_one_valid_user_are_refused(headers: dict[str, str], says: str) -> None:
+def test_headers_that_do_not_name_exactly_one_valid_user_are_refused(
+    headers: dict[str, str], says: str
+) -> None:
     with pytest.raises(InvalidInput, match=says):
         caller_of(headers)
 

@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
         *((code, False) for code in ("ESTALE", "ETIMEDOUT", "EINTR", "EAGAIN")),
     ],
 )
-def test_only_errors_that_are_not_a_lack_of_resources_are_refusals(
+def test_permanent_errors_are_refusals_and_temporary_errors_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, refused: bool
 ) -> None:
     def fail(*_: object, **__: object) -> None:
