@@ -21,7 +21,7 @@ from bench.report import number, rows, write
 
 KEYS = ["group", "name", "value", "unit", "reference", "ratio", "target", "met"]
 
-# A group declares itself in the registry that the test made, which its package carries.
+# A group registers in the registry that the test made, which is an attribute of its package.
 HEADER = """
 from bench.registry import Measured, benchmark
 from measured_layers import registry
@@ -57,7 +57,7 @@ def sound():
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A package of groups of its own, and what a run of it left."""
+    """A temporary package of benchmark groups, its registry, and the output of its runs."""
 
     folder: Path
     package: ModuleType
@@ -130,7 +130,7 @@ def test_only_the_chosen_group_is_imported(bench: Bench) -> None:
     assert {row["group"] for row in bench.rows()} == {"wire"}
 
 
-def test_the_file_holds_the_rows_of_the_last_run_alone(bench: Bench) -> None:
+def test_the_file_holds_only_the_rows_of_the_last_run(bench: Bench) -> None:
     bench.group("wire", WIRE)
     bench.group("model", MODEL)
     bench.run("--only", "model")
@@ -138,7 +138,7 @@ def test_the_file_holds_the_rows_of_the_last_run_alone(bench: Bench) -> None:
     assert {row["group"] for row in bench.rows()} == {"wire"}
 
 
-def test_an_unknown_group_is_refused_with_the_known_ones(
+def test_an_unknown_group_is_refused_and_the_known_groups_are_listed(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.group("wire", WIRE)
@@ -150,11 +150,11 @@ def test_an_unknown_group_is_refused_with_the_known_ones(
     assert not bench.file.exists()
 
 
-def test_a_bench_without_groups_is_not_a_success(bench: Bench) -> None:
+def test_a_run_without_groups_fails(bench: Bench) -> None:
     assert bench.run() == 2
 
 
-def test_a_failed_benchmark_fails_the_run_and_spoils_no_other(
+def test_a_failed_benchmark_fails_the_run_and_the_others_are_still_written(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.group("sql", BROKEN)
@@ -169,7 +169,7 @@ def test_a_group_must_declare_under_its_own_name(bench: Bench) -> None:
         bench.registry.load(bench.package)
 
 
-def test_a_name_is_declared_once_in_a_group() -> None:
+def test_a_name_declared_twice_in_a_group_is_refused() -> None:
     registry = Registry()
     registry.add(declared())
     with pytest.raises(ValueError, match="wire/encode is declared twice"):
@@ -185,12 +185,14 @@ def test_a_name_is_declared_once_in_a_group() -> None:
         ("lower", 10.1, False),
     ],
 )
-def test_a_target_is_reached_from_its_side(better: str, value: float, met: bool) -> None:
+def test_a_target_is_a_minimum_or_a_maximum_as_declared(
+    better: str, value: float, met: bool
+) -> None:
     (row,) = rows(declared(better=better, target=10), value)
     assert row.met is met
 
 
-def test_a_result_may_have_a_unit_of_its_own() -> None:
+def test_a_result_can_have_its_own_unit() -> None:
     first, second = rows(declared(), [Measured(2, label="a"), Measured(3, label="b", unit="x")])
     assert (first.unit, second.unit) == (declared().unit, "x")
 
@@ -200,12 +202,12 @@ def test_a_reference_of_zero_has_no_ratio() -> None:
     assert row.ratio is None
 
 
-def test_results_of_one_benchmark_have_names_of_their_own() -> None:
+def test_results_of_one_benchmark_must_have_different_names() -> None:
     with pytest.raises(ValueError, match="must differ"):
         rows(declared(), [Measured(1), Measured(2)])
 
 
-def test_a_value_that_is_no_number_does_not_replace_the_file(tmp_path: Path) -> None:
+def test_a_nan_value_is_refused_and_does_not_replace_the_file(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     write(file, rows(declared(), 1))
     before = file.read_bytes()
@@ -236,5 +238,5 @@ def test_an_unknown_group_imports_nothing(bench: Bench) -> None:
         bench.registry.load(bench.package, only={"wier"})
 
 
-def test_every_group_of_the_project_declares_benchmarks_of_its_own() -> None:
+def test_every_group_of_the_project_declares_benchmarks() -> None:
     assert len(DECLARED.load(importlib.import_module("bench"))) >= 3

@@ -1,4 +1,4 @@
-"""Rates are those of windows that agree."""
+"""A rate is measured over consecutive windows that agree."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def windows(*rates: float) -> Callable[[float], float]:
     return lambda seconds: left.pop(0)
 
 
-def test_the_first_three_windows_in_a_row_that_agree_are_the_rate() -> None:
+def test_the_rate_is_the_mean_of_the_first_three_consecutive_windows_that_agree() -> None:
     assert settled(windows(50, 80, 100, 101, 99, 1)) == 100
 
 
-def test_without_such_windows_the_steadiest_count_and_it_is_said(
+def test_without_agreement_the_steadiest_windows_count_and_a_warning_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert settled(windows(50, 100, 110, 120, 240, 10), most=6) == 110

@@ -1,4 +1,4 @@
-"""A store for tests of the metastore's DML: a real database, and the levers of a test."""
+"""A store for tests of the metastore's DML: a real database, a manual clock, a manual fence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLES = (FLIGHTS, CANCELLATIONS, WEATHER)
 
 
 class Dml:
-    """What a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
+    """The parts that a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
 
     def __init__(self, address: Path | str, *, projector: ProjectsDdl | None = None) -> None:
         self.wall_ms = START_MS
@@ -58,7 +58,7 @@ class Dml:
         )
 
     def put_place(self, table_id: int, text: str) -> str:
-        """Say where a table lies, as the projection does; its URI."""
+        """Set the place of a table, as the projection does; return its URI."""
         with self.database.write() as connection:
             put_places(connection, {table_id: Place(text)})
             self.log.append(connection, [NewEvent(verb="rename_table", table_id=table_id)])
@@ -76,7 +76,7 @@ class Dml:
         staleness: float = 0.0,
         zone_partitions: Callable[[int], frozenset[int] | None] = lambda table_id: None,
     ) -> CachedStore:
-        """A cache in front of this store."""
+        """Return a cache in front of this store."""
         return kind(
             self.store,
             self.log,
@@ -90,7 +90,7 @@ class Dml:
         return self.transactions.begin(user="ann").txn_id
 
     def append(self, *names: str, table_id: int = FLIGHTS) -> int:
-        """Commit files of these names; the transaction's id."""
+        """Commit files with these names; return the id of the transaction."""
         txn_id = self.begin()
         self.store.stage(txn_id, table_id, add=[data_file(name) for name in names])
         self.transactions.commit(txn_id)
@@ -103,7 +103,7 @@ class Dml:
         return [event.verb for event in self.events(after)]
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
-        """Every row of every table of the database, but for the clock."""
+        """Return every row of every table of the database."""
         with self.database.read() as connection:
             return {
                 name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
@@ -112,7 +112,7 @@ class Dml:
 
 
 def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:
-    """A data file at the path ``name``."""
+    """Return a data file at the path ``name``."""
     return new_file(DataFile(file_id=1, path=name, rows=rows, bytes=10), bucket=bucket)
 
 
@@ -121,6 +121,6 @@ def names(rows: Sequence[Row]) -> list[str]:
 
 
 def files(store: ObjectStore, table_id: int = FLIGHTS, **reader: object) -> list[str]:
-    """The names of the data files that a reader sees; without ``write_ids``, now."""
+    """Return the names of the data files that a reader sees; without ``write_ids``, at present."""
     write_ids = reader.get("write_ids")
     return names(store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids))  # type: ignore[arg-type]  # a list or nothing

@@ -1,4 +1,4 @@
-"""The files of a table, by its name, in one question and its answer."""
+"""The files of a table, read by its name in one call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandline.metastore.interface import PRESENT, AsOf, Session, TableFiles
 def files_of(
     session: Session, name: str, *, at: AsOf = PRESENT, txn_id: int | None = None
 ) -> TableFiles:
-    """The files of the table ``name`` as of ``at``, or as a transaction sees them."""
+    """Return the files of the table ``name`` as of ``at``, or as a transaction sees them."""
     snapshot = session.open([name], at=at, txn_id=txn_id)
     return session.files(snapshot.table(name).descriptor.id, snapshot.write_ids_of(name))
 
@@ -16,5 +16,5 @@ def files_of(
 def paths_of(
     session: Session, name: str, *, at: AsOf = PRESENT, txn_id: int | None = None
 ) -> list[str]:
-    """The paths of its data files."""
+    """Return the paths of the data files of the table ``name``."""
     return [file.path for file in files_of(session, name, at=at, txn_id=txn_id).data_files]

@@ -38,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def session(node: Node) -> Iterator[LocalSession]:
-    """A session in whose schemas, ``s`` and ``other``, there is nothing yet."""
+    """A session with two empty schemas, ``s`` and ``other``."""
     opened = node.session(user="ann")
     opened.execute([CreateSchema(name="s"), CreateSchema(name="other")])
     yield opened
@@ -59,18 +59,20 @@ def rename(to: str, *, table: str = "t", new_schema: str | None = None) -> Renam
 
 
 def folder(session: LocalSession, name: str) -> str:
-    """Where the table lies, which must be a folder."""
+    """Return the location of the table, which must be an existing folder."""
     location = session.table(name).location
     assert Path(location.removeprefix("file://")).is_dir()
     return location
 
 
-def test_a_table_lies_in_the_folder_of_its_schema(session: LocalSession, warehouse: str) -> None:
+def test_a_table_is_placed_in_the_folder_of_its_schema(
+    session: LocalSession, warehouse: str
+) -> None:
     session.execute(create())
     assert folder(session, "s.t") == f"{warehouse}/s.db/t"
 
 
-def test_the_tables_of_a_schema_elsewhere_lie_in_the_warehouse(
+def test_tables_of_a_schema_with_a_location_elsewhere_are_placed_in_the_warehouse(
     session: LocalSession, warehouse: str, tmp_path: Path
 ) -> None:
     place = f"{tmp_path.as_uri()}/far"
@@ -79,12 +81,16 @@ def test_the_tables_of_a_schema_elsewhere_lie_in_the_warehouse(
     assert not (tmp_path / "far").exists()
 
 
-def test_the_default_schema_has_tables_of_its_own(session: LocalSession, warehouse: str) -> None:
+def test_tables_of_the_default_schema_are_placed_directly_in_the_warehouse(
+    session: LocalSession, warehouse: str
+) -> None:
     session.execute(create(schema="default"))
     assert folder(session, "t") == f"{warehouse}/t"
 
 
-def test_a_table_that_is_put_elsewhere_is_external(session: LocalSession, tmp_path: Path) -> None:
+def test_a_table_with_a_location_elsewhere_is_external(
+    session: LocalSession, tmp_path: Path
+) -> None:
     place = f"{tmp_path.as_uri()}/far"
     session.execute(create(location=place))
     assert session.table("s.t").location == place
@@ -92,7 +98,7 @@ def test_a_table_that_is_put_elsewhere_is_external(session: LocalSession, tmp_pa
     assert not (tmp_path / "far").exists()
 
 
-def test_a_place_that_the_table_gets_anyway_may_be_named(
+def test_a_table_whose_given_location_is_its_default_place_is_managed(
     session: LocalSession, warehouse: str
 ) -> None:
     session.execute(create(location=f"{warehouse}/s.db/./t/".replace("file://", "file:")))
@@ -100,7 +106,7 @@ def test_a_place_that_the_table_gets_anyway_may_be_named(
     assert folder(session, "s.t") == f"{warehouse}/s.db/t"
 
 
-def test_an_external_table_stays_where_its_owner_says(session: LocalSession, node: Node) -> None:
+def test_an_external_table_keeps_its_location(session: LocalSession, node: Node) -> None:
     definition = replace(DEFINITION, kind=TableKind.EXTERNAL, location="s3://bucket/t")
     session.execute(CreateTable(schema="s", definition=definition))
     assert session.table("s.t").location == "s3://bucket/t"
@@ -110,7 +116,7 @@ def test_an_external_table_stays_where_its_owner_says(session: LocalSession, nod
 
 
 @pytest.mark.parametrize("in_one_batch", [False, True])
-def test_a_table_that_lies_where_its_name_says_follows_its_name(
+def test_the_folder_of_a_table_at_its_default_place_follows_its_name(
     session: LocalSession, warehouse: str, in_one_batch: bool
 ) -> None:
     batch: list[Command] = [create(), rename("u"), rename("V", table="u", new_schema="other")]
@@ -121,7 +127,7 @@ def test_a_table_that_lies_where_its_name_says_follows_its_name(
     assert [one.name for one in left.iterdir() if not one.name.startswith(".")] == []
 
 
-def test_a_table_that_was_put_elsewhere_stays_when_it_is_renamed(
+def test_a_table_with_a_location_elsewhere_stays_there_when_it_is_renamed(
     session: LocalSession, tmp_path: Path
 ) -> None:
     place = f"{tmp_path.as_uri()}/far"
@@ -130,14 +136,16 @@ def test_a_table_that_was_put_elsewhere_stays_when_it_is_renamed(
     assert session.table("s.v").location == place
 
 
-def test_a_name_in_another_case_moves_nothing(session: LocalSession, warehouse: str) -> None:
+def test_a_rename_that_changes_only_the_case_moves_nothing(
+    session: LocalSession, warehouse: str
+) -> None:
     session.execute(create())
     session.execute(rename("T"))
     assert folder(session, "s.T") == f"{warehouse}/s.db/t"
 
 
 @pytest.mark.parametrize("in_one_batch", [False, True])
-def test_a_name_that_became_free_gets_a_folder_of_its_own(
+def test_a_table_with_a_reused_name_gets_its_own_folder(
     session: LocalSession, warehouse: str, in_one_batch: bool
 ) -> None:
     batch: list[Command] = [
@@ -155,7 +163,7 @@ def test_a_name_that_became_free_gets_a_folder_of_its_own(
         assert folder(session, f"s.{name}") == f"{warehouse}/s.db/{name}"
 
 
-def test_a_table_that_is_there_keeps_its_place_when_it_is_created_again(
+def test_create_if_not_exists_keeps_the_place_of_an_existing_table(
     session: LocalSession, tmp_path: Path
 ) -> None:
     place = f"{tmp_path.as_uri()}/far"
@@ -164,7 +172,7 @@ def test_a_table_that_is_there_keeps_its_place_when_it_is_created_again(
     assert session.table("s.u").location == place
 
 
-def test_what_is_created_without_an_owner_belongs_to_the_user(
+def test_objects_created_without_an_owner_belong_to_the_user(
     node: Node, session: LocalSession
 ) -> None:
     view = ViewDefinition(name="v", columns=(), original_text="SELECT 1", expanded_text="SELECT 1")
@@ -177,14 +185,14 @@ def test_what_is_created_without_an_owner_belongs_to_the_user(
     assert owners == ["ann", "ann", "ann"]
 
 
-def test_what_has_an_owner_keeps_it(node: Node, session: LocalSession) -> None:
+def test_an_explicit_owner_is_kept(node: Node, session: LocalSession) -> None:
     session.execute(CreateSchema(name="bobs", owner="bob"))
     schema = node.catalogs.present().schema("bobs")
     assert schema is not None
     assert schema.owner == "bob"
 
 
-def test_a_schema_named_as_one_that_was_renamed_gets_a_folder_of_its_own(
+def test_a_schema_with_the_old_name_of_a_renamed_schema_gets_its_own_folder(
     session: LocalSession, warehouse: str
 ) -> None:
     session.execute(create())
@@ -200,7 +208,7 @@ def test_a_schema_named_as_one_that_was_renamed_gets_a_folder_of_its_own(
         session.execute(DropSchema(name="was_s", cascade=True))
 
 
-def test_schemas_of_two_databases_have_folders_of_their_own(
+def test_schemas_with_the_same_name_in_two_databases_have_different_folders(
     node: Node, session: LocalSession, warehouse: str
 ) -> None:
     session.execute([CreateDatabase(name="lake"), CreateSchema(name="s", database="lake")])
@@ -211,8 +219,8 @@ def test_schemas_of_two_databases_have_folders_of_their_own(
 
 
 @pytest.mark.parametrize("name", ["s" * 255, "é" * 200, "/" * 100, "日" * 255])
-def test_a_name_of_any_length_that_is_allowed_has_a_folder(tmp_path: Path, name: str) -> None:
-    """What a file system would not take is escaped or cut, so a folder can be made for each."""
+def test_every_allowed_name_has_a_folder(tmp_path: Path, name: str) -> None:
+    """Names that a file system would refuse are escaped or truncated, so each gets a folder."""
     with Node.open(tmp_path) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name=name))
@@ -226,7 +234,7 @@ def test_a_name_of_any_length_that_is_allowed_has_a_folder(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("where", ["a file", "too long"])
-def test_a_place_where_no_folder_can_be_made_is_refused_and_stops_nobody(
+def test_a_location_where_no_folder_can_be_created_is_refused_and_stops_no_later_ddl(
     session: LocalSession, node: Node, warehouse: str, where: str
 ) -> None:
     path = Path(warehouse.removeprefix("file://"))
@@ -245,7 +253,7 @@ def test_a_place_where_no_folder_can_be_made_is_refused_and_stops_nobody(
 
 @pytest.mark.parametrize("in_one_batch", [False, True])
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_new_table_never_shows_the_files_of_one_whose_folder_stayed(
+def test_a_new_table_never_shows_the_files_of_a_table_whose_folder_stayed(
     tmp_path: Path, in_one_batch: bool, transactional: bool
 ) -> None:
     definition = replace(DEFINITION, transactional=transactional)
@@ -263,13 +271,13 @@ def test_a_new_table_never_shows_the_files_of_one_whose_folder_stayed(
         assert folder(session, "t") == f"file://{old}~{made.descriptor.id}"
         assert list(Path(made.location.removeprefix("file://")).iterdir()) == []
         assert (old / "part-0.parquet").exists()
-        # It was put elsewhere, and stays there when it is renamed.
+        # The table has an alternative place, and stays there when it is renamed.
         session.execute(RenameTable(schema="default", table="t", new_name="u"))
         assert folder(session, "u") == made.location
         assert node.projector.statistics().stayed == 1
 
 
-def test_half_a_character_is_no_name(session: LocalSession) -> None:
+def test_a_name_with_a_lone_surrogate_is_refused(session: LocalSession) -> None:
     for command in (CreateSchema(name="\ud800"), create("\ud800")):
         with pytest.raises(InvalidName, match="control characters"):
             session.execute(command)

@@ -37,7 +37,7 @@ from tests.metastore.snapshots import paths_of
 
 NO_IDS = [-(1 << 63) - 1, -(1 << 63), -5, -1, 0, 10**12, (1 << 63) - 1, 1 << 63, 1 << 200]
 REFUSED = (ObjectNotFound, InvalidInput)
-"""HTTP refuses what does not fit 64 bits before the metastore sees it."""
+"""HTTP refuses numbers beyond 64 bits before they reach the metastore."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ def test_a_transaction_writes_only_tables_that_exist(scene: Scene, table_id: int
     assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
 
 
-def test_a_transaction_writes_no_plain_table_and_no_view(scene: Scene) -> None:
+def test_a_transaction_cannot_write_to_plain_tables_and_views(scene: Scene) -> None:
     txn_id = scene.session.begin().txn_id
     for files in ([], [_file("a")]):
         with pytest.raises(UnsupportedOperation, match="plain is not transactional"):
@@ -111,7 +111,7 @@ def test_a_transaction_writes_no_plain_table_and_no_view(scene: Scene) -> None:
     assert scene.node.transactions.write_id_pairs(txn_id) == ()
 
 
-def test_a_table_that_is_younger_than_the_transaction_is_refused_at_once(scene: Scene) -> None:
+def test_a_table_created_after_the_begin_of_a_transaction_is_refused_at_once(scene: Scene) -> None:
     txn_id = scene.session.begin().txn_id
     scene.session.execute(CreateTable(schema="s", definition=_table("younger", True)))
     table_id = scene.session.table("s.younger").descriptor.id
@@ -121,7 +121,7 @@ def test_a_table_that_is_younger_than_the_transaction_is_refused_at_once(scene: 
 
 
 @pytest.mark.parametrize("number", NO_IDS)
-def test_no_number_is_an_internal_error(scene: Scene, number: int) -> None:
+def test_no_number_causes_an_internal_error(scene: Scene, number: int) -> None:
     session = scene.session
     txn_id = session.begin().txn_id
     seen = ValidWriteIdList(hwm=0)
@@ -163,7 +163,7 @@ def test_no_number_is_an_internal_error(scene: Scene, number: int) -> None:
     assert not internal
 
 
-def test_files_of_tables_that_never_were_are_refused(scene: Scene) -> None:
+def test_reading_files_of_tables_that_never_existed_is_refused(scene: Scene) -> None:
     for table_id in (-5, 10**12, 1 << 63):
         with pytest.raises(REFUSED):
             scene.session.files(table_id, ValidWriteIdList(hwm=0))
@@ -173,7 +173,7 @@ def test_files_of_tables_that_never_were_are_refused(scene: Scene) -> None:
 
 
 def poison(node: Node, txn_id: int, table_id: int) -> None:
-    """Give the transaction a write id of a table that cannot be, as 0.2.0 did for any caller."""
+    """Give the transaction a write id of an impossible table, as 0.2.0 did for any caller."""
     with node.database.write() as connection:
         connection.execute(insert(NEXT_WRITE_ID).values(table_id=table_id, next=2))
         connection.execute(
@@ -215,7 +215,7 @@ def test_a_poisoned_transaction_ends_and_the_store_works_again(
         session.compact(session.table("s.t").catalog_version)
 
 
-def test_rows_that_0_2_0_staged_for_no_table_harm_nobody(
+def test_rows_that_0_2_0_staged_for_an_impossible_table_cause_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(tmp_path) as node:
@@ -239,7 +239,7 @@ def test_rows_that_0_2_0_staged_for_no_table_harm_nobody(
         assert paths_of(session, "s.t") == ["kept"]
 
 
-def test_one_transaction_that_cannot_be_aborted_does_not_keep_the_others(
+def test_a_transaction_that_cannot_be_aborted_does_not_keep_others_from_expiring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_ms = milliseconds(HybridClock().current())

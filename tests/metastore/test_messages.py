@@ -1,4 +1,4 @@
-"""Messages that users meet when something is not as they thought: their words, the remedy."""
+"""Messages of errors that users make: they use the terms of users and name the remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRONG: Any = "table"
     ("whole", "did"),
     [(False, "deleted rows of the data file a.parquet"), (True, "removed the data file a.parquet")],
 )
-def test_a_conflict_names_table_file_and_what_the_other_did(
+def test_a_conflict_names_the_table_the_file_and_what_the_other_transaction_did(
     tmp_path: Path, whole: bool, did: str
 ) -> None:
     with Node.open(tmp_path) as node:
@@ -64,7 +64,7 @@ def test_a_conflict_names_table_file_and_what_the_other_did(
     assert message.endswith("; begin again")
 
 
-def test_a_version_below_zero_is_said_to_be_none() -> None:
+def test_a_negative_version_is_refused() -> None:
     with pytest.raises(InvalidInput, match="version -1 cannot be: versions are counted from 0"):
         AsOf(version=-1)
 
@@ -77,7 +77,9 @@ def test_a_version_below_zero_is_said_to_be_none() -> None:
         SetOwner(kind=WRONG, name="b", schema="a", owner="x"),
     ],
 )
-def test_a_kind_that_is_a_text_is_told_what_to_write(tmp_path: Path, command: Command) -> None:
+def test_a_text_given_as_a_kind_is_refused_with_what_to_write(
+    tmp_path: Path, command: Command
+) -> None:
     with Node.open(tmp_path) as node, pytest.raises(InvalidInput) as raised:
         node.session(user="ann").execute(command)
     assert raised.value.message == (
@@ -86,13 +88,13 @@ def test_a_kind_that_is_a_text_is_told_what_to_write(tmp_path: Path, command: Co
     )
 
 
-def test_a_table_whose_kind_is_a_text_is_refused_with_what_to_write(tmp_path: Path) -> None:
+def test_a_text_given_as_a_table_kind_is_refused_with_what_to_write(tmp_path: Path) -> None:
     definition = TableDefinition(name="t", columns=COLUMNS, kind=WRONG)
     with Node.open(tmp_path) as node, pytest.raises(InvalidInput, match=r"TableKind\.MANAGED"):
         node.session(user="ann").execute(CreateTable(schema="default", definition=definition))
 
 
-def test_privileges_that_are_a_text_are_told_what_to_write(tmp_path: Path) -> None:
+def test_a_text_given_as_privileges_is_refused_with_what_to_write(tmp_path: Path) -> None:
     command = GrantPrivileges(
         kind=ObjectKind.SCHEMA, name="default", privileges=WRONG, grantee="public"
     )
@@ -100,7 +102,7 @@ def test_privileges_that_are_a_text_are_told_what_to_write(tmp_path: Path) -> No
         node.session(user="ann").execute(command)
 
 
-def test_an_unknown_outcome_says_how_long_it_was_waited_for() -> None:
+def test_an_unknown_outcome_names_how_long_the_session_waited() -> None:
     attempts = http_session._Attempts(
         "the node did not answer begin",
         look="look at it",

@@ -1,4 +1,4 @@
-"""What a client can name as a place, and that nothing there is ever moved, made or removed."""
+"""Places that clients can name: nothing there is ever moved, created or removed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def drop(name: str, *, schema: str = "shop") -> DropTable:
 
 
 def tree(folder: Path) -> set[str]:
-    """All folders and files, but for what SQLite keeps beside its file."""
+    """Return all folders and files, except the files of SQLite."""
     return {
         str(path.relative_to(folder))
         for path in folder.rglob("*")
@@ -74,7 +74,9 @@ def tree(folder: Path) -> set[str]:
     }
 
 
-def test_a_table_at_the_place_of_the_store_does_not_move_it(node: Node, lake: Path) -> None:
+def test_dropping_a_table_at_the_place_of_the_store_does_not_move_the_store(
+    node: Node, lake: Path
+) -> None:
     """Over HTTP, as the attack was found."""
     before = tree(lake.parent)
     with serving(HttpApplication(node.metastore)) as url, HttpSession(url, user="eve") as session:
@@ -112,11 +114,11 @@ NAMED = [
     "/",
     "s3://bucket/t",
 ]
-"""Places that users name: ways to write one, and what lies in, above and beside others."""
+"""Places that users name: spellings of one place, and places in, above and beside others."""
 
 
 @pytest.mark.parametrize("how", ["location", "schema", "alter"])
-def test_what_a_user_named_is_never_touched(
+def test_a_place_that_a_user_named_is_never_changed(
     node: Node, lake: Path, tmp_path: Path, how: str
 ) -> None:
     home = tmp_path / "home"
@@ -137,7 +139,7 @@ def test_what_a_user_named_is_never_touched(
 
 
 def attack(how: str, place: str, number: int = 0) -> list[Command]:
-    """Commands that name ``place`` and then try to have it moved."""
+    """Return commands that name ``place`` and then try to have it moved."""
     name, schema = f"t{number}", "mine"
     if how == "location":
         return [create(name, schema=schema, location=place), drop(name, schema=schema)]
@@ -159,7 +161,7 @@ def attack(how: str, place: str, number: int = 0) -> list[Command]:
 
 @contextmanager
 def put_by_an_older_release(node: Node, table_id: int, place: str) -> Iterator[Node]:
-    """The store opened again, with the place of a table as release 0.2.1 wrote it."""
+    """Reopen the store with the place of a table as release 0.2.1 wrote it."""
     with node.database.write() as connection:
         columns = TABLE_LOCATION.c
         statement = update(TABLE_LOCATION).where(columns.table_id == table_id)
@@ -170,7 +172,7 @@ def put_by_an_older_release(node: Node, table_id: int, place: str) -> Iterator[N
 
 
 def test_a_place_through_a_symbolic_link_is_not_moved(node: Node, lake: Path) -> None:
-    """Also one of the form of an own place: the link may have come later."""
+    """Not even a place with the form of an own place: the link may have been created later."""
     home = lake.parent / "home"
     shop = lake / "warehouse/shop.db"
     shop.rename(home)
@@ -220,10 +222,10 @@ def test_two_tables_that_older_releases_put_into_one_place_are_not_moved(
 
 
 @pytest.mark.parametrize("named", ["", "/warehouse/shop.db", "/warehouse/shop.db/orders/inner"])
-def test_a_managed_table_that_an_older_release_put_elsewhere_stays(
+def test_a_managed_table_that_an_older_release_put_elsewhere_is_never_moved(
     node: Node, lake: Path, named: str
 ) -> None:
-    """It can be read, renamed, dropped and brought back, and nothing happens to its files."""
+    """It can be read, renamed, dropped and restored, and its files are not changed."""
     session = node.session(user="ann")
     session.execute(create("old"))
     (lake / "warehouse/shop.db/old").rmdir()
@@ -240,13 +242,13 @@ def test_a_managed_table_that_an_older_release_put_elsewhere_stays(
     assert tree(lake) == before
 
 
-def test_a_dropped_table_does_not_come_back_to_the_folder_of_another(
+def test_a_dropped_table_is_not_restored_to_the_folder_of_another_table(
     node: Node, lake: Path
 ) -> None:
     session = node.session(user="ann")
     dropped = session.execute(replace(drop("orders"), keep_data=True))
     shutil.rmtree(lake / "warehouse/shop.db/orders")
-    session.execute(create("orders"))  # nothing is there, so it gets the place
+    session.execute(create("orders"))  # the place is free, so it gets it
     session.execute(RenameTable(schema="shop", table="orders", new_name="kept"))
     place = f"file://{lake}/warehouse/shop.db/orders"
     (lake / "warehouse/shop.db/orders").mkdir(exist_ok=True)
@@ -258,7 +260,9 @@ def test_a_dropped_table_does_not_come_back_to_the_folder_of_another(
         opened.session(user="ann").undo(dropped.version)
 
 
-def test_a_table_of_the_name_of_a_schemas_folder_lies_beside_it(node: Node, lake: Path) -> None:
+def test_a_table_with_the_name_of_a_schema_folder_gets_another_folder(
+    node: Node, lake: Path
+) -> None:
     session = node.session(user="ann")
     session.execute(create("shop.db", schema="default"))
     assert session.table("`shop.db`").location.endswith("/warehouse/shop%2Edb")
@@ -266,7 +270,7 @@ def test_a_table_of_the_name_of_a_schemas_folder_lies_beside_it(node: Node, lake
     assert (lake / "warehouse/shop.db/orders/f").exists()
 
 
-def test_two_schemas_do_not_share_a_folder_of_the_store(node: Node, lake: Path) -> None:
+def test_two_schemas_cannot_share_a_folder_of_the_store(node: Node, lake: Path) -> None:
     session = node.session(user="eve")
     for place in (
         f"{lake}/warehouse/shop.db",
@@ -277,14 +281,16 @@ def test_two_schemas_do_not_share_a_folder_of_the_store(node: Node, lake: Path) 
             session.execute(CreateSchema(name="evil", location=str(place)))
 
 
-def test_an_external_table_does_not_become_a_managed_one(node: Node, lake: Path) -> None:
+def test_an_external_table_cannot_become_managed(node: Node, lake: Path) -> None:
     session = node.session(user="eve")
     session.execute(create("t", location=str(lake)))
     with pytest.raises(IllegalChange, match="cannot become a managed one"):
         session.execute(AlterTable(schema="shop", table="t", definition=TABLE))
 
 
-def test_folders_are_made_elsewhere_only_below_the_roots(lake: Path, tmp_path: Path) -> None:
+def test_folders_elsewhere_are_created_only_below_the_location_roots(
+    lake: Path, tmp_path: Path
+) -> None:
     (tmp_path / "roots").mkdir()
     (tmp_path / "roots/out").symlink_to(tmp_path)
     with Node.open(lake, settings=Settings(location_roots=(f"{tmp_path}/roots",))) as node:
@@ -300,8 +306,10 @@ def test_folders_are_made_elsewhere_only_below_the_roots(lake: Path, tmp_path: P
         assert (tmp_path / "roots/a").is_dir()
 
 
-def test_the_rules_hold_for_users_without_rights(node: Node, lake: Path) -> None:
-    """Where privileges are enforced, they are asked first; nothing changes either way."""
+def test_attacks_by_users_without_privileges_are_refused_and_change_nothing(
+    node: Node, lake: Path
+) -> None:
+    """If privileges are enforced, they are checked first; nothing changes either way."""
     root = node.session(user="root")
     root.execute([CreateRole(name=one, superuser=one == "root") for one in ("root", "eve")])
     root.execute(SetConfiguration(name="enforce_privileges", value="on"))
@@ -314,7 +322,7 @@ def test_the_rules_hold_for_users_without_rights(node: Node, lake: Path) -> None
     assert tree(lake) == before
 
 
-def test_a_settings_root_is_an_absolute_path() -> None:
+def test_a_location_root_must_be_an_absolute_path() -> None:
     with pytest.raises(InvalidInput, match="not an absolute path"):
         Settings(location_roots=("/a", "b"))
 
@@ -323,7 +331,9 @@ def kind(session: Session, name: str) -> TableKind:
     return session.table(name).descriptor.kind
 
 
-def test_what_is_inside_the_store_and_no_place_of_it_is_external(node: Node, lake: Path) -> None:
+def test_a_table_inside_the_store_but_not_at_its_own_place_is_external(
+    node: Node, lake: Path
+) -> None:
     session = node.session(user="ann")
     session.execute(create("t", location=f"{lake}/warehouse/shop.db/other"))
     assert kind(session, "shop.t") is TableKind.EXTERNAL
@@ -331,10 +341,10 @@ def test_what_is_inside_the_store_and_no_place_of_it_is_external(node: Node, lak
 
 
 @pytest.mark.teeth
-def test_without_the_form_and_its_proof_a_named_place_is_moved(
+def test_without_the_checks_of_places_a_named_place_is_moved(
     node: Node, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the tests above can fail: what they name is moved once nobody asks whose it is."""
+    """The tests above can fail: the places that they name are moved if nothing checks them."""
     monkeypatch.setattr(Place, "is_of_table", True)
     monkeypatch.setattr(StoreFolders, "verify", lambda *_: None)
     session = node.session(user="ann")

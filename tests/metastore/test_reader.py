@@ -1,4 +1,4 @@
-"""What a request reads: once, from memory where memory can prove it, and as of one point."""
+"""What a request reads: once, from memory if memory can prove it, and as of one point."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def reader(node: Node, *, user: str | None = None) -> Reader:
 
 
 def waits(request: Coroutine[Any, Any, T]) -> bool:
-    """Whether a request leaves the event loop, were it there."""
+    """Return whether a request would leave the event loop."""
     try:
         request.send(None)
     except StopIteration:
@@ -97,7 +97,7 @@ def test_a_table_that_memory_holds_is_read_without_waiting(
         lambda: own.relation_names(point, node.catalogs.present().schema("sales")),  # type: ignore[arg-type]  # it is there
     ]
     for question in questions:
-        # The node itself commits now and then, so each question gets a few chances.
+        # The node itself commits now and then, so each question gets a few attempts.
         for _ in range(5):
             if not waits(question()):
                 break
@@ -106,7 +106,7 @@ def test_a_table_that_memory_holds_is_read_without_waiting(
             pytest.fail("it waits each time")
 
 
-def test_what_the_store_alone_can_tell_waits(node: Node) -> None:
+def test_questions_that_only_the_store_can_answer_wait(node: Node) -> None:
     create(node, "orders")
     own = reader(node)
     version = own.catalog.version
@@ -115,7 +115,7 @@ def test_what_the_store_alone_can_tell_waits(node: Node) -> None:
     assert waits(own.open(["sales.orders"]))
 
 
-def test_rows_are_read_as_of_the_moment_of_the_point(node: Node) -> None:
+def test_rows_are_read_as_of_the_time_of_the_point(node: Node) -> None:
     table = create(node, "orders")
     created = node.catalogs.present().version
     add_partition(node, table, "1")
@@ -128,7 +128,7 @@ def test_rows_are_read_as_of_the_moment_of_the_point(node: Node) -> None:
     assert names(node, table, AsOf(time=moment)) == ["p=1", "p=2"]
 
 
-def test_rows_are_as_new_as_the_request_however_lazy_memory_is(node: Node) -> None:
+def test_rows_are_as_recent_as_the_request_even_if_memory_lags(node: Node) -> None:
     table = create(node, "orders")
     assert names(node, table) == []
     node.store.stop()
@@ -170,7 +170,7 @@ def test_a_snapshot_of_the_present_writes_nothing(
     assert last <= snapshot.time <= node.transactions.latest_time()
 
 
-def test_a_snapshot_of_the_present_is_not_before_its_catalog(node: Node) -> None:
+def test_a_snapshot_of_the_present_is_not_earlier_than_its_catalog(node: Node) -> None:
     create(node, "t")
     last = node.transactions.latest_time()
     present = replace(finish(present_catalog(node.metastore)), time=Timestamp(last + 1))

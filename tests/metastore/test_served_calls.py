@@ -1,5 +1,5 @@
-"""What the log of a node says of DDL and of calls, over both protocols. What a child process wrote
-is read afterwards, also where the child ended early.
+"""What a node logs about DDL and calls, over both protocols. After a child process wrote, memory
+looks at the log again, even if the child ended early.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
         yield node
 
 
-def test_ddl_over_thrift_has_a_line_with_version_user_client_and_what(served: HiveNode) -> None:
+def test_ddl_over_thrift_is_logged_with_its_version_user_client_and_change(
+    served: HiveNode,
+) -> None:
     with log_lines() as lines, served.client() as client:
         client.call("set_ugi", user_name="bob", group_names=[])
         client.call("create_database", database={"name": "bobs"})
@@ -55,7 +57,7 @@ def test_ddl_over_thrift_has_a_line_with_version_user_client_and_what(served: Hi
     assert lines.of("calls") == []
 
 
-def test_ddl_over_http_has_a_line_and_a_refusal_says_why(served: HiveNode) -> None:
+def test_ddl_over_http_is_logged_and_a_refusal_is_logged_with_its_caller(served: HiveNode) -> None:
     with (
         serving(HttpApplication(served.node.metastore)) as url,
         log_lines() as lines,
@@ -81,7 +83,7 @@ def test_ddl_over_http_has_a_line_and_a_refusal_says_why(served: HiveNode) -> No
     assert refused["ms"] >= 0
 
 
-def test_a_schema_with_a_bad_version_is_logged_with_the_reason(served: HiveNode) -> None:
+def test_a_schema_with_an_invalid_version_is_logged_with_the_reason(served: HiveNode) -> None:
     with log_lines() as lines, served.client() as client:
         for name in ("default@nine", "default@2026-99-99", "default@99999", "none_such"):
             with suppress(ThriftException):
@@ -93,7 +95,7 @@ def test_a_schema_with_a_bad_version_is_logged_with_the_reason(served: HiveNode)
     assert "version 99999 does not exist" in messages[2]
 
 
-def test_a_slow_call_is_logged_with_its_time_and_no_quick_one(
+def test_a_slow_call_is_logged_as_a_warning(
     served: HiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -119,14 +121,16 @@ def test_a_slow_call_is_logged_with_its_time_and_no_quick_one(
         (RuntimeError("told elsewhere"), 5, None),
     ],
 )
-def test_the_level_of_a_call(error: Exception | None, ms: int, level: str | None) -> None:
+def test_the_log_level_of_a_call_depends_on_its_error_and_duration(
+    error: Exception | None, ms: int, level: str | None
+) -> None:
     with log_lines(level="debug") as lines:
         log = CallLog(1000)
         log.ended("http", "m", client="c", user="", seconds=ms / 1000, error=error)
     assert [line["level"] for line in lines.of("calls")] == ([level] if level else [])
 
 
-def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:
+def test_request_memory_beyond_the_allowance_is_bounded_in_total() -> None:
     memory = RequestMemory(1_000, allowance=100)
     memory.hold("a", 700)
     memory.hold("b", 500)
@@ -137,7 +141,7 @@ def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:
     assert (memory.taken, memory.refused) == (1_000, 1)
 
 
-def test_holding_less_and_releasing_give_back() -> None:
+def test_holding_less_and_releasing_give_memory_back() -> None:
     memory = RequestMemory(1_000, allowance=100)
     memory.hold("a", 1_100)
     memory.hold("a", 150)
@@ -151,7 +155,7 @@ def test_holding_less_and_releasing_give_back() -> None:
 
 
 @pytest.mark.parametrize(("only_reads", "looks"), [(False, 1), (True, 0)])
-def test_memory_is_not_believed_after_a_change_though_its_outcome_is_unknown(
+def test_memory_looks_at_the_log_again_after_a_change_with_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_reads: bool, looks: int
 ) -> None:
     threads: list[threading.Thread] = []

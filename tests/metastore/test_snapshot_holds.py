@@ -1,4 +1,4 @@
-"""Snapshots that clients got without a hold are held for them, by few holds."""
+"""Snapshots that clients took without a hold are kept for them by few holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-def test_one_hold_keeps_all_later_times_until_it_is_half_over(dml: Dml) -> None:
+def test_one_hold_keeps_all_later_times_until_half_of_its_time_is_over(dml: Dml) -> None:
     now = [0.0]
     kept = SnapshotHolds(dml.transactions.holds, HOUR_MS, monotonic=lambda: now[0])
     times: list[Timestamp] = []
@@ -35,7 +35,7 @@ def test_one_hold_keeps_all_later_times_until_it_is_half_over(dml: Dml) -> None:
     assert held() == times[:2]
     now[0] += HOUR_MS / 1000 + 1
     dml.wall_ms += HOUR_MS + 1_000
-    kept.keep(times[1])  # the first two last an hour longer, and this one two
+    kept.keep(times[1])  # the first two holds last one more hour, this one two
     assert held() == [times[0], times[1], times[1]]
     kept.keep(MIN_TIMESTAMP)  # its history is not kept
     assert len(held()) == 3
@@ -59,7 +59,7 @@ def test_a_client_does_not_wait_for_a_writer_of_another_process(
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-def test_without_a_time_nothing_is_held(dml: Dml) -> None:
+def test_a_hold_time_of_zero_takes_no_hold(dml: Dml) -> None:
     dml.append("a")
     SnapshotHolds(dml.transactions.holds, 0).keep(dml.transactions.latest_time())
     assert dml.transactions.holds.list() == ()

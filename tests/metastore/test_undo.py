@@ -1,4 +1,4 @@
-"""Undoing what was done to tables, with their rows, files and folders, on a whole node."""
+"""Undoing changes of tables, with their rows, files and folders, on a whole node."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def partitions(node: Node, table_id: int) -> list[str]:
     return [row.name for row in node.store.rows(table_id, RowKind.PARTITION, write_ids=None)]
 
 
-def test_a_plain_table_comes_back_with_its_files_and_partitions(
+def test_a_plain_table_is_restored_with_its_files_and_partitions(
     node: Node, session: Session
 ) -> None:
     session.execute(create("p"))
@@ -108,7 +108,7 @@ def test_a_plain_table_comes_back_with_its_files_and_partitions(
     assert partitions(node, before.descriptor.id) == ["day=1"]
 
 
-def test_a_transactional_table_comes_back_with_its_rows(node: Node, session: Session) -> None:
+def test_a_transactional_table_is_restored_with_its_rows(node: Node, session: Session) -> None:
     session.execute(create("t", transactional=True))
     table = session.table("shop.t").descriptor
     txn = session.begin().txn_id
@@ -125,7 +125,7 @@ def test_a_transactional_table_comes_back_with_its_rows(node: Node, session: Ses
         assert paths(other.session(user="bob"), table.id) == ["f1", "f2"]
 
 
-def test_another_node_finds_the_restored_table_where_it_lies(node: Node, session: Session) -> None:
+def test_another_node_finds_a_restored_table_at_its_old_place(node: Node, session: Session) -> None:
     with Node.open(node.folder) as other:
         bob = other.session(user="bob")
         session.execute(create("p"))
@@ -135,7 +135,7 @@ def test_another_node_finds_the_restored_table_where_it_lies(node: Node, session
         assert bob.table("shop.p").location == place
 
 
-def test_a_schema_comes_back_with_the_folders_of_its_tables(session: Session) -> None:
+def test_a_schema_is_restored_with_the_folders_of_its_tables(session: Session) -> None:
     session.execute([create("a"), create("b")])
     for name in ("a", "b"):
         (folder(session, name) / "f").write_text(name)
@@ -163,7 +163,7 @@ def test_an_undone_rename_moves_the_folder_back(session: Session) -> None:
     assert (folder(session, "a") / "f").read_text() == "b"
 
 
-def test_a_table_that_lies_elsewhere_is_never_moved(session: Session, tmp_path: Path) -> None:
+def test_a_table_with_a_location_elsewhere_is_never_moved(session: Session, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere" / "kept"
     place.mkdir(parents=True)
     session.execute(create("p", location=f"file://{place}"))
@@ -175,7 +175,7 @@ def test_a_table_that_lies_elsewhere_is_never_moved(session: Session, tmp_path: 
     assert (place / "f").read_text() == "x"
 
 
-def test_data_that_was_kept_in_its_place_stays_there(session: Session) -> None:
+def test_data_that_a_drop_kept_in_its_place_stays_there_after_a_restore(session: Session) -> None:
     session.execute(create("p"))
     place = folder(session, "p")
     (place / "f").write_text("x")
@@ -185,7 +185,9 @@ def test_data_that_was_kept_in_its_place_stays_there(session: Session) -> None:
     assert (place / "f").read_text() == "x"
 
 
-def test_a_taken_folder_leaves_the_files_where_they_are_and_found(session: Session) -> None:
+def test_a_table_whose_old_folder_is_taken_is_restored_where_its_files_are(
+    session: Session,
+) -> None:
     session.execute(create("p"))
     place = folder(session, "p")
     (place / "f").write_text("old")
@@ -197,7 +199,7 @@ def test_a_taken_folder_leaves_the_files_where_they_are_and_found(session: Sessi
     assert (place / "g").read_text() == "somebody's"
 
 
-def test_a_table_whose_files_were_cleaned_does_not_come_back(node: Node, session: Session) -> None:
+def test_a_table_whose_files_were_cleaned_cannot_be_restored(node: Node, session: Session) -> None:
     session.execute(create("p"))
     table_id = session.table("shop.p").descriptor.id
     dropped = session.execute(drop("p"))
@@ -211,7 +213,7 @@ def test_a_table_whose_files_were_cleaned_does_not_come_back(node: Node, session
     assert session.history()[-1].version == dropped.version
 
 
-def test_what_was_created_is_dropped_and_its_files_come_back_with_a_redo(session: Session) -> None:
+def test_undoing_a_create_drops_the_table_and_a_redo_restores_its_files(session: Session) -> None:
     created = session.execute(create("p"))
     (folder(session, "p") / "f").write_text("x")
     undone = session.undo(created.version)
@@ -220,7 +222,9 @@ def test_what_was_created_is_dropped_and_its_files_come_back_with_a_redo(session
     assert (folder(session, "p") / "f").read_text() == "x"
 
 
-def test_hive_clients_are_told_of_a_new_table(node: Node, session: Session) -> None:
+def test_hive_clients_get_events_for_a_restored_table_and_an_undone_rename(
+    node: Node, session: Session
+) -> None:
     session.execute(create("p"))
     session.execute(drop("p"))
     last = node.notifications.read(0, limit=1000)[-1].event_id
@@ -239,14 +243,14 @@ def test_hive_clients_are_told_of_a_new_table(node: Node, session: Session) -> N
     assert json.loads(str(back["message"]))["table"] == "q"
 
 
-def test_a_table_that_came_back_meanwhile_is_seen_at_the_second_look(
+def test_a_table_that_was_restored_and_dropped_meanwhile_is_a_conflict(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.execute(create("p"))
     dropped = session.execute(drop("p"))
     reads: list[int] = []
 
-    def overtaken(*arguments: Any, **named: Any) -> object:  # Any: as the real one
+    def overtaken(*arguments: Any, **named: Any) -> object:  # Any: as in the real one
         found = read_undo(*arguments, **named)
         reads.append(1)
         if len(reads) == 1:
@@ -263,7 +267,7 @@ def test_a_table_that_came_back_meanwhile_is_seen_at_the_second_look(
     assert len(reads) == 2
 
 
-def test_privileges_hold_for_undoing_too(node: Node, session: Session) -> None:
+def test_privileges_apply_to_undo_too(node: Node, session: Session) -> None:
     session.execute([CreateRole(name="ann", superuser=True), create("p")])
     added = session.execute(
         AddColumns(schema="shop", table="p", columns=(ColumnDefinition("c", INT),))
@@ -284,7 +288,7 @@ def test_privileges_hold_for_undoing_too(node: Node, session: Session) -> None:
     session.undo(added.version)
 
 
-def test_what_a_user_may_not_see_is_answered_as_if_it_had_never_been(
+def test_objects_that_a_user_may_not_see_are_answered_like_missing_ones(
     node: Node, session: Session
 ) -> None:
     session.execute([CreateRole(name="ann", superuser=True), CreateRole(name="bob")])

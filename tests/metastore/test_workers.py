@@ -1,4 +1,4 @@
-"""Which calls get a place and a thread, and what becomes of calls whose clients have left."""
+"""Which calls get a place and a thread, and what happens to calls whose clients have left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def watched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Work:
-    """Work that says when it has begun, and ends when it is told to."""
+    """Work that signals when it has begun, and ends when ``end`` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -46,7 +46,7 @@ class Work:
 
 
 async def settle(turns: int = 20) -> None:
-    """Lets everything run that is ready."""
+    """Let everything run that is ready."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -68,7 +68,7 @@ def submit(workers: Workers, user: str, kind: CallKind) -> tuple[Work, asyncio.F
     return work, workers.submit(work, user=user, kind=kind).result
 
 
-def test_of_calls_that_come_together_few_set_out_at_a_time(
+def test_at_most_two_reads_set_out_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
@@ -87,7 +87,7 @@ def test_of_calls_that_come_together_few_set_out_at_a_time(
     asyncio.run(main())
 
 
-def test_of_calls_that_could_set_out_the_next_is_of_the_user_with_the_fewest(
+def test_the_next_call_to_set_out_is_of_the_user_with_the_fewest_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
@@ -105,7 +105,7 @@ def test_of_calls_that_could_set_out_the_next_is_of_the_user_with_the_fewest(
     asyncio.run(main())
 
 
-def test_calls_that_wait_for_others_set_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_and_ddl_set_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
 
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_calls_that_wait_for_others_set_out_together(monkeypatch: pytest.MonkeyP
     asyncio.run(main())
 
 
-def test_a_call_that_waits_for_long_lets_others_set_out() -> None:
+def test_a_call_that_takes_long_lets_others_set_out() -> None:
     async def main() -> None:
         workers = Workers(threads=8)
         calls = [submit(workers, f"u{number}", READ) for number in range(8)]
@@ -146,7 +146,7 @@ def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind)
     asyncio.run(main())
 
 
-def test_calls_that_are_large_or_write_leave_a_thread_to_small_reads() -> None:
+def test_large_and_writing_calls_leave_a_thread_to_small_reads() -> None:
     async def main() -> None:
         workers = Workers(threads=4)
         long = [submit(workers, f"u{n}", kind) for n, kind in enumerate([LARGE, WRITE, DDL, WRITE])]
@@ -159,7 +159,7 @@ def test_calls_that_are_large_or_write_leave_a_thread_to_small_reads() -> None:
     asyncio.run(main())
 
 
-def test_one_user_leaves_threads_for_others() -> None:
+def test_one_user_cannot_occupy_all_threads() -> None:
     async def main() -> None:
         workers = Workers(threads=4)
         own = [submit(workers, "ann", READ) for _ in range(10)]
@@ -172,7 +172,7 @@ def test_one_user_leaves_threads_for_others() -> None:
     asyncio.run(main())
 
 
-def test_calls_that_wait_begin_in_the_order_in_which_they_came() -> None:
+def test_waiting_calls_begin_in_the_order_of_their_arrival() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         first = submit(workers, "ann", READ)
@@ -189,7 +189,7 @@ def test_calls_that_wait_begin_in_the_order_in_which_they_came() -> None:
     asyncio.run(main())
 
 
-def test_places_are_shared_and_a_full_node_says_so() -> None:
+def test_places_are_limited_by_kind_and_by_user_and_further_calls_are_refused() -> None:
     async def main() -> None:
         workers = Workers(threads=1, max_calls=8)
         calls = [submit(workers, "ann", kind) for kind in (LARGE, LARGE, LARGE, LARGE)]
@@ -211,7 +211,7 @@ def test_places_are_shared_and_a_full_node_says_so() -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_waits_is_given_up_when_its_client_leaves() -> None:
+def test_a_waiting_call_is_given_up_when_its_client_leaves() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         first, waiting, left = submit(workers, "ann", READ), Work(), asyncio.Event()
@@ -234,7 +234,7 @@ def test_a_call_that_waits_is_given_up_when_its_client_leaves() -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_runs_learns_between_its_steps_that_its_client_has_left() -> None:
+def test_a_running_call_is_given_up_at_its_next_check_after_its_client_left() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         work, left = Work(), asyncio.Event()
@@ -248,7 +248,7 @@ def test_a_call_that_runs_learns_between_its_steps_that_its_client_has_left() ->
         await until(work.begun.is_set)
         left.set()
         await settle()
-        assert not task.done()  # what has begun keeps its thread
+        assert not task.done()  # a call that has begun keeps its thread
         work.end.set()
         with pytest.raises(ClientLeft):
             await task
@@ -257,7 +257,7 @@ def test_a_call_that_runs_learns_between_its_steps_that_its_client_has_left() ->
     asyncio.run(main())
 
 
-def test_a_call_that_is_cancelled_while_it_runs_keeps_its_place_until_it_ends() -> None:
+def test_a_call_cancelled_while_it_runs_keeps_its_place_until_it_ends() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         work, result = submit(workers, "ann", READ)
@@ -270,7 +270,7 @@ def test_a_call_that_is_cancelled_while_it_runs_keeps_its_place_until_it_ends() 
     asyncio.run(main())
 
 
-def test_a_call_that_is_cancelled_while_it_waits_never_begins() -> None:
+def test_a_call_cancelled_while_it_waits_never_begins() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         first, second = submit(workers, "ann", READ), submit(workers, "ann", READ)
@@ -284,7 +284,7 @@ def test_a_call_that_is_cancelled_while_it_waits_never_begins() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyError, StopIteration])
-def test_an_error_is_raised(kind: type[Exception]) -> None:
+def test_an_error_in_a_call_is_raised_to_its_caller(kind: type[Exception]) -> None:
     def work() -> str:
         raise kind("x")
 
@@ -296,7 +296,7 @@ def test_an_error_is_raised(kind: type[Exception]) -> None:
 
 
 async def threads_of(waits: int) -> list[int]:
-    """The threads in which a request runs that waits so often."""
+    """Return the threads in which a request runs that leaves the loop ``waits`` times."""
     threads = [threading.get_ident()]
     for _ in range(waits):
         await off_loop()
@@ -313,7 +313,7 @@ def test_a_request_that_does_not_wait_is_answered_on_the_event_loop() -> None:
     asyncio.run(main())
 
 
-def test_a_request_goes_on_in_one_thread_from_where_it_first_waits() -> None:
+def test_a_request_continues_in_one_thread_after_its_first_wait() -> None:
     async def main() -> None:
         call = Workers().begin(threads_of(2), user="ann")
         assert isinstance(call, PooledCall)
@@ -325,7 +325,7 @@ def test_a_request_goes_on_in_one_thread_from_where_it_first_waits() -> None:
     asyncio.run(main())
 
 
-def test_a_request_that_waits_is_refused_by_a_full_node_and_does_not_go_on() -> None:
+def test_a_request_that_waits_is_refused_by_a_full_node_and_does_not_continue() -> None:
     went_on = False
 
     async def request() -> None:
@@ -365,7 +365,7 @@ def test_a_caller_that_may_wait_runs_a_request_in_its_own_thread() -> None:
 
 
 class Shared:
-    """What a request waits for without a thread, until it is told to end."""
+    """Something that a request waits for without a thread, until ``end`` is called."""
 
     def __init__(self, *, error: Exception | None = None) -> None:
         self._error = error
@@ -386,7 +386,7 @@ class Shared:
 
 
 async def request(*waits: Shared, leaves: bool = False) -> list[str]:
-    """Gives what came of each, or its error."""
+    """Return the result of each wait, or its error."""
     results = []
     for shared in waits:
         if leaves:
@@ -398,7 +398,7 @@ async def request(*waits: Shared, leaves: bool = False) -> list[str]:
     return results
 
 
-def test_requests_wait_on_the_loop_without_a_thread_and_are_woken_from_another_one() -> None:
+def test_requests_wait_on_the_loop_without_a_thread_and_another_thread_wakes_them() -> None:
     async def drive() -> None:
         workers = Workers()
         waits = [Shared(), Shared(error=ValueError("planted")), Shared()]
@@ -424,7 +424,7 @@ def test_requests_wait_on_the_loop_without_a_thread_and_are_woken_from_another_o
 
 
 class Interleaved(deque[Any]):  # Any: futures
-    """Runs something between the first item that is appended and what the appender does next."""
+    """Runs ``between`` after the first item is appended, before the appender continues."""
 
     def __init__(self, between: Callable[[], object]) -> None:
         super().__init__()
@@ -459,7 +459,7 @@ def test_two_waits_that_end_in_two_threads_at_once_both_wake_the_loop() -> None:
     asyncio.run(drive())
 
 
-def test_a_request_that_has_left_the_loop_makes_what_it_waits_for_in_its_thread() -> None:
+def test_a_request_that_has_left_the_loop_runs_what_it_waits_for_in_its_thread() -> None:
     async def drive() -> None:
         workers = Workers()
         shared, failing = Shared(), Shared(error=ValueError("planted"))

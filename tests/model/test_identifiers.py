@@ -36,13 +36,13 @@ def test_names_are_the_same_up_to_case(one: str, other: str, same: bool) -> None
 
 
 @given(st.text())
-def test_a_normal_form_is_its_own(name: str) -> None:
+def test_normalize_is_casefold_and_idempotent(name: str) -> None:
     assert normalize(normalize(name)) == normalize(name)
     assert normalize(name) == name.casefold()
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "Ünïcode 😀", "x" * MAX_NAME_LENGTH, "a\u200db", "."])
-def test_a_good_name_passes(name: str) -> None:
+def test_a_valid_name_is_accepted(name: str) -> None:
     check_name(name, "column")
 
 
@@ -62,7 +62,7 @@ def test_a_good_name_passes(name: str) -> None:
         ("a ", "begin or end with a space"),
     ],
 )
-def test_a_bad_name_is_refused_with_what_is_wrong(name: str, message: str) -> None:
+def test_an_invalid_name_is_refused_with_the_reason(name: str, message: str) -> None:
     with pytest.raises(InvalidName) as caught:
         check_name(name, "column")
     assert message in caught.value.message
@@ -79,14 +79,14 @@ def test_a_bad_name_is_refused_with_what_is_wrong(name: str, message: str) -> No
         ("b", QualifiedName("nyc", "b")),
     ],
 )
-def test_a_qualified_name_is_read(text: str, expected: QualifiedName) -> None:
+def test_a_qualified_name_is_parsed(text: str, expected: QualifiedName) -> None:
     assert QualifiedName.parse(text, default_schema="nyc") == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "a.", ".a", "a.b.c", "a..b", "a b.c", "`a", "a.`b`c", "``.b"]
 )
-def test_a_wrong_qualified_name_is_refused(text: str) -> None:
+def test_an_invalid_qualified_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidName):
         QualifiedName.parse(text)
 
@@ -118,13 +118,15 @@ def test_a_version_is_split_from_a_schema_name(
 @pytest.mark.parametrize(
     "name", ["sales@", "@42", "sales@x", "sales@-1", "sales@head~1", "sales@1@2", "sales@٣", "@"]
 )
-def test_what_names_no_version_is_refused(name: str) -> None:
+def test_an_invalid_version_in_a_schema_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidName, match="does not name a version"):
         split_version(name)
 
 
 @given(st.integers(1, 2**45), st.integers(0, 2**16 - 1))
-def test_every_printed_time_names_a_version_whatever_its_case(ms: int, logical: int) -> None:
+def test_every_formatted_timestamp_names_a_version_even_in_lower_case(
+    ms: int, logical: int
+) -> None:
     at = timestamp(ms, logical)
     schema, version = split_version(f"sales@{format_timestamp(at)}".lower())
     assert schema == "sales"

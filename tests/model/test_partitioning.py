@@ -1,4 +1,4 @@
-"""Partition transforms: the results of Iceberg's specification, and what may be partitioned so."""
+"""Partition transforms: their results match Iceberg's, and which types they accept."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def signed(number: int) -> int:
         (UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7").bytes, 1488055340),
     ],
 )
-def test_the_hash_is_that_of_icebergs_specification(data: bytes, expected: int) -> None:
+def test_murmur3_gives_the_hashes_of_icebergs_specification(data: bytes, expected: int) -> None:
     assert signed(murmur3(data)) == expected
 
 
@@ -105,14 +105,14 @@ TYPES: list[tuple[DataType, iceberg_types.IcebergType, st.SearchStrategy[object]
 
 
 @given(st.data(), st.sampled_from(TYPES), WIDTHS)
-def test_bucket_and_truncate_are_icebergs(
+def test_bucket_and_truncate_give_the_results_of_pyiceberg(
     data: st.DataObject,
     case: tuple[DataType, iceberg_types.IcebergType, st.SearchStrategy[object]],
     width: int,
 ) -> None:
     of, theirs, values = case
     value: Any = data.draw(values)
-    with localcontext(prec=80):  # theirs computes with decimals
+    with localcontext(prec=80):  # PyIceberg computes with decimals
         shown: Any = Decimal(value).scaleb(-of.scale) if isinstance(of, DecimalType) else value
         hashed: Any = iceberg.BucketTransform(width).transform(theirs)(shown)
         assert bucket(width).apply(value, of) == hashed
@@ -127,7 +127,9 @@ def test_bucket_and_truncate_are_icebergs(
 
 
 @given(st.sampled_from([DATE, TIMESTAMP, TIMESTAMP_NTZ]), st.data())
-def test_units_of_time_are_icebergs(of: DataType, data: st.DataObject) -> None:
+def test_year_month_day_and_hour_give_the_results_of_pyiceberg(
+    of: DataType, data: st.DataObject
+) -> None:
     unit = 1 if of == DATE else 86_400_000_000
     value: Any = data.draw(st.integers(-719_162 * unit, 2_932_896 * unit))
     theirs = next(theirs for ours, theirs, _ in TYPES if ours == of)
@@ -142,20 +144,20 @@ def test_units_of_time_are_icebergs(of: DataType, data: st.DataObject) -> None:
             assert ours.apply(value, of) == expected.transform(theirs)(value)
 
 
-def test_times_before_1970_are_rounded_down_at_any_distance() -> None:
+def test_times_before_1970_are_rounded_down_and_distant_years_are_computed() -> None:
     assert [t.apply(-1, TIMESTAMP) for t in (YEAR, MONTH, DAY, HOUR)] == [-1, -1, -1, -1]
     assert [t.apply(0, DATE) for t in (YEAR, MONTH, DAY)] == [0, 0, 0]
     assert YEAR.apply(-719_529, DATE) == -1971  # the last day of the year −1
     assert MONTH.apply(5_881_580 * 366, DATE) > 12 * 5_000_000
 
 
-def test_truncating_stays_in_the_range_of_a_column() -> None:
+def test_truncate_stays_in_the_range_of_the_column_type() -> None:
     assert truncate(10).apply(-5, INT) == -10
     assert truncate(10).apply(-(1 << 63), BIGINT) == -(1 << 63)
     assert truncate(10).apply(-128, TINYINT) == -128
 
 
-def test_fields_are_described_by_texts() -> None:
+def test_partition_fields_are_parsed_from_texts_and_printed_back() -> None:
     texts = ("day(ts)", "bucket(16, id)", "NAME", "truncate(4, `name`)", "months( day )", "`a (b)`")
     fields = partition_fields(texts, COLUMNS, table="t")
     assert fields == (
@@ -186,7 +188,7 @@ def test_fields_are_described_by_texts() -> None:
         (["day(ts"], InvalidInput, "write a column, or"),
         ([""], InvalidInput, "write a column, or"),
         (["day(" + " " * 10**6], InvalidInput, "write a column, or"),
-        (["day(" + " " * 990], InvalidInput, "write a column, or"),  # at once
+        (["day(" + " " * 990], InvalidInput, "write a column, or"),  # without slow backtracking
         ([" " * 990 + "("], InvalidInput, "write a column, or"),
         (["missing"], ObjectNotFound, "column 'missing' does not exist"),
         (["f"], UnsupportedOperation, "does not take values of the type double"),
@@ -200,14 +202,14 @@ def test_fields_are_described_by_texts() -> None:
         ("id", InvalidInput, "a list of texts"),
     ],
 )
-def test_what_cannot_partition_a_table_is_refused(
+def test_invalid_partitioning_is_refused(
     texts: list[str], error: type[StrandlineError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         partition_fields(texts, COLUMNS, table="t")
 
 
-def test_a_field_does_not_take_the_name_of_another_column() -> None:
+def test_a_partition_field_cannot_have_the_name_of_a_column() -> None:
     with pytest.raises(InvalidInput, match="has the name of a column"):
         partition_fields(["day(ts)"], COLUMNS | {"ts_day": (9, INT)}, table="t")
 
@@ -216,7 +218,7 @@ def test_a_field_does_not_take_the_name_of_another_column() -> None:
     "data_type",
     [DOUBLE, CharType(3), StringType("UTF8_LCASE"), ArrayType(INT)],
 )
-def test_values_that_are_equal_in_other_ways_partition_nothing(data_type: DataType) -> None:
+def test_types_with_their_own_equality_cannot_partition_a_table(data_type: DataType) -> None:
     assert not any(Transform(kind, 1).takes(data_type) for kind in TransformKind)
 
 
@@ -237,13 +239,13 @@ def test_values_that_are_equal_in_other_ways_partition_nothing(data_type: DataTy
         ("truncate(2, c)", STRING, ["ab", "a"], ["abc"]),
     ],
 )
-def test_a_value_fits_its_field_by_type_and_range(
+def test_misfit_refuses_partition_values_of_the_wrong_type_or_range(
     text: str, data_type: DataType, good: list[object], bad: list[object]
 ) -> None:
     fields = partition_fields([text], {"c": (1, data_type)}, table="t")
 
     def of(value: object) -> Partition:
-        return (PartitionValue(1000, value),)  # type: ignore[arg-type]  # some are not
+        return (PartitionValue(1000, value),)  # type: ignore[arg-type]  # bad values too
 
     types = {1: data_type}
     assert [value for value in good if misfit(of(value), fields, types)] == []
@@ -251,7 +253,7 @@ def test_a_value_fits_its_field_by_type_and_range(
     assert misfit((), (), types) is None
 
 
-def test_a_partition_that_is_none_is_told_in_few_words() -> None:
+def test_misfit_explains_an_invalid_partition_in_a_short_message() -> None:
     fields = partition_fields(["c"], {"c": (1, INT)}, table="t")
 
     def told(*values: int | None, not_null: tuple[int, ...] = ()) -> str | None:

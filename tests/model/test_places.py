@@ -39,7 +39,9 @@ from strandline.model.places import Place, place_of_table, places_of_schema, tab
         ("s3://b/t", "none"),
     ],
 )
-def test_only_own_places_have_the_form_of_one(text: str, form: str) -> None:
+def test_only_places_that_strandline_chooses_have_the_form_of_a_table_or_schema(
+    text: str, form: str
+) -> None:
     place = Place(text)
     assert (place.is_of_table, place.is_of_schema) == (form == "table", form == "schema")
 
@@ -63,18 +65,20 @@ def test_a_place_in_the_warehouse_keeps_its_path(path: str) -> None:
         ("/w/t", "/w/.dropped/9"),
     ],
 )
-def test_a_dropped_table_goes_beside_the_others_and_comes_back(place: str, aside: str) -> None:
+def test_a_dropped_table_is_moved_aside_and_its_restore_moves_it_back(
+    place: str, aside: str
+) -> None:
     assert Place(place).aside(9) == Place(aside)
     back = Place(aside).back(9, "T")
     assert back == Place(f"{aside.removesuffix('.dropped/9')}t")
 
 
-def test_a_table_that_was_not_moved_aside_comes_back_where_it_is() -> None:
+def test_a_table_that_was_not_moved_aside_is_restored_where_it_is() -> None:
     for text in ("s.db/t", "t", "s.db/.dropped/8"):
         assert Place(text).back(9, "u") == Place(text)
 
 
-def test_a_table_lies_in_the_place_of_its_schema() -> None:
+def test_a_table_is_placed_in_the_folder_of_its_schema() -> None:
     def place(schema: str, name: str) -> str:
         return place_of_table(Place(schema), name, schema_name="S").text
 
@@ -84,7 +88,7 @@ def test_a_table_lies_in_the_place_of_its_schema() -> None:
     assert place("s3://b/s", "t") == place("/home/s.db", "t") == "s.db/t"
 
 
-def test_the_next_choices_of_a_place_are_numbered() -> None:
+def test_alternative_places_are_numbered() -> None:
     assert [p.text for p in islice(places_of_schema("A/b"), 3)] == [
         "a%2Fb.db",
         "a%2Fb~2.db",
@@ -95,7 +99,7 @@ def test_the_next_choices_of_a_place_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("name", [".dropped", "..", ".", "x" * 255, "é" * 255, "a/../b", "a:b"])
-def test_every_name_gives_one_part_of_a_path_that_leads_nowhere_else(name: str) -> None:
+def test_every_table_name_gives_one_safe_folder_name(name: str) -> None:
     folder = table_folder(name)
     assert "/" not in folder
     assert not folder.startswith(".")

@@ -29,7 +29,7 @@ SCALARS = (
     "interval day to second, interval year, variant, geometry(3857), "
     "geometry(any), geography(4326), void"
 )
-# Everything that each of these may become, besides itself. All others are refused.
+# The types that each type may change to, besides itself. All other changes are refused.
 ALLOWED = {
     "tinyint": "smallint, int, bigint, double, decimal(10|0), decimal(11|1), decimal(19|0), "
     "decimal(20|0), decimal(22|2), decimal(22|3), decimal(38|18)",
@@ -85,7 +85,7 @@ def test_every_pair_of_scalars_is_allowed_or_refused_as_the_table_says() -> None
         assert message is None or f"from {old} to {new}: " in message
 
 
-def test_two_allowed_steps_are_one_allowed_step() -> None:
+def test_allowed_changes_are_transitive() -> None:
     pairs = allowed_pairs()
     for (old, between), (same, new) in itertools.product(pairs, repeat=2):
         if between == same:
@@ -113,7 +113,7 @@ def test_the_rules_hold_inside_nested_types(around: str) -> None:
         ("struct<a:int,A:string>", "struct<A:string,a:int>"),
     ],
 )
-def test_allowed_changes_of_nested_types(old: str, new: str) -> None:
+def test_compatible_changes_of_nested_types_are_allowed(old: str, new: str) -> None:
     check_change(parse_type(old), parse_type(new))
 
 
@@ -141,7 +141,7 @@ def test_a_refused_change_names_the_rule(old: str, new: str, rule: str) -> None:
     assert rule in caught.value.message
 
 
-def test_nulls_inside_may_be_granted_and_not_withdrawn() -> None:
+def test_elements_and_values_may_become_nullable_but_not_non_nullable() -> None:
     loose, tight = ArrayType(INT), ArrayType(INT, contains_null=False)
     check_change(tight, loose)
     with pytest.raises(IllegalChange, match="elements may be NULL"):
@@ -152,7 +152,7 @@ def test_nulls_inside_may_be_granted_and_not_withdrawn() -> None:
 
 
 @given(types(), st.integers(0, 1000))
-def test_any_type_may_stay_and_take_ids(data_type: DataType, next_id: int) -> None:
+def test_any_type_may_stay_the_same_and_get_field_ids(data_type: DataType, next_id: int) -> None:
     numbered, free = assign_ids(data_type, next_id)
     check_change(data_type, numbered)
     check_change(numbered, data_type)
@@ -179,7 +179,7 @@ def named_ids(data_type: DataType) -> dict[str, int | None]:
     }
 
 
-def test_ids_are_given_outer_before_inner_and_to_fields_alone() -> None:
+def test_ids_are_assigned_to_fields_only_and_outer_before_inner() -> None:
     numbered, free = assign_ids(
         parse_type("struct<a:array<struct<b:int>>,c:map<struct<d:int>,struct<e:int>>>"), 5
     )
@@ -187,7 +187,7 @@ def test_ids_are_given_outer_before_inner_and_to_fields_alone() -> None:
     assert free == 10
 
 
-def test_new_ids_lie_behind_the_highest_there_is() -> None:
+def test_new_ids_are_higher_than_the_highest_existing_id() -> None:
     known = StructType((StructField("a", parse_type("int"), field_id=40),))
     grown = StructType((*known.fields, StructField("b", parse_type("int"))))
     numbered, free = assign_ids(grown, 7)
@@ -224,7 +224,7 @@ def test_a_rename_keeps_its_id_and_the_old_name_gets_a_new_one() -> None:
     assert named_ids(carried) == {"a": 2, "b": 1}
 
 
-def test_ids_that_the_old_type_does_not_know_are_not_taken_over() -> None:
+def test_ids_that_the_old_type_does_not_have_are_replaced() -> None:
     foreign = StructType((StructField("a", parse_type("int"), field_id=77),))
     carried, free = carry_ids(parse_type("int"), foreign, 3)
     assert named_ids(carried) == {"a": 3}

@@ -25,7 +25,7 @@ def struct(text: str) -> StructType:
     return StructType(parse_fields(text))
 
 
-# A DDL text and Spark 4.3's own DataType.json of it.
+# DDL texts, each with the DataType.json that Spark 4.3 gives for it.
 SPARK_JSON = [
     ("byte", '"byte"'),
     ("smallint", '"short"'),
@@ -100,7 +100,7 @@ STORED = (
 
 
 def json_text(data_type: DataType, *, field_ids: bool = False) -> str:
-    """As Spark writes it."""
+    """Return the JSON text of a type as Spark writes it."""
     value = type_value(data_type, field_ids=field_ids)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -113,12 +113,12 @@ def field_json(type_text: str = '"integer"', metadata: str = "{}") -> str:
 
 
 @pytest.mark.parametrize(("ddl", "text"), SPARK_JSON)
-def test_json_is_sparks_letter_by_letter(ddl: str, text: str) -> None:
+def test_type_json_equals_sparks_character_by_character(ddl: str, text: str) -> None:
     assert json_text(parse_type(ddl)) == text
     assert parse_type_json(text) == parse_type(ddl)
 
 
-def test_a_stored_schema_is_sparks_letter_by_letter() -> None:
+def test_a_stored_schema_equals_sparks_character_by_character() -> None:
     assert schema_json(struct(STORED_DDL)) == STORED
     assert parse_schema_json(STORED) == struct(STORED_DDL)
 
@@ -142,7 +142,7 @@ def test_a_stored_schema_with_plain_names_reads_back_the_same(schema: StructType
 
 
 @given(structs(types(named=plain_names), named=plain_names))
-def test_pyspark_reads_our_json_and_we_read_its(schema: StructType) -> None:
+def test_pyspark_reads_our_json_and_we_read_pysparks(schema: StructType) -> None:
     theirs = SparkStruct.fromJson(type_value(schema))
     back = parse_type_json(theirs.json())
     again = SparkStruct.fromJson(type_value(back))
@@ -151,24 +151,24 @@ def test_pyspark_reads_our_json_and_we_read_its(schema: StructType) -> None:
 
 
 @given(structs(types()))
-def test_ids_travel_in_the_metadata_where_asked_for(schema: StructType) -> None:
+def test_field_ids_are_written_to_the_metadata_on_request(schema: StructType) -> None:
     numbered, _ = assign_ids(schema, 1)
     assert parse_type_json(json_text(numbered, field_ids=True), field_ids=True) == numbered
     assert parse_type_json(json_text(numbered)) == schema
 
 
-def test_ids_of_others_stay_metadata() -> None:
+def test_field_ids_of_other_programs_stay_metadata() -> None:
     text = field_json(metadata='{"parquet.field.id":7}')
     schema = parse_schema_json(text)
     assert schema.fields[0].field_id is None
     assert schema_json(schema) == text
     ours = replace(schema, fields=(replace(schema.fields[0], field_id=1),))
     assert schema_json(ours, field_ids=True) == text.replace("7", "1")
-    assert schema_json(schema, field_ids=True) == field_json()  # not ours, so not passed on
+    assert schema_json(schema, field_ids=True) == field_json()  # the other program's id is dropped
     assert parse_schema_json(text, field_ids=True).fields[0].field_id == 7
 
 
-def test_metadata_is_kept_as_it_came() -> None:
+def test_metadata_is_kept_unchanged() -> None:
     metadata = '{"comment":5,"k":[1,2.5,true,null,"ü"],"n":9223372036854775807,"m":{"x":{}}}'
     text = field_json(metadata=metadata)
     assert parse_schema_json(text).fields[0].metadata == metadata
@@ -181,14 +181,14 @@ def test_metadata_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("named", ["nonsense", "array<char(3)>", "struct<a", "int", "varchar(3) x"])
-def test_a_char_type_that_does_not_fit_leaves_string_and_metadata(named: str) -> None:
+def test_an_invalid_char_type_in_the_metadata_leaves_a_string_and_the_metadata(named: str) -> None:
     text = field_json('"string"', f'{{"__CHAR_VARCHAR_TYPE_STRING":"{named}"}}')
     schema = parse_schema_json(text)
     assert schema.fields[0].type == StringType()
     assert schema_json(schema) == text
 
 
-def test_char_below_a_field_name_that_hive_quotes_not_is_found() -> None:
+def test_a_char_type_under_a_field_name_with_a_space_reads_back() -> None:
     schema = StructType((StructField("a", struct("`b c` char(3)"), comment="x"),))
     assert parse_schema_json(schema_json(schema)) == schema
 
@@ -196,7 +196,7 @@ def test_char_below_a_field_name_that_hive_quotes_not_is_found() -> None:
 @pytest.mark.parametrize(
     "value", ["5", '{"b":"icu.UNICODE"}', '{"a":"UNICODE"}', '{"a.key":"x.y"}']
 )
-def test_collations_that_do_not_fit_stay_metadata(value: str) -> None:
+def test_invalid_collations_stay_metadata(value: str) -> None:
     text = field_json('"string"', f'{{"__COLLATIONS":{value}}}')
     schema = parse_schema_json(text)
     assert schema.fields[0].type == StringType()
@@ -239,7 +239,7 @@ def test_collations_that_do_not_fit_stay_metadata(value: str) -> None:
         ("[" * 1_000_000, "nested too deep"),
     ],
 )
-def test_wrong_json_is_refused_with_its_place(text: str, message: str) -> None:
+def test_invalid_json_is_refused_with_its_position(text: str, message: str) -> None:
     with pytest.raises(InvalidType) as caught:
         parse_type_json(text)
     assert message in caught.value.message
@@ -257,7 +257,9 @@ def test_wrong_json_is_refused_with_its_place(text: str, message: str) -> None:
         ("geography(EPSG:4326,spherical)", "geography(4326)"),
     ],
 )
-def test_other_spellings_of_shapes_are_read_as_spark_reads_them(text: str, ddl: str) -> None:
+def test_other_spellings_of_geometry_and_geography_are_read_as_in_spark(
+    text: str, ddl: str
+) -> None:
     assert parse_type_json(f'"{text}"') == parse_type(ddl)
 
 
@@ -274,7 +276,7 @@ def test_a_hundred_levels_of_struct_are_read_and_written() -> None:
     assert parse_schema_json(schema_json(schema)) == schema
 
 
-def test_reading_and_writing_columns_costs_what_their_number_does() -> None:
+def test_the_cost_of_reading_and_writing_a_schema_is_linear_in_its_columns() -> None:
     def cost(count: int) -> float:
         schema = struct(", ".join(f"c{i} array<decimal(9,2)> comment 'x'" for i in range(count)))
         start = time.process_time()
@@ -282,4 +284,4 @@ def test_reading_and_writing_columns_costs_what_their_number_does() -> None:
         return time.process_time() - start
 
     few = min(cost(500) for _ in range(5))
-    assert cost(10_000) < 100 * few  # twenty times as many; four hundred times if each asks all
+    assert cost(10_000) < 100 * few  # 20 times the columns; a quadratic cost would grow 400 times

@@ -13,7 +13,7 @@ from strandline.model.type_text import ddl_text, fields_ddl, hive_string, quote_
 from strandline.model.types import DataType, StructType
 from tests.model.type_strategies import plain_names, scalars, structs, types
 
-# What Spark 4.3 answers for a text: its catalog string and its SQL.
+# Texts, each with the catalog string and the SQL that Spark 4.3 gives for its type.
 SPARK = [
     ("byte", "tinyint", "TINYINT"),
     ("SHORT", "smallint", "SMALLINT"),
@@ -125,7 +125,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "catalog_string", "sql"), SPARK)
-def test_a_type_reads_and_prints_as_in_spark(text: str, catalog_string: str, sql: str) -> None:
+def test_a_type_is_parsed_and_printed_as_in_spark(text: str, catalog_string: str, sql: str) -> None:
     data_type = parse_type(text)
     assert simple_string(data_type) == catalog_string
     assert ddl_text(data_type) == sql
@@ -133,7 +133,7 @@ def test_a_type_reads_and_prints_as_in_spark(text: str, catalog_string: str, sql
 
 
 @pytest.mark.parametrize(("text", "position", "expected"), REFUSED)
-def test_a_wrong_text_is_refused_with_position_and_expectation(
+def test_an_invalid_type_text_is_refused_with_the_position_and_what_was_expected(
     text: str, position: int, expected: str
 ) -> None:
     with pytest.raises(InvalidType) as caught:
@@ -176,19 +176,19 @@ def test_an_interval_goes_from_a_larger_to_a_smaller_unit(text: str) -> None:
 
 
 @given(structs(types(named=plain_names), named=plain_names))
-def test_simple_string_is_pysparks(struct: StructType) -> None:
+def test_simple_string_equals_pysparks(struct: StructType) -> None:
     theirs = SparkStruct.fromJson(type_value(struct)).simpleString()
     # PySpark, unlike Spark, does not print the default collation where it was written.
     assert simple_string(struct).replace(" collate UTF8_BINARY", "") == theirs
 
 
-def test_a_text_is_read_whatever_its_case_and_spaces() -> None:
+def test_case_and_spaces_in_a_type_text_do_not_matter() -> None:
     assert parse_type("\n STRUCT <a :\tDecimal ( 3 , 1 ) Not  Null>") == parse_type(
         "struct<a:decimal(3,1) not null>"
     )
 
 
-def test_reading_and_printing_columns_costs_what_their_number_does() -> None:
+def test_the_cost_of_reading_and_printing_a_struct_is_linear_in_its_fields() -> None:
     def cost(count: int) -> float:
         text = "struct<" + ",".join(f"column_{i}:decimal(38,{i % 38})" for i in range(count)) + ">"
         start = time.process_time()
@@ -196,21 +196,21 @@ def test_reading_and_printing_columns_costs_what_their_number_does() -> None:
         return time.process_time() - start
 
     few = min(cost(500) for _ in range(5))
-    assert cost(10_000) < 100 * few  # twenty times as many; four hundred times if each asks all
+    assert cost(10_000) < 100 * few  # 20 times the fields; a quadratic cost would grow 400 times
 
 
 @pytest.mark.parametrize("text", ["array<" * 100_000, "struct<a:" * 5_000, "map<int," * 101])
-def test_deep_nesting_is_refused_and_no_recursion_error(text: str) -> None:
+def test_deep_nesting_is_refused_without_a_recursion_error(text: str) -> None:
     with pytest.raises(InvalidType, match="at most 100 levels"):
         parse_type(text)
 
 
-def test_a_hundred_levels_are_read() -> None:
+def test_a_type_of_100_levels_is_parsed() -> None:
     text = "array<" * 100 + "int" + ">" * 100
     assert simple_string(parse_type(text)) == text
 
 
-def test_depth_counts_what_is_inside_each_other_and_not_what_is_side_by_side() -> None:
+def test_fields_side_by_side_do_not_count_towards_the_depth() -> None:
     text = "struct<" + ",".join(f"a{i}:array<int>" for i in range(200)) + ">"
     assert simple_string(parse_type(text)) == text
 
@@ -251,20 +251,20 @@ def test_a_text_beyond_the_size_limit_is_refused() -> None:
         ("map<int,struct<a:date>>", "map<int,struct<a:date>>"),
     ],
 )
-def test_hive_spells_what_it_can_and_nothing_else(text: str, hive: str | None) -> None:
+def test_a_type_has_a_hive_string_only_if_hive_can_express_it(text: str, hive: str | None) -> None:
     assert hive_string(parse_type(text)) == hive
     if hive is not None:
         assert hive_string(parse_hive_type(hive)) == hive
 
 
-def test_hive_names_run_up_to_the_colon() -> None:
+def test_a_field_name_in_a_hive_type_ends_at_the_colon() -> None:
     assert parse_hive_type("struct<b c:int,$x.y:string>") == parse_type(
         "struct<`b c`:int,`$x.y`:string>"
     )
 
 
 @given(types())
-def test_a_hive_spelling_reads_back_to_itself(data_type: DataType) -> None:
+def test_a_hive_string_reads_back_unchanged(data_type: DataType) -> None:
     hive = hive_string(data_type)
     if hive is not None:
         assert hive_string(parse_hive_type(hive)) == hive

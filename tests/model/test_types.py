@@ -63,7 +63,7 @@ def test_parameters_out_of_range_are_refused(kind: type, arguments: tuple[object
         kind(*arguments)
 
 
-def test_a_tree_of_the_greatest_depth_compares_hashes_and_copies() -> None:
+def test_a_type_of_the_maximum_depth_can_be_compared_hashed_and_copied() -> None:
     deep, same = nested(MAX_DEPTH), nested(MAX_DEPTH)
     assert depth_of(deep) == MAX_DEPTH
     assert deep == same
@@ -73,7 +73,7 @@ def test_a_tree_of_the_greatest_depth_compares_hashes_and_copies() -> None:
 
 
 @pytest.mark.parametrize("around", ["array", "map", "struct"])
-def test_a_deeper_tree_can_not_be_built(around: str) -> None:
+def test_a_type_beyond_the_maximum_depth_is_refused(around: str) -> None:
     deep = nested(MAX_DEPTH)
     with pytest.raises(InvalidType, match=f"{around} is nested 101 levels"):
         if around == "array":

@@ -65,7 +65,7 @@ def structs(
     named: st.SearchStrategy[str] = names,
     with_metadata: bool = True,
 ) -> st.SearchStrategy[StructType]:
-    """Structs over ``of``."""
+    """Structs whose fields have types from ``of``."""
     entry = st.builds(
         StructField,
         named,

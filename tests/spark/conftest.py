@@ -23,7 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        # Tests run each piece of code a few times: compiling it well does not pay.
+        # Tests run each piece of code only a few times, so optimized compilation does not pay.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
@@ -42,7 +42,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def session(node: Node) -> Iterator[Session]:
-    """A session that finds an empty schema ``shop``."""
+    """A session on a store that has an empty schema ``shop``."""
     session = node.session(user="ann")
     session.execute(CreateSchema(name="shop", if_not_exists=True))
     yield session

@@ -1,4 +1,4 @@
-"""Rows in and out of DataFrames, and what lies in a table's folder."""
+"""DataFrames from rows, rows from DataFrames, and the files in a table's folder."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from strandline.spark.folder import folder_path
 
 
 def frame(tables: Tables, **columns: list[Any] | pa.Array) -> DataFrame:
-    """A DataFrame of these columns; made in the JVM, so no Python worker is started."""
+    """Return a DataFrame of these columns, made in the JVM so that no Python worker starts."""
     return tables.spark.createDataFrame(pa.table(columns))
 
 
 def numbers(tables: Tables, *ids: int) -> DataFrame:
-    """A DataFrame with one column ``id``."""
+    """Return a DataFrame with one column ``id``."""
     return frame(tables, id=pa.array(ids, pa.int64()))
 
 
 def ids(found: DataFrame) -> list[int]:
-    """The values of the column ``id``, in order."""
+    """Return the values of the column ``id``, in order."""
     return sorted(found.toArrow()["id"].to_pylist())
 
 
 def rows(found: DataFrame) -> Counter[tuple[Any, ...]]:
-    """The rows, however often each; structs as tuples of pairs."""
+    """Return the rows with their counts; structs are tuples of pairs."""
     return Counter(
         tuple(tuple(v.items()) if isinstance(v, dict) else v for v in row.values())
         for row in found.toArrow().to_pylist()
@@ -39,15 +39,15 @@ def rows(found: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 def folder(tables: Tables, name: str, *, version: int | None = None) -> Path:
-    """Where a table lies."""
+    """Return the folder of a table."""
     return folder_path(tables.session.table(name, at=AsOf(version=version)).location)
 
 
 def files(path: Path) -> list[str]:
-    """All files below a folder, relative to it."""
+    """Return all files below a folder, relative to it."""
     return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
 
 
 def suffixes(names: Iterable[str]) -> Counter[str]:
-    """How many files there are of each kind: the first part of the name up to its ``=``."""
+    """Return the number of files of each kind: the first part of the path, up to a ``=``."""
     return Counter(name.split("/")[0].split("=")[0] for name in names)

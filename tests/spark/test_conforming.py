@@ -1,4 +1,4 @@
-"""Which rows fit a table, and what becomes of those that do not."""
+"""Conforming rows to a table: which rows fit, and how the others are refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def table(ddl: str) -> TableDescriptor:
         ("a ARRAY<INT>", "SELECT 1 AS a", '`a` is of type "INT"'),
     ],
 )
-def test_columns_that_do_not_fit_are_named(
+def test_columns_that_do_not_fit_the_table_are_refused_by_name(
     spark: SparkSession, ddl: str, query: str, message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
@@ -68,7 +68,7 @@ def test_columns_that_do_not_fit_are_named(
     ("column", "given", "same"),
     [("ärger", "ÄRGER", True), ("straße", "STRASSE", False), ("ſ", "S", True), ("σ", "ς", True)],
 )
-def test_names_are_the_same_exactly_where_spark_says_so(
+def test_column_names_match_exactly_where_they_match_in_spark(
     spark: SparkSession, column: str, given: str, same: bool
 ) -> None:
     rows = spark.sql(f"SELECT 1 AS `{given}`")
@@ -80,7 +80,7 @@ def test_names_are_the_same_exactly_where_spark_says_so(
             conform(rows, wanted)
 
 
-def test_names_are_compared_by_case_where_the_session_does_so(spark: SparkSession) -> None:
+def test_column_names_are_case_sensitive_if_the_spark_session_is(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         with pytest.raises(InvalidInput, match="no column 'ID'"):
@@ -89,7 +89,7 @@ def test_names_are_compared_by_case_where_the_session_does_so(spark: SparkSessio
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-def test_rows_come_as_a_dataframe() -> None:
+def test_rows_that_are_not_a_dataframe_are_refused() -> None:
     with pytest.raises(InvalidInput, match="not as builtins list"):
         conform([1, 2], table("id INT"))  # type: ignore[arg-type]  # the point of the test
 
@@ -105,12 +105,12 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null(tables: Tables) -
     ]
 
 
-def test_each_promise_is_checked_at_every_level(spark: SparkSession) -> None:
+def test_length_and_null_constraints_are_checked_at_every_level(spark: SparkSession) -> None:
     def array(element: DataType, *, contains_null: bool = True) -> ArrayType:
         return ArrayType(element, contains_null)
 
     point = StructType((StructField("x", INT, nullable=False),))
-    # Spark type, declared type, the values that it promises not to hold, and others.
+    # Spark type, declared type, values that the declared type excludes, values that fit it.
     cases: list[tuple[str, DataType, list[str], list[str]]] = [
         ("STRING", VarcharType(3), ["'long'", "'long  '"], ["NULL", "''", "'🐢🐢🐢'"]),
         ("STRING", CharType(3), ["'long'"], ["NULL", "'abc'", "'a'"]),
@@ -138,7 +138,7 @@ def test_each_promise_is_checked_at_every_level(spark: SparkSession) -> None:
     assert list(row) == expected
 
 
-def test_a_value_that_breaks_a_promise_is_refused_and_leaves_nothing(tables: Tables) -> None:
+def test_a_value_that_breaks_a_constraint_is_refused_and_leaves_no_file(tables: Tables) -> None:
     tables.create("shop.t", "id INT NOT NULL, s STRUCT<v: VARCHAR(3)>")
     for query, column in (
         ("SELECT IF(id = 1, NULL, id) AS id FROM range(3)", "'id' of t, which is INT NOT NULL"),
@@ -149,7 +149,7 @@ def test_a_value_that_breaks_a_promise_is_refused_and_leaves_nothing(tables: Tab
     assert files(folder(tables, "shop.t")) == []
 
 
-def test_a_job_that_fails_says_why_and_leaves_nothing(tables: Tables) -> None:
+def test_a_failed_job_raises_its_error_and_leaves_no_file(tables: Tables) -> None:
     tables.create("shop.t", "id INT")
     failing = tables.spark.sql("SELECT CAST(raise_error('no luck') AS INT) AS id")
     with pytest.raises(PySparkException, match="no luck"):

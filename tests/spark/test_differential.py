@@ -1,4 +1,4 @@
-"""Random appends and deletes against the same done with Python's own lists."""
+"""Random appends and deletes on a table, compared with the same operations on Python lists."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def append(tables: Tables, added: list[Row], *, files: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_tables_hold_what_lists_hold_after_the_same_statements(tables: Tables, seed: int) -> None:
+def test_a_table_and_a_list_hold_the_same_rows_after_the_same_statements(
+    tables: Tables, seed: int
+) -> None:
     dice = random.Random(seed)
     tables.create("shop.t", "k BIGINT, v STRING")
     expected: list[Row] = []

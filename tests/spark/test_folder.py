@@ -1,4 +1,4 @@
-"""The folder of a table while files are put into it. No Spark session is needed."""
+"""The folder of a table while files are added to it. No Spark session is needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(path: Path, name: str = "part-0") -> None:
     (path / name).write_text("rows")
 
 
-def test_a_file_is_placed_under_a_name_that_says_its_id(folder: TableFolder) -> None:
+def test_a_file_is_placed_under_a_name_that_contains_its_id(folder: TableFolder) -> None:
     staging = folder.new_staging(4)
     write(folder.path / staging)
     with folder.staged(staging) as staged:
@@ -46,7 +46,7 @@ def test_a_file_is_placed_under_a_name_that_says_its_id(folder: TableFolder) -> 
     assert os.listdir(folder.path / "_files") == []
 
 
-def test_a_file_follows_a_folder_that_moves_while_it_is_placed(
+def test_a_file_is_placed_in_the_moved_folder_if_the_folder_moves_meanwhile(
     folder: TableFolder, place: Path
 ) -> None:
     staging = folder.new_staging(4)
@@ -62,7 +62,7 @@ def test_a_file_follows_a_folder_that_moves_while_it_is_placed(
 
 
 @pytest.mark.parametrize("written_at", ["old place", "new place", "both"])
-def test_what_a_job_wrote_while_the_folder_moved_does_not_count(
+def test_files_that_a_job_wrote_while_the_folder_moved_are_refused(
     folder: TableFolder, place: Path, written_at: str
 ) -> None:
     staging = folder.new_staging(4)
@@ -78,24 +78,24 @@ def test_what_a_job_wrote_while_the_folder_moved_does_not_count(
     assert not place.exists()
 
 
-def test_a_delete_file_that_cannot_be_finished_leaves_nothing(folder: TableFolder) -> None:
+def test_a_delete_file_whose_writing_fails_is_removed(folder: TableFolder) -> None:
     with pytest.raises(ValueError), folder.new_delete_file(3) as (_, file):
         file.write(b"half")
         raise ValueError
     assert files(folder.path) == []
 
 
-def test_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_folder_raises_unavailable_with_the_table_name(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"shop\.orders"):
         TableFolder(str(tmp_path / "nowhere"), table="shop.orders")
 
 
-def test_a_folder_elsewhere_is_refused() -> None:
+def test_a_folder_on_an_object_store_is_refused() -> None:
     with pytest.raises(UnsupportedOperation, match="s3"):
         TableFolder("s3://bucket/orders", table="shop.orders")
 
 
-def test_a_path_is_escaped_where_spark_takes_it_for_a_pattern() -> None:
+def test_a_path_is_escaped_for_calls_in_which_spark_reads_it_as_a_pattern() -> None:
     path = Path("/a b/{x}[y]*?\\z")
     assert spark_path(path) == "file:/a b/{x}[y]*?\\z"
     assert spark_path(path, pattern=True) == "file:/a b/\\{x\\}\\[y\\]\\*\\?\\\\z"

@@ -1,4 +1,4 @@
-"""Statistics from footers, in their canonical text. No Spark session is needed."""
+"""Statistics from footers, as canonical texts. No Spark session is needed."""
 
 from __future__ import annotations
 
@@ -73,29 +73,29 @@ UTC = dt.UTC
         (pa.binary(), [b"a"], None, None),
     ],
 )
-def test_bounds_have_one_text_for_each_type(
+def test_bounds_have_a_canonical_text_for_each_type(
     data_type: pa.DataType, values: list[Any], lower: str | None, upper: str | None
 ) -> None:
     found = bounds(data_type, [*values, None])
     assert (found.lower, found.upper, found.nulls) == (lower, upper, 1)
 
 
-def test_row_groups_are_taken_together() -> None:
+def test_statistics_of_row_groups_are_combined() -> None:
     found = bounds(pa.int64(), [5, 6, None, None, 1, None], row_group_size=2)
     assert (found.lower, found.upper, found.nulls) == ("1", "6", 3)
 
 
-def test_a_row_group_of_unknown_bounds_makes_those_of_the_file_unknown() -> None:
+def test_a_row_group_with_unknown_bounds_makes_the_bounds_of_the_file_unknown() -> None:
     found = bounds(pa.float64(), [1.0, float("nan")], row_group_size=1)
     assert (found.lower, found.upper, found.nulls) == (None, None, 0)
 
 
-def test_only_nulls_have_a_count_and_no_bounds() -> None:
+def test_a_column_of_nulls_has_a_null_count_and_no_bounds() -> None:
     found = bounds(pa.int64(), [None, None])
     assert (found.lower, found.upper, found.nulls) == (None, None, 2)
 
 
-def test_without_statistics_nothing_is_known() -> None:
+def test_a_footer_without_statistics_gives_no_bounds_and_no_null_count() -> None:
     found = bounds(pa.int64(), [1], write_statistics=False)
     assert (found.lower, found.upper, found.nulls) == (None, None, None)
 
@@ -105,7 +105,7 @@ def test_a_date_that_python_cannot_hold_has_no_bounds() -> None:
     assert (found.lower, found.upper, found.nulls) == (None, None, 0)
 
 
-def test_nested_fields_have_statistics_and_values_in_lists_have_none() -> None:
+def test_nested_fields_have_statistics_but_values_in_lists_and_maps_have_none() -> None:
     inner = pa.struct([field("x", pa.int32(), 3), field("l", pa.list_(pa.int32()), 4)])
     schema = pa.schema(
         [
@@ -128,7 +128,7 @@ def test_columns_without_ids_have_no_statistics() -> None:
     assert column_statistics(metadata) == ()
 
 
-def test_a_name_with_a_dot_is_not_taken_for_a_path() -> None:
+def test_a_column_name_with_a_dot_is_not_read_as_a_path() -> None:
     schema = pa.schema(
         [field("s.x", pa.int32(), 1), field("s", pa.struct([field("x", pa.int32(), 3)]), 2)]
     )
@@ -137,7 +137,7 @@ def test_a_name_with_a_dot_is_not_taken_for_a_path() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=60, max_size=70))
-def test_a_bound_that_is_cut_short_still_bounds(text: str) -> None:
+def test_a_truncated_bound_is_still_a_bound(text: str) -> None:
     lower, upper = lower_bound(text), upper_bound(text)
     assert len(lower) <= MAX_BOUND
     assert lower.encode() <= text.encode()
@@ -151,7 +151,7 @@ def test_a_bound_that_is_cut_short_still_bounds(text: str) -> None:
     ("last", "expected"),
     [("a", "b"), ("\ud7ff", "\ue000"), ("\U0010ffff", None)],
 )
-def test_an_upper_bound_is_rounded_up_to_a_real_character(last: str, expected: str | None) -> None:
+def test_an_upper_bound_is_rounded_up_to_a_valid_character(last: str, expected: str | None) -> None:
     text = "x" * (MAX_BOUND - 1) + last + "tail"
     wanted = "x" * (MAX_BOUND - 2) + "y" if expected is None else text[: MAX_BOUND - 1] + expected
     assert upper_bound(text) == wanted

@@ -1,4 +1,4 @@
-"""The package says what it needs."""
+"""The import of `strandline.spark` without its dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "numpy"])
-def test_without_its_extra_the_import_says_what_to_install(missing: str) -> None:
+def test_the_import_error_without_the_spark_extra_names_what_to_install(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; import strandline.spark"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

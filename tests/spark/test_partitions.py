@@ -1,4 +1,4 @@
-"""Partitioned tables: what Spark writes, and the files that a condition leaves to read."""
+"""Partitioned tables: the files that Spark writes, and the files that a condition selects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAMPLE_SCHEMA = (
 
 
 def sample() -> pa.Table:
-    """Rows of all types that can partition a table: extremes, around 1970, NULL, and others."""
+    """Return rows of all types that can partition a table: extremes, times around 1970, NULL."""
     source = random.Random(7)
     micros = [-1, 0, 1, -86_400_000_000, -86_400_000_001, 3_599_999_999, -62_135_596_800_000_000]
     micros += [source.randrange(-4 * 10**15, 4 * 10**15) for _ in range(40)]
@@ -95,7 +95,7 @@ def physical(column: pa.ChunkedArray, of: Any) -> list[Any]:
     return values
 
 
-def test_spark_tells_partitions_apart_as_the_specification_does(tables: Tables) -> None:
+def test_spark_separates_partitions_as_the_specification_does(tables: Tables) -> None:
     given = sample()
     rows = tables.spark.createDataFrame(given, SAMPLE_SCHEMA)
     descriptor = tables.create("shop.t", rows.schema).descriptor
@@ -121,7 +121,7 @@ def test_spark_tells_partitions_apart_as_the_specification_does(tables: Tables) 
             assert [str(v) if v is not None else None for v in expected] == actual, column
         pairs = set(zip(expected, actual, strict=True))
         assert (None, None) in pairs
-        # One of one and the other is one of the other.
+        # The expected and the computed values map one to one.
         assert len(pairs) == len(set(expected)) == len(set(actual)), (column, transform)
 
 
@@ -130,7 +130,7 @@ FIELDS = ("day(ts)", "region", "bucket(4, id)")
 
 
 def sales(tables: Tables, *ids: int) -> Any:
-    """A row for each id: three regions, and eight hours from one to the next."""
+    """Return one row for each id, in three regions, with timestamps eight hours apart."""
     moments = [UTC_EPOCH + timedelta(hours=8 * n) for n in ids]
     regions = [("north", "", None)[n % 3] for n in ids]
     return frame(
@@ -150,7 +150,7 @@ def files_of(tables: Tables, name: str) -> dict[Partition, list[str]]:
     return found
 
 
-def test_a_file_has_rows_of_one_partition_and_a_condition_reads_those_of_its_own(
+def test_a_data_file_holds_rows_of_one_partition_and_conditions_prune_files(
     tables: Tables,
 ) -> None:
     tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
@@ -192,7 +192,7 @@ READS: dict[str, tuple[int, Sequence[int]]] = {
     "area LIKE 'n%' AND id > 8": (1, (9,)),
     "true": (24, range(-12, 12)),
 }
-"""Conditions, how many files they may read at most, and the ids that they are true for."""
+"""Conditions, each with the most files that it may read and the ids that it is true for."""
 
 
 def test_a_value_too_long_for_a_partition_is_refused_and_nothing_is_appended(

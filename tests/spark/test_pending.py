@@ -19,7 +19,7 @@ NOTHING: Any = None
 
 
 class _Contended:
-    """Transactions of which the first ``conflicts`` lose at their commit."""
+    """Transactions; the first ``conflicts`` of them fail with a conflict at commit."""
 
     def __init__(self, conflicts: int) -> None:
         self.conflicts = conflicts
@@ -36,13 +36,13 @@ class _Contended:
         return Counts(rows=self.begun, files=1)
 
 
-def test_a_delete_is_tried_again_where_another_was_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delete_is_retried_after_a_write_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     contended = _Contended(2)
     monkeypatch.setattr(tables, "tables_transaction", contended)
     assert Tables(NOTHING, NOTHING).delete("t", "a = 1") == Counts(rows=3, files=1)
 
 
-def test_a_delete_that_loses_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delete_gives_up_after_five_write_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     contended = _Contended(1000)
     monkeypatch.setattr(tables, "tables_transaction", contended)
     with pytest.raises(WriteConflict, match=r"bob was first \(deleting was tried 5 times\)"):
@@ -51,15 +51,17 @@ def test_a_delete_that_loses_again_and_again_ends(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["append", "delete", "read", "txn_id"])
-def test_a_transaction_without_its_block_says_how_it_is_written(name: str) -> None:
+def test_a_transaction_used_outside_a_with_block_raises_an_error_that_shows_the_block(
+    name: str,
+) -> None:
     pending = Tables(NOTHING, NOTHING).transaction()
     with pytest.raises(InvalidInput, match=r"with tables\.transaction\(\) as change:"):
         getattr(pending, name)
     with pytest.raises(AttributeError):
-        pending.nothing_like_it  # noqa: B018 - asking for it is what is tested
+        pending.nothing_like_it  # noqa: B018 - the access itself is tested
 
 
-def test_rows_of_pandas_are_told_how_to_become_those_of_spark() -> None:
+def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:
     table: TableDescriptor = NOTHING
     rows: Any = pd.DataFrame({"a": [1]})
     with pytest.raises(InvalidInput, match=r"not as pandas DataFrame; make one with spark\.create"):

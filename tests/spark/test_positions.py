@@ -93,7 +93,9 @@ def test_a_delete_file_has_a_bitmap_for_each_data_file(folder: TableFolder) -> N
     assert written.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_positions_of_older_releases_are_read_with_bitmaps(folder: TableFolder) -> None:
+def test_position_files_of_older_releases_are_read_together_with_bitmap_files(
+    folder: TableFolder,
+) -> None:
     bitmaps = write_delete_file(folder, table([(1, 70), (2, 3)]), txn_id=9)
     pq.write_table(table([(1, 2), (1, 65)]), folder.path / "_deletes/old.parquet")
     positions = DeleteFile(path="_deletes/old.parquet", file_ids=(1,), counts=(2,))
@@ -121,14 +123,16 @@ def test_a_delete_file_of_other_data_files_is_not_opened(folder: TableFolder) ->
     assert read_bitmaps(folder.path, [row], {2: 10}) == {}
 
 
-def test_a_missing_delete_file_is_an_error_and_not_an_undeleted_row(folder: TableFolder) -> None:
+def test_a_missing_delete_file_raises_an_error_instead_of_showing_deleted_rows(
+    folder: TableFolder,
+) -> None:
     row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
     folder.discard(row.path)
     with pytest.raises(CorruptData, match=row.path):
         read_bitmaps(folder.path, [row], {1: 10})
 
 
-def test_a_delete_file_cut_short_is_an_error(folder: TableFolder) -> None:
+def test_a_truncated_delete_file_raises_an_error(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
     path = folder.path / row.path
     path.write_bytes(path.read_bytes()[:-5])
@@ -136,19 +140,21 @@ def test_a_delete_file_cut_short_is_an_error(folder: TableFolder) -> None:
         read_bitmaps(folder.path, [row], {1: 10})
 
 
-def test_a_delete_file_with_other_counts_than_its_row_is_an_error(folder: TableFolder) -> None:
+def test_a_delete_file_whose_counts_differ_from_its_record_raises_an_error(
+    folder: TableFolder,
+) -> None:
     row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
     with pytest.raises(CorruptData, match="2 deleted rows of 1 data files that were written"):
         read_bitmaps(folder.path, [replace(row, counts=(2,))], {1: 10})
 
 
-def test_a_position_behind_the_end_of_its_data_file_is_an_error(folder: TableFolder) -> None:
+def test_a_position_after_the_end_of_its_data_file_raises_an_error(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(1, 10)]), txn_id=1)
     with pytest.raises(CorruptData, match="names row 10"):
         read_bitmaps(folder.path, [row], {1: 10})
 
 
-def test_a_bitmap_without_a_bit_deletes_nothing(folder: TableFolder) -> None:
+def test_an_empty_bitmap_deletes_nothing(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(1, 0), (2, 0)]), txn_id=1)
     written = pq.ParquetFile(folder.path / row.path).read()
     empty = pa.array([[], [1]], written.schema.field("bitmap").type)

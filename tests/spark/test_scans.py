@@ -1,4 +1,4 @@
-"""What a scan shows: live rows only, and columns by their ids."""
+"""Scans: they return only live rows and read columns by id."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def plan(tables: Tables, name: str) -> str:
     return str(tables.read(name)._jdf.queryExecution().optimizedPlan().toString())
 
 
-def test_rows_are_taken_out_with_a_join_of_the_files_that_have_some(tables: Tables) -> None:
+def test_deleted_rows_are_removed_by_a_join_that_files_without_deletes_can_skip(
+    tables: Tables,
+) -> None:
     tables.create("shop.t", "id BIGINT")
     for first in (0, 10, 20):
         tables.append("shop.t", numbers(tables, *range(first, first + 10)).coalesce(1))
@@ -56,7 +58,7 @@ def test_rows_are_taken_out_with_a_join_of_the_files_that_have_some(tables: Tabl
     assert ids(tables.read("shop.t")) == sorted(expected - {12, 25} - set(range(10)))
 
 
-def test_columns_may_have_the_names_of_what_a_scan_is_joined_with(tables: Tables) -> None:
+def test_columns_may_have_the_names_that_delete_files_use(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT, bitmap INT, bitmap_file INT, file_id INT, position INT")
     tables.append("shop.t", numbers(tables, 1, 2, 3).coalesce(1))
     tables.delete("shop.t", "id = 2 AND bitmap IS NULL")
@@ -75,7 +77,9 @@ def test_a_table_without_rows_has_its_columns(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_part_of_a_struct_is_read_as_it_is_in_the_whole(tables: Tables, *, deleted: bool) -> None:
+def test_a_nested_field_read_alone_has_the_same_value_as_in_its_struct(
+    tables: Tables, *, deleted: bool
+) -> None:
     nested = "STRUCT<a: INT, b: STRING, c: STRUCT<d: INT, e: INT>>"
     tables.create("shop.t", f"id BIGINT, s {nested}, l ARRAY<{nested}>, m MAP<STRING, {nested}>")
     value = "named_struct('a', 7, 'b', 'x', 'c', named_struct('d', 8, 'e', 9))"
@@ -94,7 +98,7 @@ def test_a_part_of_a_struct_is_read_as_it_is_in_the_whole(tables: Tables, *, del
         assert transaction.read("shop.t").selectExpr("sum(s.c.e)").first() == (9 * left,)
 
 
-def test_columns_follow_their_ids_through_all_changes(tables: Tables) -> None:
+def test_columns_are_read_by_id_after_renames_drops_and_type_changes(tables: Tables) -> None:
     spark, execute = tables.spark, tables.session.execute
     note = ColumnDefinition("note", STRING)
     tables.create("shop.t", "id BIGINT, v INT, note STRING, s STRUCT<x: INT>")
@@ -105,7 +109,7 @@ def test_columns_follow_their_ids_through_all_changes(tables: Tables) -> None:
     execute(RenameColumn(schema="shop", table="t", column="v", new_name="price"))
     execute(DropColumns(schema="shop", table="t", names=("note",)))
     execute(AddColumns(schema="shop", table="t", columns=(note,)))
-    # The old name of another column, and of a field, with another type.
+    # Names that another column and another field had before, now with another type.
     execute(AddColumns(schema="shop", table="t", columns=(ColumnDefinition("v", STRING),)))
     execute(AlterColumn(schema="shop", table="t", column="price", type=BIGINT))
     point = StructType((replace(nested, name="y", type=BIGINT), StructField("x", STRING)))
@@ -123,7 +127,7 @@ def test_columns_follow_their_ids_through_all_changes(tables: Tables) -> None:
     assert rows(then) == {(1, 10, "old", (("x", 5),)): 1}
 
 
-def test_a_table_of_new_columns_only_still_has_its_rows(tables: Tables) -> None:
+def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))
     tables.session.execute(
@@ -135,7 +139,7 @@ def test_a_table_of_new_columns_only_still_has_its_rows(tables: Tables) -> None:
     assert tables.delete("shop.t", "a IS NULL").rows == 3
 
 
-def test_missing_files_are_errors_and_not_missing_rows(tables: Tables) -> None:
+def test_missing_files_raise_errors_instead_of_losing_rows(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
     tables.delete("shop.t", "id = 1")
@@ -160,7 +164,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def test_a_data_file_of_another_size_is_an_error_that_names_it(tables: Tables) -> None:
+def test_a_data_file_of_the_wrong_size_raises_an_error_that_names_it(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
     tables.append("shop.t", numbers(tables, 3).coalesce(1))
@@ -177,13 +181,13 @@ def test_a_data_file_of_another_size_is_an_error_that_names_it(tables: Tables) -
 
 
 def flip(path: Path, position: int) -> None:
-    """Flip one bit of a file, and leave its size as it is."""
+    """Flip one bit of a file without changing its size."""
     data = bytearray(path.read_bytes())
     data[position] ^= 4
     path.write_bytes(data)
 
 
-def test_a_flipped_bit_in_a_page_is_an_error(tables: Tables) -> None:
+def test_a_flipped_bit_in_a_page_raises_a_checksum_error(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, *range(1000)).coalesce(1))
     path = folder(tables, "shop.t")
@@ -195,7 +199,7 @@ def test_a_flipped_bit_in_a_page_is_an_error(tables: Tables) -> None:
         tables.read("shop.t").toArrow()
 
 
-def test_who_reads_the_folder_as_plain_parquet_finds_no_row(tables: Tables) -> None:
+def test_a_table_folder_read_as_plain_parquet_shows_no_rows(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
     tables.delete("shop.t", "id = 1")
@@ -211,7 +215,7 @@ def test_who_reads_the_folder_as_plain_parquet_finds_no_row(tables: Tables) -> N
     tables.spark.sql("DROP TABLE over_it")
 
 
-def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
+def test_data_files_in_the_layout_of_0_2_0_are_read(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3).coalesce(1))
     table = tables.session.table("shop.t")
@@ -239,7 +243,7 @@ def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
 
 @pytest.fixture
 def listed(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many data files each scan was told of."""
+    """The number of data files that the store listed for each scan."""
     counts: list[int] = []
     ask = tables.session.files
 
@@ -267,10 +271,10 @@ CONDITIONS = {
     "s NOT LIKE 'a%'": 2, "id NOT IN (1, 2)": 2,
     "d NOT IN (DATE'2013-01-02', NULL)": 2, "t <> TIMESTAMP'2013-01-01 00:00:00Z'": 1,
 }  # fmt: skip
-"""Conditions, and in how many of two files a scan looks for their rows."""
+"""Conditions, each with how many of the two files a scan reads for it."""
 
 
-def test_a_scan_is_told_of_the_files_that_its_condition_may_be_true_in(
+def test_a_scan_reads_only_the_files_in_which_its_condition_may_be_true(
     tables: Tables, listed: list[int]
 ) -> None:
     schema = (
@@ -292,7 +296,7 @@ def test_a_scan_is_told_of_the_files_that_its_condition_may_be_true_in(
     for number, (condition, files_read) in enumerate(CONDITIONS.items()):
         frames.append(tables.read("shop.t", where=condition).selectExpr("id", f"{number} AS n"))
         assert listed[-1] == files_read, condition
-    # All conditions in two jobs: each job costs as much as what it does.
+    # All conditions run in two jobs, because the overhead of a job is as large as its work.
     scanned = sorted((row.n, row.id) for row in reduce(DataFrame.unionAll, frames).collect())
     held = tables.read("shop.t").selectExpr("id", f"array({', '.join(CONDITIONS)}) AS holds")
     assert scanned == sorted(

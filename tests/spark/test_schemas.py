@@ -47,7 +47,7 @@ def test_every_level_of_the_file_schema_carries_its_id() -> None:
     assert inner["l"].dataType.elementType["y"].metadata[ID] == 5  # type: ignore[attr-defined]  # pyspark types a field as DataType
 
 
-def test_ids_of_all_levels_are_expected_in_a_file() -> None:
+def test_field_ids_include_the_ids_of_all_levels() -> None:
     assert field_ids(columns("a INT, s STRUCT<x: INT, l: ARRAY<STRUCT<y: INT>>>")) == {
         1,
         2,
@@ -57,7 +57,7 @@ def test_ids_of_all_levels_are_expected_in_a_file() -> None:
     }
 
 
-def test_in_files_everything_may_be_null_and_text_is_a_string() -> None:
+def test_in_the_file_schema_every_field_is_nullable_and_char_types_are_strings() -> None:
     schema = file_schema(
         columns("a CHAR(3) NOT NULL, s STRUCT<x: VARCHAR(2) NOT NULL>, l ARRAY<CHAR(1)>")
     )
@@ -67,19 +67,19 @@ def test_in_files_everything_may_be_null_and_text_is_a_string() -> None:
     assert "__CHAR_VARCHAR_TYPE_STRING" not in schema.json()
 
 
-def test_the_declared_schema_keeps_what_may_not_be_null() -> None:
+def test_the_declared_schema_keeps_not_null() -> None:
     schema = declared_schema(columns("a INT NOT NULL, b INT"))
     assert [field.nullable for field in schema] == [False, True]
 
 
-def test_users_see_comments_and_files_see_ids() -> None:
+def test_metadata_for_users_has_the_comment_and_metadata_for_files_has_the_id() -> None:
     (field,) = file_schema(columns("a INT COMMENT 'price'"))
     assert metadata_for_users(field) == {"comment": "price"}
     assert metadata_for_files(field)[ID] == 1
 
 
 def described(*versions: str) -> TableDescriptor:
-    """A table that had these columns one after the other; ``x#3`` is the nested field 3."""
+    """Return a table with these schema versions; ``x#3`` is the nested field x with id 3."""
     found: list[SchemaVersion] = []
     for ddl in versions:
         found.append(SchemaVersion(len(found) + 1, tuple(map(numbered, columns(ddl)))))
@@ -113,14 +113,14 @@ def numbered(column: ColumnDescriptor) -> ColumnDescriptor:
     return replace(column, type=inside(column.type))
 
 
-def test_files_are_read_under_names_that_no_file_has() -> None:
+def test_columns_are_read_under_names_that_no_file_contains() -> None:
     price, box = scan_columns(described("price INT, box STRUCT<`x#5`: INT>"))
     assert (price.read.name, price.shown.name) == ("_strandline_1", "price")
     assert box.read.dataType.simpleString() == "struct<x:int>"
     assert not box.renamed_inside
 
 
-def test_nested_fields_get_other_names_where_a_name_was_used_again() -> None:
+def test_nested_fields_are_read_under_other_names_if_a_name_was_reused() -> None:
     table = described(
         "a STRUCT<`x#5`: INT, `s#6`: STRUCT<`x#7`: INT>>, l ARRAY<STRUCT<`x#8`: INT>>",
         "a STRUCT<`y#5`: INT, `s#6`: STRUCT<`x#7`: INT>, `X#9`: STRING>,"
@@ -135,7 +135,7 @@ def test_nested_fields_get_other_names_where_a_name_was_used_again() -> None:
     assert not second.renamed_inside
 
 
-def test_ids_that_a_schema_brings_along_are_not_taken_over() -> None:
+def test_field_ids_in_a_given_schema_are_ignored() -> None:
     nested = spark_types.StructType(
         [spark_types.StructField("x", spark_types.IntegerType(), True, {ID: 1})]
     )
@@ -167,6 +167,6 @@ def test_a_spark_schema_and_its_sql_give_the_same_columns() -> None:
     )
 
 
-def test_text_that_is_no_list_of_columns_is_refused() -> None:
+def test_an_invalid_list_of_columns_is_refused() -> None:
     with pytest.raises(InvalidType):
         column_definitions("a INT,, b")

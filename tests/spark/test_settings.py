@@ -1,4 +1,4 @@
-"""What a Spark session must be set to."""
+"""The settings that a Spark session needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def switched_off(spark: SparkSession, setting: str) -> Iterator[None]:
         spark.conf.set(setting, str(before))
 
 
-def test_configure_sets_what_tables_need_and_leaves_the_time_zone(spark: SparkSession) -> None:
+def test_configure_sets_the_required_settings_and_keeps_the_time_zone(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
     assert spark.conf.get("spark.sql.session.timeZone") == "America/New_York"
 
@@ -62,7 +62,7 @@ def test_a_session_that_prunes_the_fields_of_structs_is_refused_for_tables_with_
         tables.spark.conf.set(PRUNE_FIELDS, SETTINGS[PRUNE_FIELDS])
 
 
-def test_a_session_that_writes_no_ids_is_refused(tables: Tables) -> None:
+def test_a_session_that_does_not_write_field_ids_is_refused(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with (
         switched_off(tables.spark, WRITE_IDS),
@@ -72,7 +72,7 @@ def test_a_session_that_writes_no_ids_is_refused(tables: Tables) -> None:
     assert files(folder(tables, "shop.t")) == []
 
 
-def test_a_session_that_reads_on_without_missing_files_does_not_for_tables(
+def test_a_missing_file_raises_an_error_even_if_the_session_ignores_missing_files(
     tables: Tables,
 ) -> None:
     tables.create("shop.t", "id BIGINT")

@@ -1,4 +1,4 @@
-"""A place in history gives the same rows and columns for ever."""
+"""A point in history always gives the same rows and columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.spark.data import ids, numbers, rows
 
 
 @pytest.mark.spark
-def test_a_held_snapshot_stays_as_it_is_through_dml_and_ddl(tables: Tables) -> None:
+def test_a_held_snapshot_does_not_change_with_later_dml_and_ddl(tables: Tables) -> None:
     execute = tables.session.execute
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))
@@ -55,13 +55,15 @@ def test_a_held_snapshot_stays_as_it_is_through_dml_and_ddl(tables: Tables) -> N
     now = tables.read("shop.u")
     assert now.columns == ["key", "note"]
     assert rows(now) == {(3, None): 1, (4, None): 1}
-    # The files of that table are elsewhere by now; a DataFrame is settled when it is made.
+    # A DataFrame keeps the paths that it was made with, so the table moves back to its place.
     execute(RenameTable(schema="shop", table="u", new_name="t"))
     assert ids(made_before) == [1, 3]
 
 
 @pytest.mark.spark
-def test_rows_and_columns_as_of_a_version_and_as_of_a_time(tables: Tables) -> None:
+def test_reads_as_of_a_version_or_a_time_return_the_rows_and_columns_of_that_point(
+    tables: Tables,
+) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2))
     with tables.snapshot("shop.t") as snapshot:
@@ -92,7 +94,7 @@ def test_rows_and_columns_as_of_a_version_and_as_of_a_time(tables: Tables) -> No
 
 
 @pytest.mark.spark
-def test_a_dropped_table_is_still_read_as_of_before(tables: Tables) -> None:
+def test_a_dropped_table_is_readable_through_an_earlier_snapshot(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1))
     with tables.snapshot("shop.t") as snapshot:
@@ -102,7 +104,9 @@ def test_a_dropped_table_is_still_read_as_of_before(tables: Tables) -> None:
         assert tables.read("shop.t").columns == ["other"]
 
 
-def test_a_snapshot_is_of_the_tables_that_it_names(spark: SparkSession, tables: Tables) -> None:
+def test_a_snapshot_covers_only_the_tables_that_it_names(
+    spark: SparkSession, tables: Tables
+) -> None:
     for name in ("shop.a", "shop.b", "shop.c"):
         tables.create(name, "id BIGINT")
     with tables.snapshot("shop.A", "shop.`b`") as snapshot:
@@ -126,13 +130,13 @@ def test_a_snapshot_is_of_the_tables_that_it_names(spark: SparkSession, tables: 
         (timestamp(1_000, 7), timestamp(1_000, 7)),
     ],
 )
-def test_times_are_texts_datetimes_or_exact(
+def test_a_time_is_a_text_a_datetime_or_a_timestamp(
     given: str | datetime | Timestamp, expected: Timestamp
 ) -> None:
     assert as_of(version=None, time=given).time == expected
 
 
-def test_one_point_is_named_and_not_two(tables: Tables) -> None:
+def test_two_points_in_history_or_an_invalid_time_are_refused(tables: Tables) -> None:
     with pytest.raises(InvalidInput, match="not both"):
         tables.snapshot("shop.t", version=1, time="2013-01-01")
     with pytest.raises(InvalidInput, match="name one of"):
@@ -143,13 +147,13 @@ def test_one_point_is_named_and_not_two(tables: Tables) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, wall: ManualWall) -> Iterator[Node]:
-    """A store whose clock the test moves, and that forgets after a second."""
+    """A store with a manual clock and a history retention of one second."""
     settings = Settings(history_retention_ms=1_000)
     with Node.open(tmp_path / "own", settings=settings, wall=wall) as opened:
         yield opened
 
 
-def test_a_hold_is_renewed_by_reads_and_missed_when_it_ran_out(
+def test_a_hold_is_renewed_by_reads_and_reads_fail_after_it_expired(
     spark: SparkSession, own: Node, wall: ManualWall
 ) -> None:
     session = own.session(user="ann")
@@ -170,7 +174,7 @@ def test_a_hold_is_renewed_by_reads_and_missed_when_it_ran_out(
     held.close()
 
 
-def test_closing_lets_go_of_the_hold(spark: SparkSession, own: Node) -> None:
+def test_closing_a_snapshot_releases_its_hold(spark: SparkSession, own: Node) -> None:
     session = own.session(user="ann")
     session.execute(CreateSchema(name="shop"))
     tables = Tables(spark, session)

@@ -1,4 +1,4 @@
-"""Creating tables, and what is refused."""
+"""Creating, listing, altering and dropping tables, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.spark.data import files, folder, frame, ids, numbers, rows
 pytestmark = pytest.mark.spark
 
 
-def test_a_table_is_created_as_it_was_asked_for(tables: Tables) -> None:
+def test_a_table_is_created_as_requested(tables: Tables) -> None:
     found = tables.create(
         "shop.Orders",
         "id BIGINT NOT NULL COMMENT 'key', price DECIMAL(9,2)",
@@ -56,7 +56,7 @@ def test_a_table_is_created_as_it_was_asked_for(tables: Tables) -> None:
     assert folder(tables, "shop.orders").is_dir()
 
 
-def test_creating_it_again_is_refused_unless_that_is_meant(tables: Tables) -> None:
+def test_creating_an_existing_table_is_refused_unless_if_not_exists(tables: Tables) -> None:
     first = tables.create("shop.t", "id BIGINT")
     with pytest.raises(AlreadyExists):
         tables.create("shop.t", "id BIGINT")
@@ -75,7 +75,7 @@ def test_rows_are_appended_deleted_and_counted(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [6, 7, 8, 9]
 
 
-def test_a_schema_of_a_dataframe_makes_a_table_like_it(tables: Tables) -> None:
+def test_a_table_can_be_created_from_the_schema_of_a_dataframe(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT, s STRUCT<x: INT>")
     tables.append("shop.t", numbers(tables, 1))
     read = tables.read("shop.t")
@@ -97,7 +97,7 @@ def test_a_schema_of_a_dataframe_makes_a_table_like_it(tables: Tables) -> None:
         ("shop.t", spark_types.StructType(), InvalidInput),
     ],
 )
-def test_what_makes_no_table_is_refused(
+def test_invalid_table_definitions_are_refused(
     tables: Tables, name: str, schema: str | spark_types.StructType, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -116,7 +116,7 @@ def test_what_makes_no_table_is_refused(
         ("_file = 1", "_file"),
     ],
 )
-def test_a_condition_that_is_none_is_refused(
+def test_an_invalid_delete_condition_is_refused(
     tables: Tables, condition: object, message: str
 ) -> None:
     tables.create("shop.t", "id BIGINT")
@@ -137,14 +137,14 @@ def test_plain_tables_are_refused(tables: Tables) -> None:
     assert files(folder(tables, "shop.t")) == []
 
 
-def test_a_table_that_an_older_release_gave_partition_columns_is_refused(tables: Tables) -> None:
+def test_a_table_with_partition_columns_of_an_older_release_is_refused(tables: Tables) -> None:
     table = tables.create("shop.t", "id BIGINT")
     older = replace(table, descriptor=replace(table.descriptor, partition_columns=(1,)))
     with pytest.raises(UnsupportedOperation, match="create a table with partitioned_by"):
         check_supported(older, "shop.t")
 
 
-def test_a_reserved_name_that_an_older_release_let_pass_is_refused(tables: Tables) -> None:
+def test_a_reserved_column_name_that_an_older_release_allowed_is_refused(tables: Tables) -> None:
     table = tables.create("shop.t", "id BIGINT")
     column = replace(table.descriptor.columns[0], name="_FILE")
     older = replace(table.descriptor, schema_versions=(SchemaVersion(1, (column,)),))
@@ -152,7 +152,7 @@ def test_a_reserved_name_that_an_older_release_let_pass_is_refused(tables: Table
         check_supported(replace(table, descriptor=older), "shop.t")
 
 
-def test_a_table_that_is_not_there_is_said_to_be_missing(tables: Tables) -> None:
+def test_a_missing_table_raises_object_not_found_with_its_name(tables: Tables) -> None:
     with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
         tables.read("shop.missing")
     with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
@@ -161,8 +161,8 @@ def test_a_table_that_is_not_there_is_said_to_be_missing(tables: Tables) -> None
         tables.delete("shop.missing", "true")
 
 
-def test_a_table_without_a_folder_is_empty_and_its_writer_is_told(tables: Tables) -> None:
-    """As it is where the node was not allowed to make one."""
+def test_a_table_without_a_folder_reads_as_empty_and_refuses_writes(tables: Tables) -> None:
+    """The folder is missing if the node was not permitted to create it."""
     tables.create("shop.t", "id BIGINT")
     folder(tables, "shop.t").rmdir()
     assert ids(tables.read("shop.t")) == []
@@ -201,7 +201,7 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
 
 
-def test_what_cannot_be_altered_or_dropped_changes_nothing(tables: Tables) -> None:
+def test_a_refused_alter_or_drop_changes_nothing(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     before = tables.session.table("shop.t").descriptor
     with pytest.raises(InvalidInput, match="nothing to alter"):

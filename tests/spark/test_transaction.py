@@ -1,4 +1,4 @@
-"""Transactions over tables: all of it or nothing, and the first of two wins."""
+"""Transactions over tables: they are atomic, and the first of two that conflict wins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.spark.data import files, folder, ids, numbers, suffixes
 pytestmark = pytest.mark.spark
 
 
-def test_two_tables_appear_together(tables: Tables) -> None:
+def test_changes_of_two_tables_become_visible_together(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.create("shop.gone", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))
@@ -74,7 +74,7 @@ def test_an_aborted_transaction_leaves_nothing(tables: Tables) -> None:
     assert tables.session.transaction(transaction.txn_id).state is TransactionState.ABORTED
 
 
-def test_a_statement_that_fails_leaves_the_others(tables: Tables) -> None:
+def test_a_failed_statement_does_not_affect_the_others_of_its_transaction(tables: Tables) -> None:
     tables.create("shop.t", "id INT")
     with tables.transaction() as transaction:
         transaction.append("shop.t", tables.spark.sql("SELECT 1 AS id"))
@@ -89,7 +89,7 @@ def test_a_statement_that_fails_leaves_the_others(tables: Tables) -> None:
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": 2}
 
 
-def test_of_two_that_delete_from_one_file_the_first_to_commit_wins(tables: Tables) -> None:
+def test_the_first_to_commit_of_two_deletes_from_one_file_wins(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3, 4).coalesce(1))
     tables.append("shop.t", numbers(tables, 11, 12).coalesce(1))
@@ -137,7 +137,7 @@ def test_a_file_without_rows_left_is_removed(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [7]
 
 
-def test_a_transaction_ends_with_its_block(tables: Tables) -> None:
+def test_a_transaction_cannot_be_used_after_its_block(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with tables.transaction() as transaction:
         transaction.append("shop.t", numbers(tables, 1))
@@ -151,7 +151,7 @@ def test_a_transaction_ends_with_its_block(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [1]
 
 
-def test_a_transaction_that_was_aborted_behind_its_back_writes_nothing(tables: Tables) -> None:
+def test_a_transaction_that_was_aborted_from_outside_writes_nothing(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with pytest.raises(TransactionFinished), tables.transaction() as transaction:
         transaction.append("shop.t", numbers(tables, 1))
@@ -162,7 +162,7 @@ def test_a_transaction_that_was_aborted_behind_its_back_writes_nothing(tables: T
     assert ids(tables.read("shop.t")) == []
 
 
-def test_columns_are_those_of_the_transactions_begin(tables: Tables) -> None:
+def test_a_transaction_sees_the_columns_as_of_its_begin(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with tables.transaction() as transaction:
         added = (ColumnDefinition("note", STRING),)
@@ -173,7 +173,7 @@ def test_columns_are_those_of_the_transactions_begin(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [1]
 
 
-def test_a_table_that_is_renamed_meanwhile_gets_the_rows(tables: Tables) -> None:
+def test_a_table_renamed_during_a_transaction_keeps_the_rows_written_before(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     old = folder(tables, "shop.t")
     with tables.transaction() as transaction:
@@ -185,7 +185,7 @@ def test_a_table_that_is_renamed_meanwhile_gets_the_rows(tables: Tables) -> None
     assert ids(tables.read("shop.u")) == [1, 2]
 
 
-def test_a_table_that_is_dropped_meanwhile_is_a_conflict(tables: Tables) -> None:
+def test_a_table_dropped_during_a_transaction_is_a_conflict(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with pytest.raises(WriteConflict), tables.transaction() as transaction:
         transaction.append("shop.t", numbers(tables, 1))
@@ -193,7 +193,7 @@ def test_a_table_that_is_dropped_meanwhile_is_a_conflict(tables: Tables) -> None
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_files_stay_when_nobody_knows_whether_the_transaction_committed(
+def test_files_are_kept_if_the_outcome_of_the_commit_is_unknown(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     tables.create("shop.t", "id BIGINT")
@@ -215,7 +215,7 @@ def test_files_stay_when_nobody_knows_whether_the_transaction_committed(
 
 
 @pytest.mark.parametrize(("error", "kept"), [(UnknownOutcome, True), (WriteConflict, False)])
-def test_files_of_a_statement_go_when_it_certainly_failed(
+def test_files_of_a_statement_are_removed_only_if_it_certainly_failed(
     tables: Tables,
     monkeypatch: pytest.MonkeyPatch,
     error: type[StrandlineError],
@@ -238,7 +238,7 @@ def test_files_of_a_statement_go_when_it_certainly_failed(
     assert bool(files(folder(tables, "shop.t"))) == kept
 
 
-def test_files_are_synced_before_the_store_hears_of_them(
+def test_files_are_synced_before_they_are_staged(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables.create("shop.t", "id BIGINT")
@@ -267,7 +267,7 @@ def test_files_are_synced_before_the_store_hears_of_them(
     assert missing == []
 
 
-def test_a_folder_that_is_gone_says_so(tables: Tables) -> None:
+def test_an_append_to_a_missing_folder_raises_unavailable(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     root = folder(tables, "shop.t")
     root.rename(root.with_name("elsewhere"))
@@ -275,7 +275,7 @@ def test_a_folder_that_is_gone_says_so(tables: Tables) -> None:
         tables.append("shop.t", numbers(tables, 1))
 
 
-def test_the_files_of_one_transaction_are_bounded(
+def test_the_number_of_files_of_one_transaction_is_limited(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_module, "MAX_FILES", 1)

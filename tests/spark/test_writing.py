@@ -1,4 +1,4 @@
-"""What lies in the files: ids at every level, statistics, all types."""
+"""The contents of data files: ids at every level, statistics, values of all types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file_schema_of(tables: Tables, name: str) -> spark_types.StructType:
     return file_schema(tables.session.table(name).descriptor.columns)
 
 
-def test_all_files_carry_all_ids_whatever_made_the_rows(tables: Tables) -> None:
+def test_data_files_carry_all_field_ids_however_the_rows_were_made(tables: Tables) -> None:
     tables.create("shop.t", "a INT, s STRUCT<x: INT, l: ARRAY<STRUCT<y: INT>>>, m MAP<INT, INT>")
     inner = pa.struct([("x", pa.int32()), ("l", pa.list_(pa.struct([("y", pa.int32())])))])
     same = frame(
@@ -62,7 +62,9 @@ def test_all_files_carry_all_ids_whatever_made_the_rows(tables: Tables) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_rows_of_files_tell_what_is_in_them(tables: Tables) -> None:
+def test_the_record_of_a_data_file_has_its_size_its_row_count_and_statistics(
+    tables: Tables,
+) -> None:
     tables.create("shop.t", "id BIGINT, at TIMESTAMP, name STRING, s STRUCT<d: DECIMAL(9,2)>")
     rows = tables.spark.sql(
         "SELECT id, TIMESTAMP'2013-01-01 05:00:00 UTC' AS at, NULL AS name,"
@@ -82,7 +84,7 @@ def test_rows_of_files_tell_what_is_in_them(tables: Tables) -> None:
     )
 
 
-def test_nothing_but_data_files_is_left(tables: Tables) -> None:
+def test_an_append_leaves_only_data_files(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     counts = tables.append("shop.t", numbers(tables, 1, 2, 3))
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": counts.files}
@@ -95,7 +97,7 @@ def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:
 
 
 MONTHS = "ym"
-"""A type that Arrow has not."""
+"""The column whose type Arrow does not have."""
 NOW = dt.datetime(2013, 3, 10, 7, 30, 0, 123456)
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 # Name, Spark type, Arrow type, values.
@@ -128,7 +130,7 @@ TYPES: list[tuple[str, str, pa.DataType, list[Any]]] = [
 ]  # fmt: skip
 
 
-def test_values_of_all_types_come_back_as_they_went_in(tables: Tables) -> None:
+def test_values_of_all_types_read_back_unchanged(tables: Tables) -> None:
     tables.create("shop.t", ", ".join(f"{name} {sql_type}" for name, sql_type, _, _ in TYPES))
     given = pa.table(
         {
@@ -146,7 +148,7 @@ def test_values_of_all_types_come_back_as_they_went_in(tables: Tables) -> None:
     assert sorted(map(repr, back)) == sorted(map(repr, given.to_pylist()))
 
 
-def test_a_place_with_odd_characters_is_written_and_read(
+def test_a_store_path_with_special_characters_is_written_and_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     odd = tmp_path / "we{ir}d [x]*? #é=1" / "sub"

@@ -1,4 +1,4 @@
-"""Catalogs for tests of transactions: versions made by hand, in memory, behind the protocol."""
+"""Catalogs for tests of transactions, in memory; a test makes their versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Version:
 
 @dataclass
 class Catalogs:
-    """Versions by number. ``publish`` adds one; ``unapplied`` ones are known after a sync only."""
+    """Versions by number. ``publish`` adds one; `catch_up` applies the ``unapplied`` ones."""
 
     versions: list[Version] = field(default_factory=lambda: [Version(0, {})])
     unapplied: list[Version] = field(default_factory=list)

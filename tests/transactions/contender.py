@@ -1,4 +1,4 @@
-"""A process that runs transactions against others on one store."""
+"""What processes run that contend for one store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTESTED_ROW = 1
 
 
 def contend(path: Path, rounds: int) -> list[Transaction]:
-    """Run ``rounds`` transactions that all change one row; how each of them ended."""
+    """Run ``rounds`` transactions that all change one row; return how each of them ended."""
     store = Store(path)
     try:
         return [_one(store) for _ in range(rounds)]
@@ -30,9 +30,9 @@ def _one(store: Store) -> Transaction:
 
 
 def count_under_lock(path: Path, counter: Path, rounds: int) -> None:
-    """Raise the number in the file ``counter`` so often, each time under an exclusive lock.
+    """Increment the number in the file ``counter`` ``rounds`` times, under an exclusive lock.
 
-    Nothing but the lock keeps two that do so from losing a step of each other.
+    Only the lock keeps two callers from losing each other's increments.
     """
     store = Store(path)
     locks = store.transactions.locks

@@ -1,4 +1,4 @@
-"""A store for tests of transactions: a real database, and the levers of a test."""
+"""A store for tests of transactions: a real database, a manual clock and a manual fence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLIGHTS, CANCELLATIONS = 1, 2
 
 
 class Store:
-    """What a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
+    """The parts that a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
 
     def __init__(self, address: Path | str) -> None:
         self.wall_ms = START_MS
@@ -43,7 +43,7 @@ class Store:
             raise Fenced("a newer owner has opened the store; nothing was written")
 
     def heard_by(self, *listeners: TransactionListener) -> Transactions:
-        """The transactions of this store, with listeners."""
+        """Return the transactions of this store, with these listeners."""
         return Transactions(
             self.database, self.clock, catalogs=self.catalogs, guard=self.guard, listeners=listeners
         )
@@ -56,18 +56,18 @@ class Store:
         return txn_id
 
     def allocate(self, txn_id: int, table_id: int) -> int:
-        """The transaction's write id of a table, given as staging gives it."""
+        """Return the transaction's write id of a table, allocated as staging allocates it."""
         with self.transactions.writing(txn_id, table_id) as step:
             return step.write_id
 
     def change_rows(self, txn_id: int, *row_ids: int, table_id: int = FLIGHTS) -> None:
-        """Enter rows into the footprint of a transaction."""
+        """Add rows to the footprint of a transaction."""
         with self.database.write() as connection:
             records.find_for_writing(connection, txn_id)
             records.add_footprint(connection, txn_id, table_id, frozenset(row_ids))
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
-        """Every row of every table of the database."""
+        """Return every row of every table of the database."""
         with self.database.read() as connection:
             return {
                 name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
@@ -77,7 +77,7 @@ class Store:
 
 @dataclass
 class Recorder:
-    """Notes what it is told, in a table of the same database; fails on demand."""
+    """A listener that records its calls in a table of the same database, and fails on demand."""
 
     fail: bool = False
     heard: list[tuple[object, ...]] = field(default_factory=list)

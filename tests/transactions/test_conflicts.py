@@ -1,4 +1,4 @@
-"""When a commit is a conflict: rows that another changed first, and tables that DDL changed."""
+"""Conflicts at commit: rows that another transaction changed first, tables that DDL changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ OPEN, COMMITTED, ABORTED = TransactionState
 # -- first committer wins
 
 
-def test_the_second_to_commit_on_a_row_is_aborted_and_told_by_whom(store: Store) -> None:
+def test_the_second_transaction_to_commit_a_row_is_aborted_and_the_error_names_the_first(
+    store: Store,
+) -> None:
     first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
     store.change_rows(first, 10, 11)
     store.change_rows(second, 11, 12)
@@ -40,7 +42,7 @@ def test_the_second_to_commit_on_a_row_is_aborted_and_told_by_whom(store: Store)
     assert store.transactions.statistics().conflicts == 1
 
 
-def test_rows_changed_one_after_the_other_do_not_conflict(store: Store) -> None:
+def test_sequential_changes_of_a_row_do_not_conflict(store: Store) -> None:
     for _ in range(2):
         txn_id = store.begin(writing=[FLIGHTS])
         store.change_rows(txn_id, 10)
@@ -57,7 +59,7 @@ def test_appends_and_different_rows_do_not_conflict(store: Store) -> None:
         assert store.transactions.commit(txn_id).state is COMMITTED
 
 
-def test_a_row_of_an_aborted_or_open_transaction_is_free(store: Store) -> None:
+def test_changes_of_aborted_or_open_transactions_do_not_conflict(store: Store) -> None:
     aborted, still_open, other = (store.begin(writing=[FLIGHTS]) for _ in range(3))
     for txn_id in (aborted, still_open, other):
         store.change_rows(txn_id, 10)
@@ -67,7 +69,7 @@ def test_a_row_of_an_aborted_or_open_transaction_is_free(store: Store) -> None:
         store.transactions.commit(still_open)
 
 
-def test_a_footprint_larger_than_one_statement_is_compared_whole(store: Store) -> None:
+def test_a_footprint_larger_than_one_statement_is_compared_completely(store: Store) -> None:
     first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
     store.change_rows(first, *range(1, 1300))
     store.change_rows(second, 1299)
@@ -76,7 +78,7 @@ def test_a_footprint_larger_than_one_statement_is_compared_whole(store: Store) -
         store.transactions.commit(second)
 
 
-def test_footprints_are_kept_for_as_long_as_they_can_clash(store: Store) -> None:
+def test_footprints_are_kept_as_long_as_they_can_conflict(store: Store) -> None:
     def footprints() -> int:
         return len(store.contents()["txn_footprint"])
 
@@ -124,7 +126,7 @@ BEFORE = Table(FLIGHTS, "flights", primary_key=(1,))
         ),
     ],
 )  # fmt: skip
-def test_a_change_that_makes_the_written_rows_wrong_is_a_conflict(
+def test_ddl_that_invalidates_the_written_rows_is_a_conflict(
     store: Store, after: Table | None, named: str
 ) -> None:
     store.catalogs.publish(BEFORE)
@@ -148,18 +150,20 @@ def test_a_change_that_makes_the_written_rows_wrong_is_a_conflict(
     ],
     ids=["rename table", "rename columns", "drop column", "add column", "drop and add again"],
 )  # fmt: skip
-def test_a_change_that_rows_survive_by_their_ids_is_no_conflict(store: Store, after: Table) -> None:
+def test_ddl_that_keeps_the_written_rows_valid_is_not_a_conflict(
+    store: Store, after: Table
+) -> None:
     store.catalogs.publish(BEFORE)
     txn_id = store.begin(writing=[FLIGHTS])
     store.catalogs.publish(after)
     assert store.transactions.commit(txn_id).state is COMMITTED
 
 
-def test_a_table_that_was_not_there_at_the_begin_is_a_conflict(store: Store) -> None:
+def test_a_table_created_after_the_begin_cannot_be_written(store: Store) -> None:
     txn_id = store.begin()
     with pytest.raises(ObjectNotFound, match="transaction 1 cannot write table 77"):
         store.allocate(txn_id, 77)
-    # Release 0.2.0 let it pass; its transactions may still be open.
+    # Release 0.2.0 allowed this; transactions that it began may still be open.
     with store.database.write() as connection:
         records.allocate(connection, [txn_id], 77)
     store.catalogs.publish(Table(77, "later"))
@@ -175,13 +179,13 @@ def test_a_table_that_is_not_transactional_gets_no_write_id(store: Store) -> Non
     assert store.transactions.write_id_pairs(txn_id) == ()
 
 
-def test_ddl_on_tables_that_were_not_written_is_no_conflict(store: Store) -> None:
+def test_ddl_on_tables_that_were_not_written_is_not_a_conflict(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     store.catalogs.publish(Table(FLIGHTS, "flights"))
     assert store.transactions.commit(txn_id).state is COMMITTED
 
 
-def test_a_catalog_that_is_behind_catches_up_and_the_commit_goes_through(store: Store) -> None:
+def test_a_commit_succeeds_after_a_catalog_that_was_behind_catches_up(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
     assert store.transactions.commit(txn_id).state is COMMITTED
@@ -196,7 +200,7 @@ def test_a_begin_waits_for_the_catalog_of_its_begin_time(store: Store) -> None:
         assert step.transaction.catalog_version == 2
 
 
-def test_a_catalog_that_stays_behind_ends_at_the_deadline_and_changes_nothing(
+def test_calls_under_a_catalog_that_stays_behind_time_out_and_change_nothing(
     store: Store,
 ) -> None:
     txn_id = store.begin(writing=[FLIGHTS])

@@ -1,4 +1,4 @@
-"""Heartbeats: what a call waits for, and what is stored of it when."""
+"""Heartbeats: what a call waits for, and when heartbeats are stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_A_TABLE = (Component(LockMode.EXCLUSIVE, "shop", "orders"),)
 
 @pytest.fixture
 def noted(store: Store) -> Iterator[Store]:
-    """A store whose heartbeats are stored by a thread, as those of a node are."""
+    """A store whose heartbeats are stored by a thread, as in a node."""
     with patch.object(heartbeats, "LATEST", 1e9):
         store.transactions.heartbeats.start()
         yield store
@@ -29,7 +29,7 @@ def noted(store: Store) -> Iterator[Store]:
 
 @pytest.fixture
 def unstored(store: Store) -> Iterator[Store]:
-    """The same, with a thread that never comes to store anything."""
+    """The same store, but its thread never stores anything."""
     with patch.object(Heartbeats, "_run", lambda _: None), patch.object(heartbeats, "LATEST", 1e9):
         store.transactions.heartbeats.start()
         yield store
@@ -61,7 +61,7 @@ def test_a_heartbeat_returns_while_a_writer_holds_the_database(noted: Store) -> 
     assert locks.get(lock_id).last_heartbeat == START_MS + 1_000
 
 
-def test_a_heartbeat_only_reads(unstored: Store) -> None:
+def test_a_heartbeat_call_only_reads_from_the_database(unstored: Store) -> None:
     txn_ids = [t.txn_id for t in unstored.transactions.beginning(700, user="ann").run()]
     with recorded(of_this_thread=True) as statements:
         unstored.transactions.heartbeat(txn_ids)
@@ -70,7 +70,7 @@ def test_a_heartbeat_only_reads(unstored: Store) -> None:
     assert not [s for s in sent if s.startswith(("UPDATE", "INSERT", "DELETE")) or "LOCK" in s]
 
 
-def test_what_many_clients_said_is_stored_by_few_writes(unstored: Store) -> None:
+def test_heartbeats_of_many_clients_are_stored_by_few_writes(unstored: Store) -> None:
     txn_ids = [t.txn_id for t in unstored.transactions.beginning(1_000, user="ann").run()]
     unstored.wall_ms += 1_000
     for start in range(0, 1_000, 100):
@@ -86,7 +86,9 @@ def test_what_many_clients_said_is_stored_by_few_writes(unstored: Store) -> None
     assert unstored.database.statistics().unsynced_writes - before == 2
 
 
-def test_a_heartbeat_that_is_not_stored_yet_keeps_a_silent_transaction(unstored: Store) -> None:
+def test_a_heartbeat_that_is_not_stored_yet_keeps_its_transaction_from_expiring(
+    unstored: Store,
+) -> None:
     silent, beating = unstored.begin(), unstored.begin()
     unstored.wall_ms += TIMEOUT_MS + 1
     unstored.transactions.heartbeat([beating])
@@ -96,7 +98,7 @@ def test_a_heartbeat_that_is_not_stored_yet_keeps_a_silent_transaction(unstored:
     assert heard_of(unstored, beating) == START_MS + TIMEOUT_MS + 1
 
 
-def test_a_heartbeat_that_is_not_stored_yet_keeps_a_silent_lock(unstored: Store) -> None:
+def test_a_heartbeat_that_is_not_stored_yet_keeps_its_lock_from_expiring(unstored: Store) -> None:
     locks = unstored.transactions.locks
     lock_id = locks.acquire(ON_A_TABLE, owner="ann").lock_id
     unstored.wall_ms += TIMEOUT_MS + 1
@@ -106,7 +108,7 @@ def test_a_heartbeat_that_is_not_stored_yet_keeps_a_silent_lock(unstored: Store)
     assert locks.get(lock_id).acquired
 
 
-def test_a_call_that_finds_the_thread_behind_stores_by_itself(
+def test_a_heartbeat_call_stores_heartbeats_itself_if_the_thread_is_late(
     unstored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn_id = unstored.begin()
@@ -118,7 +120,7 @@ def test_a_call_that_finds_the_thread_behind_stores_by_itself(
     assert heard_of(unstored, txn_id) == START_MS + 1_000
 
 
-def test_what_cannot_be_stored_is_stored_later(unstored: Store) -> None:
+def test_heartbeats_that_could_not_be_stored_are_stored_later(unstored: Store) -> None:
     txn_id = unstored.begin()
     unstored.wall_ms += 1_000
     unstored.transactions.heartbeat([txn_id])
@@ -133,7 +135,9 @@ def test_what_cannot_be_stored_is_stored_later(unstored: Store) -> None:
     assert heard_of(unstored, txn_id) == START_MS + 1_000
 
 
-def test_a_heartbeat_neither_makes_older_nor_brings_back(unstored: Store) -> None:
+def test_a_heartbeat_never_lowers_a_stored_time_or_revives_an_ended_transaction(
+    unstored: Store,
+) -> None:
     transactions = unstored.transactions
     living, ended = unstored.begin(), unstored.begin()
     transactions.heartbeat([living, ended])
@@ -148,7 +152,7 @@ def test_a_heartbeat_neither_makes_older_nor_brings_back(unstored: Store) -> Non
     assert heard_of(unstored, living) == START_MS
 
 
-def test_the_thread_stores_by_itself_and_a_failure_does_not_end_it(
+def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
     store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeats, "LATEST", 0.01)
@@ -168,7 +172,7 @@ def test_the_thread_stores_by_itself_and_a_failure_does_not_end_it(
     beats.stop()
 
 
-def test_a_heartbeat_for_nothing_that_is_open_gives_the_thread_nothing_to_do(
+def test_a_heartbeat_for_no_open_transaction_leaves_nothing_to_store(
     unstored: Store,
 ) -> None:
     ended = unstored.begin()
@@ -180,7 +184,7 @@ def test_a_heartbeat_for_nothing_that_is_open_gives_the_thread_nothing_to_do(
 
 
 @pytest.mark.parametrize("count", [5, 300])
-def test_a_commit_runs_the_same_statements_however_many_others_are_open(
+def test_a_commit_runs_the_same_statements_however_many_transactions_are_open(
     store: Store, count: int
 ) -> None:
     def statements_of_a_write() -> list[str]:
@@ -188,10 +192,10 @@ def test_a_commit_runs_the_same_statements_however_many_others_are_open(
             txn_id = store.begin(writing=[FLIGHTS])
             store.change_rows(txn_id, 7)
             store.transactions.commit(txn_id)
-        # What a write on a server begins with has its values in its text.
+        # On a server, the first statements of a write contain their values as text.
         return [re.sub(r"\d+", "0", statement) for statement, _ in statements]
 
-    statements_of_a_write()  # the first one counts what is open
+    statements_of_a_write()  # the first write counts the open transactions
     alone = statements_of_a_write()
     others = [t.txn_id for t in store.transactions.beginning(count, user="ann").run()]
     store.transactions.allocate(others, FLIGHTS)

@@ -1,4 +1,4 @@
-"""Who keeps something back, read from the rows."""
+"""Holders: the transactions, holds and locks that keep something back, read from the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ago(ms: int) -> Timestamp:
     return timestamp(START_MS - ms)
 
 
-def test_a_store_that_nobody_uses_has_no_holders(store: Store) -> None:
+def test_an_unused_store_has_no_holders(store: Store) -> None:
     present = store.transactions.holders()
     assert (present.holders, present.min_open_txn) == ((), None)
     assert (present.transactions, present.holds, present.locks) == (0, 0, 0)
@@ -89,13 +89,13 @@ def test_every_holder_is_shown_with_its_owner_and_what_it_keeps_back(store: Stor
     assert only_bob.holders == (also_reading,)
 
 
-def test_a_hold_that_ran_out_is_no_holder(store: Store) -> None:
+def test_an_expired_hold_is_not_listed(store: Store) -> None:
     store.transactions.holds.acquire("reader", "ann", at=ago(0), ttl_ms=1_000)
     store.wall_ms += 1_001
     assert store.transactions.holders().holders == ()
 
 
-def test_the_low_watermark_is_the_retention_the_oldest_hold_or_the_oldest_transaction(
+def test_the_low_watermark_is_the_earliest_of_retention_oldest_hold_and_oldest_begin(
     store: Store,
 ) -> None:
     transactions = store.transactions
@@ -103,7 +103,7 @@ def test_the_low_watermark_is_the_retention_the_oldest_hold_or_the_oldest_transa
     store.wall_ms += 2 * WEEK
     transactions.heartbeat([1])
     assert transactions.holders().low_watermark == begun
-    # History that a transaction keeps is there for others too.
+    # History that only a transaction keeps can be held by others too.
     held = transactions.holds.acquire("reader", "bob", at=begun, ttl_ms=4 * WEEK)
     transactions.commit(1)
     assert transactions.holders().low_watermark == begun
@@ -112,7 +112,7 @@ def test_the_low_watermark_is_the_retention_the_oldest_hold_or_the_oldest_transa
     assert transactions.holders().low_watermark == add_milliseconds(present, -WEEK)
 
 
-def test_the_oldest_are_listed_and_all_are_counted(
+def test_only_the_oldest_holders_are_listed_but_all_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holders, "MOST_HOLDERS", 3)

@@ -21,14 +21,14 @@ def ago(ms: int) -> Timestamp:
 
 
 def watermark_after(holds: Holds, store: Store) -> Timestamp:
-    """The low watermark that a hold of the present leaves."""
+    """Return the low watermark after a hold on the present was acquired and released."""
     holds.release(holds.acquire("reader", "now", at=store.clock.current(), ttl_ms=1).hold_id)
     with store.database.read() as connection:
         time = connection.exec_driver_sql("SELECT time FROM hold_watermark").scalar()
     return MIN_TIMESTAMP if time is None else Timestamp(time)
 
 
-def test_a_hold_is_given_renewed_listed_and_released(store: Store) -> None:
+def test_a_hold_is_acquired_renewed_listed_and_released(store: Store) -> None:
     holds = store.transactions.holds
     later = holds.acquire("pin", "release 7", at=ago(DAY), ttl_ms=1000)
     older = holds.acquire("reader", "ann", at=ago(2 * DAY), ttl_ms=1000)
@@ -45,7 +45,7 @@ def test_a_hold_is_given_renewed_listed_and_released(store: Store) -> None:
         holds.get(older.hold_id)
 
 
-def test_a_hold_that_ran_out_is_gone_for_everybody_at_once(store: Store) -> None:
+def test_an_expired_hold_is_gone_at_once_and_deleted_by_the_next_acquire(store: Store) -> None:
     holds = store.transactions.holds
     held = holds.acquire("reader", "ann", at=ago(0), ttl_ms=1000)
     store.wall_ms += 1001
@@ -59,7 +59,7 @@ def test_a_hold_that_ran_out_is_gone_for_everybody_at_once(store: Store) -> None
     assert [row[0] for row in store.contents()["hold"]] == [after.hold_id]
 
 
-def test_the_watermark_is_the_retention_or_the_oldest_hold(store: Store) -> None:
+def test_the_watermark_is_the_earlier_of_the_retention_and_the_oldest_hold(store: Store) -> None:
     holds = store.transactions.holds
     assert milliseconds(watermark_after(holds, store)) == START_MS - WEEK
     held = holds.acquire("reader", "ann", at=ago(6 * DAY), ttl_ms=10 * DAY)
@@ -75,7 +75,7 @@ def test_the_watermark_is_the_retention_or_the_oldest_hold(store: Store) -> None
         holds.acquire("reader", "bob", at=ago(6 * DAY), ttl_ms=10)
 
 
-def test_the_watermark_does_not_go_back_with_a_longer_retention_or_another_clock(
+def test_a_longer_retention_or_an_earlier_clock_does_not_lower_the_watermark(
     store: Store,
 ) -> None:
     given = watermark_after(store.transactions.holds, store)
@@ -88,10 +88,10 @@ def test_the_watermark_does_not_go_back_with_a_longer_retention_or_another_clock
         longer.acquire("reader", "ann", at=Timestamp(given - 1), ttl_ms=10)
 
 
-def test_a_hold_below_the_watermark_is_gone_though_its_expiry_says_otherwise(
+def test_a_hold_below_the_watermark_is_gone_even_before_its_expiry(
     store: Store,
 ) -> None:
-    """As after a time that was given far ahead and a clock that is back to normal."""
+    """This happens if a time was issued far in the future and the clock was corrected later."""
     holds = store.transactions.holds
     held = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=1000)
     with store.database.write() as connection:
@@ -103,7 +103,7 @@ def test_a_hold_below_the_watermark_is_gone_though_its_expiry_says_otherwise(
     assert holds.list() == ()
 
 
-def test_a_retention_longer_than_time_keeps_everything(store: Store) -> None:
+def test_a_retention_that_reaches_before_the_first_timestamp_keeps_everything(store: Store) -> None:
     forever = Holds(
         store.database, store.clock, guard=store.guard, history_retention_ms=lambda: 2 * START_MS
     )
@@ -112,7 +112,7 @@ def test_a_retention_longer_than_time_keeps_everything(store: Store) -> None:
 
 
 @pytest.mark.parametrize("hold_id", [0, 7, 1 << 63])
-def test_an_unknown_hold_is_an_expired_one(store: Store, hold_id: int) -> None:
+def test_an_unknown_hold_is_reported_as_expired(store: Store, hold_id: int) -> None:
     with pytest.raises(HoldExpired, match=str(hold_id)):
         store.transactions.holds.get(hold_id)
     with pytest.raises(HoldExpired):
@@ -121,13 +121,13 @@ def test_an_unknown_hold_is_an_expired_one(store: Store, hold_id: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, -1, 1 << 63])
-def test_a_number_that_is_no_time_cannot_be_held(store: Store, at: int) -> None:
+def test_a_hold_at_an_invalid_time_is_refused(store: Store, at: int) -> None:
     with pytest.raises(InvalidInput):
         store.transactions.holds.acquire("reader", "ann", at=Timestamp(at), ttl_ms=5)
 
 
 @pytest.mark.parametrize("text", ["", "a\nb", "x" * 256])
-def test_a_kind_or_owner_that_is_no_line_of_text_is_refused(store: Store, text: str) -> None:
+def test_a_kind_or_owner_that_is_not_one_line_of_text_is_refused(store: Store, text: str) -> None:
     holds = store.transactions.holds
     for kind, owner in ((text, "job"), ("reader", text)):
         with pytest.raises(InvalidInput, match="1 to 255 printable characters"):
@@ -136,13 +136,13 @@ def test_a_kind_or_owner_that_is_no_line_of_text_is_refused(store: Store, text: 
 
 
 @pytest.mark.parametrize("ttl_ms", [0, -5])
-def test_a_hold_lasts_for_a_while(store: Store, ttl_ms: int) -> None:
+def test_a_hold_needs_a_positive_time_to_live(store: Store, ttl_ms: int) -> None:
     with pytest.raises(InvalidInput):
         store.transactions.holds.acquire("reader", "ann", at=ago(0), ttl_ms=ttl_ms)
     assert store.transactions.holds.list() == ()
 
 
-def test_no_watermark_ever_passes_a_live_hold_or_goes_back(
+def test_the_watermark_never_passes_a_live_hold_or_goes_back(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     class HoldsMachine(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""Locks of Hive's clients: what conflicts, who is next, and who is gone."""
+"""Locks of Hive clients: conflicts, the queue, release and expiry."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def ask(store: Store, *components: Component, txn_id: int | None = None) -> Lock
 
 
 def on(mode: LockMode, name: str) -> Component:
-    """A component on ``schema``, ``schema.table`` or ``schema.table.partition``."""
+    """Return a component on ``schema``, ``schema.table`` or ``schema.table.partition``."""
     return Component(mode, *name.split("."))
 
 
 @pytest.mark.parametrize(("asked", "held", "waits"), _cells())
-def test_two_requests_on_a_table_wait_as_hive_4_says(
+def test_two_requests_on_a_table_wait_as_in_hive_4(
     store: Store, asked: LockMode, held: LockMode, waits: bool
 ) -> None:
     first = ask(store, on(held, "d.t"))
@@ -93,7 +93,7 @@ def test_objects_overlap_as_in_hive(
     assert ask(store, asked).acquired is not waits
 
 
-def test_the_index_finds_what_comparing_each_with_each_finds(store: Store) -> None:
+def test_the_index_finds_the_same_conflicts_as_pairwise_comparison(store: Store) -> None:
     names = ["d", "d.t", "d.u", "d.t.p=1", "d.t.p=2", "e", "e.t"]
     every = [on(mode, name) for mode, name in itertools.product(LockMode, names)]
     for asked in every:
@@ -105,7 +105,7 @@ def test_the_index_finds_what_comparing_each_with_each_finds(store: Store) -> No
 # -- the queue
 
 
-def test_a_request_that_waits_is_granted_when_it_asks_after_the_release(store: Store) -> None:
+def test_a_waiting_request_is_granted_at_its_next_check_after_the_release(store: Store) -> None:
     manager = store.transactions.locks
     first, second = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
     assert manager.check(second.lock_id).acquired is False
@@ -116,7 +116,7 @@ def test_a_request_that_waits_is_granted_when_it_asks_after_the_release(store: S
     assert manager.check(second.lock_id) == granted
 
 
-def test_readers_do_not_overtake_a_writer_that_waits(store: Store) -> None:
+def test_readers_do_not_overtake_a_waiting_writer(store: Store) -> None:
     manager = store.transactions.locks
     reader, writer = ask(store, on(READ, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
     late = ask(store, on(READ, "d.t"))
@@ -129,7 +129,7 @@ def test_readers_do_not_overtake_a_writer_that_waits(store: Store) -> None:
     assert manager.check(late.lock_id).acquired is True
 
 
-def test_a_request_that_gives_up_waiting_lets_the_next_one_pass(store: Store) -> None:
+def test_a_waiting_request_that_is_released_no_longer_blocks_later_requests(store: Store) -> None:
     manager = store.transactions.locks
     ask(store, on(READ, "d.t"))
     writer, late = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(READ, "d.t"))
@@ -137,7 +137,7 @@ def test_a_request_that_gives_up_waiting_lets_the_next_one_pass(store: Store) ->
     assert manager.check(late.lock_id).acquired is True
 
 
-def test_a_request_is_granted_as_a_whole_or_waits_as_a_whole(store: Store) -> None:
+def test_a_request_is_granted_for_all_its_components_or_waits(store: Store) -> None:
     manager = store.transactions.locks
     first = ask(store, on(EXCLUSIVE, "d.t"))
     both = ask(store, on(EXCLUSIVE, "d.u"), on(EXCLUSIVE, "d.t"))
@@ -147,8 +147,8 @@ def test_a_request_is_granted_as_a_whole_or_waits_as_a_whole(store: Store) -> No
     assert manager.check(both.lock_id).acquired is True
 
 
-def test_a_queue_of_like_requests_is_read_as_one_row(store: Store) -> None:
-    """Ten thousand clients may wait for one table, and each of them asks again and again."""
+def test_a_queue_of_equal_requests_is_read_as_one_row(store: Store) -> None:
+    """Ten thousand clients may wait for one table, and all of them poll."""
     first = ask(store, on(EXCLUSIVE, "d.t"))
     for _ in range(30):
         ask(store, on(EXCLUSIVE, "d.t"))
@@ -161,7 +161,7 @@ def test_a_queue_of_like_requests_is_read_as_one_row(store: Store) -> None:
     assert [row["lock_id"] for row in rows] == [first.lock_id]
 
 
-def test_a_client_that_polls_costs_no_sync(store: Store) -> None:
+def test_polling_a_lock_causes_no_synced_write(store: Store) -> None:
     manager = store.transactions.locks
     held, waiting = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
     before = store.database.statistics()
@@ -173,10 +173,12 @@ def test_a_client_that_polls_costs_no_sync(store: Store) -> None:
     assert after.unsynced_writes == before.unsynced_writes + 10
 
 
-# -- the end
+# -- release and expiry
 
 
-def test_a_silent_request_is_gone_for_the_next_one_and_its_client_learns_it(store: Store) -> None:
+def test_a_silent_request_expires_for_the_next_one_and_its_client_gets_lock_not_found(
+    store: Store,
+) -> None:
     manager = store.transactions.locks
     first, second = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
     store.wall_ms += TIMEOUT_MS
@@ -190,7 +192,7 @@ def test_a_silent_request_is_gone_for_the_next_one_and_its_client_learns_it(stor
 
 
 @pytest.mark.parametrize("call", ["check", "heartbeat"])
-def test_a_request_that_is_heard_of_stays(store: Store, call: str) -> None:
+def test_a_check_or_heartbeat_keeps_a_request_alive(store: Store, call: str) -> None:
     manager = store.transactions.locks
     held = ask(store, on(EXCLUSIVE, "d.t"))
     for _ in range(3):
@@ -217,14 +219,16 @@ def test_locks_survive_a_restart(store: Store) -> None:
     again.database.close()
 
 
-def test_an_id_is_never_given_twice(store: Store) -> None:
+def test_a_lock_id_is_never_reused(store: Store) -> None:
     first = ask(store, on(READ, "d.t"))
     store.transactions.locks.release(first.lock_id)
     assert ask(store, on(READ, "d.t")).lock_id == first.lock_id + 1
 
 
 @pytest.mark.parametrize("lock_id", [-1, 0, 7, 1 << 63, 1 << 200])
-def test_an_unknown_lock_is_named_and_may_be_released(store: Store, lock_id: int) -> None:
+def test_an_unknown_lock_is_named_in_the_error_and_can_be_released(
+    store: Store, lock_id: int
+) -> None:
     manager = store.transactions.locks
     for call in (manager.check, manager.heartbeat, manager.get):
         with pytest.raises(LockNotFound, match=f"lockid:{lock_id}:"):
@@ -264,7 +268,7 @@ def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) 
         store.transactions.locks.get(held.lock_id)
 
 
-def test_a_client_that_asks_for_its_lock_keeps_the_transaction_of_the_lock_alive(
+def test_checking_a_lock_keeps_its_transaction_alive(
     store: Store,
 ) -> None:
     txn_id = store.begin()
@@ -285,7 +289,7 @@ def test_locks_of_one_transaction_do_not_wait_for_each_other(store: Store) -> No
     assert ask(store, on(EXCLUSIVE, "d.t"), txn_id=store.begin()).acquired is False
 
 
-def test_a_lock_needs_an_open_transaction_if_it_names_one(store: Store) -> None:
+def test_a_lock_that_names_a_transaction_needs_it_to_be_open(store: Store) -> None:
     with pytest.raises(TransactionNotFound):
         ask(store, on(READ, "d.t"), txn_id=9)
     txn_id = store.begin()
@@ -295,10 +299,10 @@ def test_a_lock_needs_an_open_transaction_if_it_names_one(store: Store) -> None:
     assert store.contents()["lock_request"] == []
 
 
-# -- bounds
+# -- limits
 
 
-def test_a_request_that_cannot_be_is_refused_and_leaves_nothing(
+def test_an_invalid_or_excessive_request_is_refused_and_stores_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidInput, match="at least one"):
@@ -332,7 +336,7 @@ def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> 
 # -- stores of earlier releases
 
 
-def test_a_store_of_0_2_0_gets_locks_and_users_of_holds(tmp_path: Path) -> None:
+def test_a_store_of_0_2_0_is_migrated_to_have_locks_and_users_of_holds(tmp_path: Path) -> None:
     store = Store(tmp_path / "strandline.db")
     with store.database.write() as connection:
         for table in (LOCK_COMPONENT, LOCK_REQUEST):

@@ -1,4 +1,4 @@
-"""Several processes on one store, and processes that end at the worst moment."""
+"""Several processes on one store, and processes that are killed at the worst moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ ROUNDS = 25
 LOCKED_ROUNDS = 6
 
 
-def test_two_processes_have_one_order_and_the_first_committer_wins(tmp_path: Path) -> None:
+def test_transactions_of_two_processes_have_one_order_and_the_first_committer_wins(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "strandline.db"
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=spawn) as pool:
@@ -30,7 +32,7 @@ def test_two_processes_have_one_order_and_the_first_committer_wins(tmp_path: Pat
     assert [one.txn_id for one in every] == list(range(1, 2 * ROUNDS + 1))
     won = [one for one in every if one.state is TransactionState.COMMITTED]
     assert len(won) >= ROUNDS
-    # Two that changed one row and both committed were not open at the same time.
+    # Two transactions that changed one row and both committed were not open at the same time.
     for earlier, later in pairwise(won):
         assert earlier.commit_time is not None
         assert earlier.commit_time < later.begin_time
@@ -41,10 +43,10 @@ def test_two_processes_have_one_order_and_the_first_committer_wins(tmp_path: Pat
     store.database.close()
 
 
-def test_a_lock_excludes_whoever_else_has_the_store_open(tmp_path: Path) -> None:
+def test_an_exclusive_lock_excludes_all_others_that_have_the_store_open(tmp_path: Path) -> None:
     path, counter = tmp_path / "strandline.db", tmp_path / "counter"
     counter.write_text("0")
-    # Each thread opens the database for itself, as a process would, and starts in a hundredth.
+    # Each thread opens its own database, as a process would; a thread starts 100 times faster.
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(count_under_lock, [path] * 2, [counter] * 2, [LOCKED_ROUNDS] * 2))
     assert counter.read_text() == str(2 * LOCKED_ROUNDS)
@@ -57,7 +59,7 @@ def test_a_lock_excludes_whoever_else_has_the_store_open(tmp_path: Path) -> None
         ("commit-durable", TransactionState.COMMITTED, 1),
     ],
 )
-def test_what_became_of_a_killed_writer_is_told_by_its_transaction(
+def test_the_transaction_of_a_killed_writer_shows_whether_it_was_committed(
     tmp_path: Path, point: str, state: TransactionState, write_ids: int
 ) -> None:
     path = tmp_path / "strandline.db"

@@ -1,4 +1,4 @@
-"""Begins that wait for no disk, and the ids that they may have."""
+"""Begins that do not wait for the disk, and the ids that are reserved for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def synced_begins(store: Store, count: int) -> int:
-    """How many of so many begins wait for the disk; their ids follow each other."""
+    """Begin ``count`` transactions with consecutive ids; return how many waited for the disk."""
     before = store.database.statistics().writes
     ids = [store.transactions.begin(user="ann").txn_id for _ in range(count)]
     assert ids == list(range(ids[0], ids[0] + count))
@@ -23,17 +23,17 @@ def synced_begins(store: Store, count: int) -> int:
     return store.database.statistics().writes - before
 
 
-def test_one_begin_of_a_block_waits_for_the_disk(store: Store) -> None:
+def test_only_one_begin_of_a_block_of_reserved_ids_waits_for_the_disk(store: Store) -> None:
     assert synced_begins(store, 33) == (3 if store.database.may_lose_provisional else 33)
 
 
-def test_many_that_begin_at_once_are_within_one_block_or_wait(store: Store) -> None:
+def test_a_batch_of_begins_fits_in_one_block_or_waits_for_the_disk(store: Store) -> None:
     first = store.transactions.beginning(25, user="ann").run()
     assert [t.txn_id for t in first] == list(range(first[0].txn_id, first[0].txn_id + 25))
     assert synced_begins(store, 10) == (0 if store.database.may_lose_provisional else 10)
 
 
-def test_ids_go_on_behind_a_block_that_was_given_back_and_skip_one_that_was_not(
+def test_ids_continue_after_a_released_block_and_skip_a_lost_block(
     store: Store,
 ) -> None:
     last = store.transactions.begin(user="ann").txn_id

@@ -32,9 +32,9 @@ Call = SharedCall[Any]
 
 @contextmanager
 def together(store: Store) -> Iterator[Callable[[Call], Callable[[], Any]]]:
-    """Calls that are submitted in the block make one round at its end.
+    """Execute the calls that are submitted in the block as one round when the block ends.
 
-    Each is answered with a function that waits for what it gives.
+    Submitting a call returns a function that waits for its result.
     """
     begun, may_go_on = threading.Event(), threading.Event()
 
@@ -65,7 +65,7 @@ def together(store: Store) -> Iterator[Callable[[Call], Callable[[], Any]]]:
 
 
 def failing(store: Store, error: Exception, *, late: bool = False) -> Call:
-    """A call that fails, as no caller means it to; ``late`` behind a change."""
+    """Return a call that fails with ``error``, after it made a change if ``late``."""
 
     def stage(shared: Round, rows: object) -> NoReturn:
         if late:
@@ -80,7 +80,7 @@ def writes(store: Store) -> int:
     return statistics.writes + statistics.unsynced_writes
 
 
-def test_calls_that_come_together_share_a_write_and_have_times_of_their_own(store: Store) -> None:
+def test_calls_submitted_together_share_a_write_and_have_different_times(store: Store) -> None:
     transactions = store.transactions
     empty, writer = (store.begin() for _ in range(2))
     with together(store) as submitted:
@@ -93,12 +93,12 @@ def test_calls_that_come_together_share_a_write_and_have_times_of_their_own(stor
     assert first.begin_time == second.begin_time < committed().commit_time < last.begin_time
     assert given() == {writer: 1}
     assert [t.txn_id for t in (first, second, last)] == [writer + 2, writer + 3, writer + 4]
-    assert writes(store) == before + 2  # that of the call which held them up, and theirs
+    assert writes(store) == before + 2  # the write of the call that delayed them, and theirs
     assert transactions.get(empty) == committed()
     assert transactions.get(last.txn_id) == last
 
 
-def test_a_refused_call_fails_alone(store: Store) -> None:
+def test_a_refused_call_does_not_affect_the_others_of_its_round(store: Store) -> None:
     transactions = store.transactions
     aborted, writer, other = (store.begin() for _ in range(3))
     transactions.abort(aborted)
@@ -130,7 +130,7 @@ def test_refused_calls_change_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_call_that_fails_unforeseen_undoes_nothing_of_the_others(
+def test_a_call_that_fails_unexpectedly_does_not_undo_the_others_of_its_round(
     store: Store, late: bool
 ) -> None:
     empty = store.begin()
@@ -144,7 +144,7 @@ def test_a_call_that_fails_unforeseen_undoes_nothing_of_the_others(
     assert store.transactions.get(empty).commit_time == committed().commit_time
 
 
-def test_a_second_call_of_a_transaction_comes_behind_the_first(store: Store) -> None:
+def test_calls_for_one_transaction_take_effect_in_their_order(store: Store) -> None:
     txn_id, empty = store.begin(), store.begin()
     with together(store) as submitted:
         given = submitted(store.transactions.allocating(txn_id, FLIGHTS))
@@ -158,7 +158,7 @@ def test_a_second_call_of_a_transaction_comes_behind_the_first(store: Store) -> 
     assert ends[0]() == ends[1]()
 
 
-def test_a_transaction_that_another_process_wrote_for_is_committed_with_its_writes(
+def test_writes_staged_by_another_process_are_committed_with_the_transaction(
     store: Store,
 ) -> None:
     txn_id = store.begin()
@@ -172,7 +172,7 @@ def test_a_transaction_that_another_process_wrote_for_is_committed_with_its_writ
     assert committed == store.transactions.get(txn_id)
 
 
-def test_a_call_under_a_catalog_that_is_not_the_present_one_does_nothing(store: Store) -> None:
+def test_a_call_under_an_outdated_catalog_version_does_nothing(store: Store) -> None:
     txn_id = store.begin()
     store.catalogs.publish(Table(FLIGHTS, "flights"))
     latest = store.catalogs.versions[-1].version
@@ -184,10 +184,10 @@ def test_a_call_under_a_catalog_that_is_not_the_present_one_does_nothing(store: 
     assert store.transactions.allocating(txn_id, FLIGHTS, under=latest).run() == {txn_id: 1}
 
 
-def test_calls_between_which_a_catalog_becomes_active_are_made_one_by_one(
+def test_calls_are_executed_one_by_one_if_a_catalog_becomes_active_between_them(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a time of its own, so a round of them would begin some under another catalog."""
+    """Each call has its own time, so in one round some would begin under a wrong catalog."""
     with together(store) as submitted:
         begun = [submitted(store.transactions.beginning(1, user=user)) for user in ("ann", "bob")]
         monkeypatch.setattr(
@@ -198,7 +198,9 @@ def test_calls_between_which_a_catalog_becomes_active_are_made_one_by_one(
         (transaction,) = transactions()
         assert transaction.catalog_version == transaction.begin_time % 1000
     statistics = store.database.statistics()
-    assert writes(store) - statistics.failed_writes == before + 3  # one for each, and the first
+    assert (
+        writes(store) - statistics.failed_writes == before + 3
+    )  # one for each, and the first call
 
 
 def test_a_call_that_needs_no_catalog_does_not_wait_for_one(store: Store) -> None:
@@ -222,28 +224,30 @@ def test_a_call_that_needs_no_catalog_does_not_wait_for_one(store: Store) -> Non
     assert at_sync == [(True, TransactionState.COMMITTED)]
 
 
-def test_a_call_that_begins_many_transactions_has_no_further_one_behind_it_in_its_round(
+def test_a_call_that_begins_many_transactions_is_the_last_of_its_round(
     store: Store,
 ) -> None:
-    """Others wait for the write lock as long as all of them take."""
+    """Other writers wait for the write lock as long as the whole round takes."""
     many = shared_writes.MOST_TOGETHER
-    store.begin()  # ids are reserved for those that come
+    store.begin()  # reserves ids for the begins that follow
     with together(store) as submitted:
         calls = [
             submitted(store.transactions.beginning(count, user="ann")) for count in (1, many, 1)
         ]
         before = writes(store)
     assert [len(call()) for call in calls] == [1, many, 1]
-    assert writes(store) == before + 3  # that of the call which held them up, and two of theirs
+    assert writes(store) == before + 3  # the write of the call that delayed them, and two of theirs
 
 
-def test_a_caller_whose_time_is_over_leaves_and_its_call_is_not_made(store: Store) -> None:
+def test_a_caller_whose_timeout_passed_gets_an_error_and_its_call_is_not_executed(
+    store: Store,
+) -> None:
     with together(store), pytest.raises(DeadlineExceeded, match="nothing was changed"):
         store.transactions.begin(user="late", timeout=0.01)
     assert "late" not in {t.user for t in store.transactions.open_transactions(limit=10)}
 
 
-def test_a_call_that_waits_for_no_thread_is_told_when_its_time_is_over(store: Store) -> None:
+def test_a_call_submitted_without_waiting_also_fails_after_its_timeout(store: Store) -> None:
     with together(store) as submitted:
         late = submitted(store.transactions.beginning(1, user="late", timeout=0.0))
         begun = submitted(store.transactions.beginning(1, user="ann"))
@@ -252,7 +256,7 @@ def test_a_call_that_waits_for_no_thread_is_told_when_its_time_is_over(store: St
         late()
 
 
-def test_more_calls_than_the_queue_holds_are_refused(
+def test_calls_beyond_the_capacity_of_the_queue_are_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_writes, "MAX_WAITING", 2)
@@ -263,7 +267,7 @@ def test_more_calls_than_the_queue_holds_are_refused(
     assert all(call() for call in calls)
 
 
-def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(
+def test_the_next_call_starts_the_thread_that_could_not_be_started_before(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: threading.Thread) -> None:
@@ -281,13 +285,13 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(
     assert [t.user for t in store.transactions.open_transactions(limit=10)] == ["ann"]
 
 
-def test_no_call_is_made_again_where_it_is_not_known_whether_its_round_was_committed(
+def test_calls_are_not_repeated_if_the_outcome_of_their_round_is_unknown(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, empty, writer = store.transactions, store.begin(), store.begin()
     committed_once = transactions._writes.run
 
-    def lost(*arguments: Any, **options: Any) -> NoReturn:  # Any: as the real one
+    def lost(*arguments: Any, **options: Any) -> NoReturn:  # Any: as in the real method
         committed_once(*arguments, **options)
         raise UnknownOutcome("planted")
 
@@ -308,7 +312,7 @@ def test_no_call_is_made_again_where_it_is_not_known_whether_its_round_was_commi
     assert transactions.allocate([writer], FLIGHTS) == {writer: 1}
 
 
-def test_calls_that_wait_when_the_database_is_closed_are_told(store: Store) -> None:
+def test_calls_that_wait_when_the_database_is_closed_get_stopping(store: Store) -> None:
     with pytest.raises(Stopping), together(store) as submitted:
         calls = [submitted(store.transactions.beginning(1, user="ann")) for _ in range(2)]
         store.database.close()
@@ -317,7 +321,7 @@ def test_calls_that_wait_when_the_database_is_closed_are_told(store: Store) -> N
             call()
 
 
-def test_no_call_of_a_fenced_process_is_made(store: Store) -> None:
+def test_calls_of_a_fenced_process_are_not_executed(store: Store) -> None:
     empty = store.begin()
     before = store.contents()["txn"]
     store.fenced = True

@@ -1,4 +1,4 @@
-"""How transactions end: commit, abort and expiry, and who takes part in it."""
+"""The end of transactions: commit, abort and expiry, and the listeners that take part in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPEN, COMMITTED, ABORTED = TransactionState
 # -- commit and abort
 
 
-def test_a_second_commit_gives_the_same_answer_and_an_abort_comes_too_late(store: Store) -> None:
+def test_a_second_commit_returns_the_same_answer_and_a_later_abort_is_refused(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     committed = store.transactions.commit(txn_id)
     assert committed.commit_time is not None
@@ -33,7 +33,7 @@ def test_a_second_commit_gives_the_same_answer_and_an_abort_comes_too_late(store
     assert store.transactions.statistics().committed == 1
 
 
-def test_a_second_abort_gives_the_same_answer_and_a_commit_comes_too_late(store: Store) -> None:
+def test_a_second_abort_returns_the_same_answer_and_a_later_commit_is_refused(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     aborted = store.transactions.abort(txn_id)
     assert aborted.state is ABORTED
@@ -44,7 +44,7 @@ def test_a_second_abort_gives_the_same_answer_and_a_commit_comes_too_late(store:
     assert store.transactions.statistics().aborted == 1
 
 
-def test_many_are_aborted_and_those_that_are_not_open_are_left_alone(store: Store) -> None:
+def test_abort_all_aborts_the_open_transactions_and_ignores_the_others(store: Store) -> None:
     recorder = Recorder()
     transactions = store.heard_by(recorder)
     committed, aborted = store.begin(writing=[FLIGHTS]), store.begin()
@@ -61,7 +61,7 @@ def test_many_are_aborted_and_those_that_are_not_open_are_left_alone(store: Stor
     assert recorder.heard[1:] == [("abort", t, ((FLIGHTS, w),)) for w, t in enumerate(many[:2], 2)]
 
 
-def test_all_tables_of_a_transaction_become_visible_at_once(store: Store) -> None:
+def test_the_writes_of_a_transaction_to_all_its_tables_become_visible_at_once(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS, CANCELLATIONS])
     before = store.transactions.get(txn_id).begin_time
     at = store.transactions.commit(txn_id).commit_time
@@ -76,7 +76,7 @@ def test_all_tables_of_a_transaction_become_visible_at_once(store: Store) -> Non
 # -- expiry
 
 
-def test_silent_transactions_expire_and_others_live(store: Store) -> None:
+def test_only_silent_transactions_expire(store: Store) -> None:
     silent, beating, committed = (store.begin(writing=[FLIGHTS]) for _ in range(3))
     store.transactions.commit(committed)
     store.wall_ms += 300_000
@@ -103,7 +103,7 @@ def test_many_silent_transactions_are_aborted_by_few_writes(store: Store) -> Non
     assert store.transactions.statistics().expired == 120
 
 
-def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(
+def test_a_heartbeat_just_before_the_abort_prevents_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
@@ -112,7 +112,7 @@ def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(
 
     def silent_then_heard(connection: Connection, *, at: int) -> list[int]:
         silent = found_silent(connection, at=at)
-        with store.database.write() as other:  # both were found silent, the second speaks up now
+        with store.database.write() as other:  # the second sends a heartbeat now
             other.exec_driver_sql(
                 f"UPDATE txn SET last_heartbeat = {store.wall_ms} WHERE txn_id = {second}"
             )
@@ -123,7 +123,7 @@ def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(
     assert store.transactions.get(second).state is OPEN
 
 
-def test_an_expired_transaction_that_nobody_aborted_yet_may_still_commit(store: Store) -> None:
+def test_a_silent_transaction_that_is_not_aborted_yet_can_still_commit(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     store.wall_ms += 10**9
     assert store.transactions.commit(txn_id).state is COMMITTED
@@ -133,7 +133,7 @@ def test_an_expired_transaction_that_nobody_aborted_yet_may_still_commit(store: 
 # -- listeners and the fence
 
 
-def test_listeners_hear_of_the_end_of_every_transaction_that_wrote(store: Store) -> None:
+def test_listeners_are_called_at_the_end_of_every_transaction_that_wrote(store: Store) -> None:
     recorder = Recorder()
     transactions = store.heard_by(recorder)
     committed, aborted, expired = (store.begin(writing=[FLIGHTS]) for _ in range(3))
@@ -152,7 +152,7 @@ def test_listeners_hear_of_the_end_of_every_transaction_that_wrote(store: Store)
     ]
 
 
-def test_a_conflict_is_heard_as_an_abort_only(store: Store) -> None:
+def test_listeners_get_a_conflict_as_an_abort_only(store: Store) -> None:
     recorder = Recorder()
     txn_id = store.begin(writing=[FLIGHTS])
     store.catalogs.publish()
@@ -163,7 +163,7 @@ def test_a_conflict_is_heard_as_an_abort_only(store: Store) -> None:
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_a_listener_that_fails_undoes_everything(store: Store, end: str) -> None:
+def test_a_failing_listener_rolls_back_the_commit_or_abort(store: Store, end: str) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     store.change_rows(txn_id, 10)
     before = store.contents()

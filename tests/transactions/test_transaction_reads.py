@@ -1,4 +1,4 @@
-"""What is seen as of a time, and by which statements it is found."""
+"""Reads as of a time, and the SQL statements that they execute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPEN, COMMITTED, ABORTED = TransactionState
 # -- times
 
 
-def test_a_time_of_this_millisecond_is_answered_and_stays_settled(store: Store) -> None:
+def test_a_read_as_of_the_current_millisecond_is_answered_and_never_changes(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     end_of_this_millisecond = parse_timestamp("2023-11-14T22:13:20.000Z")
     assert end_of_this_millisecond >> 16 == START_MS
@@ -46,7 +46,7 @@ def test_a_time_of_this_millisecond_is_answered_and_stays_settled(store: Store) 
     assert store.transactions.write_ids(FLIGHTS, at=end_of_this_millisecond) == seen
 
 
-def test_a_time_that_has_not_come_is_refused(store: Store) -> None:
+def test_a_future_or_invalid_time_is_refused(store: Store) -> None:
     tomorrow = timestamp(START_MS + 86_400_000)
     before = store.contents()
     with pytest.raises(VersionNotFound, match="in the future"):
@@ -66,7 +66,7 @@ def test_a_time_before_the_first_commit_shows_nothing(store: Store) -> None:
     assert store.transactions.write_ids(12345) == ValidWriteIdList(hwm=0)
 
 
-def test_a_settled_moment_has_what_was_committed_and_nothing_that_comes_later(store: Store) -> None:
+def test_a_settled_time_shows_what_was_committed_and_nothing_committed_later(store: Store) -> None:
     committed = store.transactions.commit(store.begin(writing=[FLIGHTS]))
     later = store.begin(writing=[FLIGHTS])
     before = store.contents()
@@ -84,7 +84,7 @@ def test_a_settled_moment_has_what_was_committed_and_nothing_that_comes_later(st
     assert store.transactions.write_ids_as_of([FLIGHTS], moment) == {FLIGHTS: seen}
 
 
-def test_a_settled_moment_does_not_wait_for_the_writer(store: Store) -> None:
+def test_finding_a_settled_time_does_not_wait_for_the_writer(store: Store) -> None:
     store.begin()
     moment = store.transactions.latest_time()
     with store.database.write() as connection, ThreadPoolExecutor(1) as threads:
@@ -93,7 +93,7 @@ def test_a_settled_moment_does_not_wait_for_the_writer(store: Store) -> None:
         assert settled.result(60) == moment
 
 
-def test_a_moment_is_settled_only_for_a_second_and_where_its_catalog_is_applied(
+def test_a_settled_time_exists_only_if_it_is_recent_and_its_catalog_is_applied(
     store: Store,
 ) -> None:
     store.begin()
@@ -172,7 +172,7 @@ def test_statistics_and_the_oldest_begin_follow_the_open_transactions(store: Sto
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_no_statement_reads_a_whole_table(store: Store) -> None:
-    """Each plan searches an index: cost must not follow the length of history."""
+    """Each query plan uses an index, so that the cost does not grow with the history."""
     for _ in range(3):
         store.transactions.commit(store.begin(writing=[FLIGHTS]))
     txn_id = store.begin(writing=[FLIGHTS])
@@ -198,5 +198,5 @@ def test_no_statement_reads_a_whole_table(store: Store) -> None:
                 assert not scans, f"{step[3]}: {statement}"
                 by_index = "USING" in step[3] or "max(txn.txn_id)" in statement
                 assert by_index or not step[3].startswith("SEARCH"), f"{step[3]}: {statement}"
-                # All writes of a table, however long ago, would be found by the table alone.
+                # A search by the table alone would read all its writes, however old.
                 assert not ("txn_write_id" in step[3] and step[3].endswith("(table_id=?)"))

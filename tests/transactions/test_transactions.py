@@ -1,4 +1,4 @@
-"""The life of a transaction, call by call: begin, write ids, whose it is, autocommit."""
+"""Calls on transactions: begin, write ids, ownership, autocommit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_transaction_begins_open_under_the_catalog_of_its_begin(store: Store) 
     assert store.transactions.get(1) == begun
 
 
-def test_an_id_is_never_given_twice(store: Store) -> None:
+def test_a_transaction_id_is_never_reused(store: Store) -> None:
     first = store.begin()
     store.transactions.abort(first)
     with store.database.write() as connection:
@@ -66,7 +66,7 @@ def test_an_id_is_never_given_twice(store: Store) -> None:
     assert store.begin() == first + 1
 
 
-def test_many_begin_at_one_time_and_by_ascending_ids(store: Store) -> None:
+def test_transactions_begun_in_one_call_have_one_begin_time_and_ascending_ids(store: Store) -> None:
     before = store.begin()
     begun = store.transactions.beginning(600, user="ann", host="h", agent="a", read_only=True).run()
     assert [t.txn_id for t in begun] == list(range(before + 1, before + 601))
@@ -81,9 +81,7 @@ def test_many_begin_at_one_time_and_by_ascending_ids(store: Store) -> None:
             store.transactions.beginning(count, user="ann").run()
 
 
-def test_no_more_are_open_than_there_is_room_for(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begins_beyond_max_open_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions_module, "MAX_OPEN", 40)
     store.transactions.beginning(38, user="ann").run()
     last = [store.begin(), store.begin()]
@@ -97,7 +95,7 @@ def test_no_more_are_open_than_there_is_room_for(
     assert store.begin() > last[1]
 
 
-def test_begins_count_what_is_open_rarely(store: Store) -> None:
+def test_begins_rarely_count_the_open_transactions(store: Store) -> None:
     store.transactions.beginning(500, user="ann").run()
     with recorded(of_this_thread=True) as statements:
         for _ in range(50):
@@ -142,7 +140,7 @@ def test_a_read_only_transaction_gets_no_write_id_and_may_commit(store: Store) -
     assert store.transactions.commit(txn_id).state is COMMITTED
 
 
-def test_several_transactions_get_write_ids_in_their_order_or_none_does(store: Store) -> None:
+def test_several_transactions_get_write_ids_in_order_or_none_of_them_does(store: Store) -> None:
     first, second, third, aborted = (store.begin() for _ in range(4))
     store.transactions.abort(aborted)
     reader = store.begin(read_only=True)
@@ -170,7 +168,7 @@ def test_several_transactions_get_write_ids_in_their_order_or_none_does(store: S
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_a_finished_transaction_writes_nothing_more(store: Store, end: str) -> None:
+def test_a_finished_transaction_cannot_write(store: Store, end: str) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     getattr(store.transactions, end)(txn_id)
     before = store.contents()
@@ -184,10 +182,10 @@ def test_a_finished_transaction_writes_nothing_more(store: Store, end: str) -> N
     assert store.contents() == before
 
 
-# -- whose a transaction is
+# -- ownership
 
 
-def test_a_transaction_is_used_by_its_owner_alone(store: Store) -> None:
+def test_only_its_owner_can_use_a_transaction(store: Store) -> None:
     transactions = store.transactions
     of_ann, of_bob = store.begin(), transactions.begin(user="Bob").txn_id
     every = [of_ann, of_bob]
@@ -230,7 +228,7 @@ def test_an_autocommit_begins_writes_and_commits_in_one_step(store: Store) -> No
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=1)
 
 
-def test_an_autocommit_whose_block_fails_never_happened(store: Store) -> None:
+def test_an_autocommit_whose_block_fails_changes_nothing(store: Store) -> None:
     before = store.contents()
 
     def fail(step: Step) -> None:
@@ -247,7 +245,7 @@ def test_an_autocommit_whose_block_fails_never_happened(store: Store) -> None:
         assert step.write_id == 1
 
 
-def test_an_autocommit_on_a_table_that_is_gone_never_happened(store: Store) -> None:
+def test_an_autocommit_on_a_missing_table_changes_nothing(store: Store) -> None:
     before = store.contents()
     with (
         pytest.raises(WriteConflict),
@@ -257,7 +255,7 @@ def test_an_autocommit_on_a_table_that_is_gone_never_happened(store: Store) -> N
     assert store.contents() == before
 
 
-def test_write_ids_are_given_while_times_are_ahead_and_accepted(store: Store) -> None:
+def test_write_ids_are_allocated_while_accepted_times_are_ahead_of_the_clock(store: Store) -> None:
     store.begin()
     with store.database.write() as connection:
         accept_time(connection)

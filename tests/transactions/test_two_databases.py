@@ -1,4 +1,4 @@
-"""Transactions where the catalog's log lies in another database than the rows."""
+"""Transactions of a store whose catalog log is in another database than its rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def halves(tmp_path: Path) -> Iterator[Halves]:
     opened.close()
 
 
-def test_a_transaction_begins_after_one_look_and_the_next_ones_need_none(halves: Halves) -> None:
+def test_begins_look_at_the_log_once_per_delay(halves: Halves) -> None:
     begun = halves.transactions.begin(user="ann")
     assert begun.catalog_version == halves.catalogs.latest_catalog().version
     assert halves.transactions.statistics().behind == 1
@@ -95,7 +95,9 @@ def test_a_transaction_begins_after_one_look_and_the_next_ones_need_none(halves:
     assert halves.transactions.statistics().behind == 2
 
 
-def test_a_time_is_known_where_a_look_reached_it_and_not_one_tick_later(halves: Halves) -> None:
+def test_the_catalog_is_known_up_to_the_time_of_the_last_look_and_no_further(
+    halves: Halves,
+) -> None:
     known = halves.catalogs.look()
     latest = halves.catalogs.latest_catalog()
     assert halves.catalogs.catalog_at(known, upper=None) == latest
@@ -103,7 +105,7 @@ def test_a_time_is_known_where_a_look_reached_it_and_not_one_tick_later(halves: 
         halves.catalogs.catalog_at(type(known)(known + 1), upper=None)
 
 
-def test_a_version_that_another_node_appended_is_begun_under_once_it_is_active(
+def test_transactions_begin_under_a_version_of_another_node_once_it_is_active(
     halves: Halves,
 ) -> None:
     before = halves.transactions.begin(user="ann").catalog_version
@@ -114,7 +116,7 @@ def test_a_version_that_another_node_appended_is_begun_under_once_it_is_active(
     assert halves.transactions.begin(user="ann").catalog_version == before + 1
 
 
-def test_an_autocommit_that_outlasts_what_is_known_of_the_catalog_is_committed(
+def test_an_autocommit_that_runs_past_the_known_catalog_time_is_committed(
     halves: Halves,
 ) -> None:
     definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),))
@@ -131,6 +133,6 @@ def test_an_autocommit_that_outlasts_what_is_known_of_the_catalog_is_committed(
     assert later.begin_time > ended.commit_time
 
 
-def test_a_catalog_without_a_delay_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_catalog_without_a_delay_is_refused_at_startup(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="create it with a delay"):
         Halves(tmp_path, delay=0)

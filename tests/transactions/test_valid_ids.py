@@ -1,4 +1,4 @@
-"""What readers see, against a model: every snapshot ever taken must stay what it was."""
+"""What readers see, compared with a model: no snapshot that was taken may ever change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_MS = 300_000
 
 @dataclass
 class Modelled:
-    """A transaction as a test thinks of it."""
+    """A transaction in the model."""
 
     txn_id: int
     begin_time: Timestamp
@@ -131,7 +131,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     def heartbeat(self, data: st.DataObject) -> None:
         one = self.one_open(data)
         assert not self.transactions.heartbeat([one.txn_id]).aborted
-        # The clock may run ahead of the wall; never below it.
+        # The clock may run ahead of the wall clock, never behind it.
         one.heartbeat = max(one.heartbeat, self.transactions.get(one.txn_id).last_heartbeat)
 
     @rule(milliseconds=st.sampled_from([1000, TIMEOUT_MS // 2, TIMEOUT_MS + 1]))

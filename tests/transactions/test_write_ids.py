@@ -1,4 +1,4 @@
-"""Lists of valid ids against plain sets, and the texts that Hive writes, as data."""
+"""Lists of valid ids, compared with plain sets and with texts that Hive writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.transactions.id_lists import MAX_OPENED, MAX_TEXT
 NONE, SOME, ALL = RangeResponse.NONE, RangeResponse.SOME, RangeResponse.ALL
 MAX = str(NO_OPEN)
 LAST = 9
-"""Ids of generated lists are 1 … LAST; questions go a little beyond."""
+"""Generated lists have the ids 1 … LAST; tests also ask for ids a little above."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ ranges = st.tuples(st.integers(0, LAST + 3), st.integers(0, LAST + 3)).map(
 
 
 def every_list(last: int, states: str = "coa") -> list[Oracle]:
-    """All lists with a high-water mark up to ``last``."""
+    """Return all lists with a high-water mark up to ``last``."""
     return [
         Oracle(
             hwm,
@@ -79,15 +79,15 @@ def measured(first: int, last: int, holds: Callable[[int], bool]) -> RangeRespon
 
 
 @given(oracles(), st.integers(-2, LAST + 3))
-def test_an_id_is_valid_exactly_when_it_is_committed_or_not_above_zero(
-    oracle: Oracle, w: int
-) -> None:
+def test_an_id_is_valid_exactly_if_it_is_committed_or_not_positive(oracle: Oracle, w: int) -> None:
     assert oracle.of().valid(w) == oracle.sees(w)
     assert oracle.of().aborted(w) == (w in oracle.aborted)
 
 
 @given(oracles(), ranges)
-def test_ranges_are_answered_as_if_id_by_id(oracle: Oracle, span: tuple[int, int]) -> None:
+def test_range_predicates_agree_with_checking_each_id(
+    oracle: Oracle, span: tuple[int, int]
+) -> None:
     assert oracle.of().range_valid(*span) is measured(*span, oracle.sees)
     assert oracle.of().range_aborted(*span) is measured(*span, oracle.aborted.__contains__)
 
@@ -130,13 +130,13 @@ def test_a_range_that_runs_backwards_is_refused() -> None:
         (f"default.t:0:{MAX}::", "valid", (1,), False),
     ],
 )
-def test_worked_examples(
+def test_predicates_give_the_answers_of_worked_examples(
     text: str, predicate: str, arguments: tuple[int, ...], expected: object
 ) -> None:
     assert getattr(ValidWriteIdList.parse(text), predicate)(*arguments) == expected
 
 
-def test_a_list_of_millions_with_few_exceptions_answers_from_its_exceptions() -> None:
+def test_a_huge_list_with_few_exceptions_answers_from_its_exceptions() -> None:
     million = 10**12
     ours = ValidWriteIdList.of(million, open_ids=[5, million])
     assert ours.valid(6)
@@ -155,18 +155,18 @@ def test_a_list_of_millions_with_few_exceptions_answers_from_its_exceptions() ->
         f"default.t:5:{MAX}::",
         "default.t:12:7:7,12:8",
         f"default.t:12:{MAX}::7,8",
-        "t1:5:4:2,4:",  # a smallest open id that is not the smallest one
-        "t:6:7::6",  # one above the whole list, as the cut of a derived list leaves it
+        "t1:5:4:2,4:",  # a declared smallest open id that is not the smallest
+        "t:6:7::6",  # an open id above the list, as the cut of a derived list leaves it
         "null:3:1:1:",
         f"hive.sales.orders:{MAX}:{MAX}::",
     ],
 )
-def test_the_text_of_a_table_list_goes_through_unchanged(text: str) -> None:
+def test_the_text_of_a_table_list_is_written_back_unchanged(text: str) -> None:
     assert str(ValidWriteIdList.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", [f"5:{MAX}::", "12:7:7,12:8", "0:1::", "5:4:2,4:"])
-def test_the_text_of_a_transaction_list_goes_through_unchanged(text: str) -> None:
+def test_the_text_of_a_transaction_list_is_written_back_unchanged(text: str) -> None:
     assert str(ValidTxnList.parse(text)) == text
 
 
@@ -179,11 +179,11 @@ def test_the_text_of_a_transaction_list_goes_through_unchanged(text: str) -> Non
         ("NULL:5:4:4:", "null:5:4:4:"),
     ],
 )
-def test_fields_missing_at_the_end_hold_no_ids(short: str, whole: str) -> None:
+def test_missing_trailing_fields_hold_no_ids(short: str, whole: str) -> None:
     assert str(ValidWriteIdList.parse(short)) == whole
 
 
-def test_fields_missing_at_the_end_of_a_transaction_list_hold_no_ids() -> None:
+def test_missing_trailing_fields_of_a_transaction_list_hold_no_ids() -> None:
     assert str(ValidTxnList.parse("5:4")) == "5:4::"
     assert str(ValidTxnList.parse("5:4:4")) == "5:4:4:"
 
@@ -191,7 +191,7 @@ def test_fields_missing_at_the_end_of_a_transaction_list_hold_no_ids() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",  # a lost list is not "everything is valid"
+        "",  # a lost list must not mean "everything is valid"
         "t",
         "t:5",
         ":5:4:4:",
@@ -212,30 +212,30 @@ def test_fields_missing_at_the_end_of_a_transaction_list_hold_no_ids() -> None:
         ":" * 5000,
     ],
 )
-def test_a_text_that_is_no_list_is_refused_in_a_short_message(text: str) -> None:
+def test_an_invalid_list_is_refused_with_a_short_message(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         ValidWriteIdList.parse(text)
     assert 10 < len(refused.value.message) < 400
 
 
 @pytest.mark.parametrize("text", ["", "5", "a.b:5:4:4:", "5:4:4::", "t:5"])
-def test_a_text_that_is_no_transaction_list_is_refused(text: str) -> None:
+def test_an_invalid_transaction_list_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         ValidTxnList.parse(text)
 
 
-def test_an_empty_text_is_told_apart_from_a_wrong_one() -> None:
+def test_an_empty_text_is_refused_with_its_own_message() -> None:
     with pytest.raises(InvalidInput, match="empty text"):
         ValidWriteIdList.parse("")
 
 
-def test_a_text_that_is_too_long_is_refused_unread() -> None:
+def test_a_text_that_is_too_long_is_refused() -> None:
     text = "t:5:4:" + "," * MAX_TEXT
     with pytest.raises(LimitExceeded, match="at most"):
         ValidWriteIdList.parse(text)
 
 
-def test_a_hundred_thousand_exceptions_are_parsed_written_compared_and_merged_in_one_go() -> None:
+def test_a_list_with_100_000_exceptions_is_parsed_written_compared_and_merged() -> None:
     numbers = Random(7).sample(range(1, 10**12), 100_000)
     whole = ValidWriteIdList.of(10**12, open_ids=numbers[:50_000], aborted=numbers[50_000:])
     assert ValidWriteIdList.parse(str(whole)) == whole
@@ -252,7 +252,7 @@ def test_a_hundred_thousand_exceptions_are_parsed_written_compared_and_merged_in
 
 
 @pytest.mark.parametrize("table", ["", "a:b", "a$b"])
-def test_a_table_whose_name_would_break_the_text_is_refused(table: str) -> None:
+def test_a_table_name_that_would_break_the_text_is_refused(table: str) -> None:
     with pytest.raises(InvalidInput):
         ValidWriteIdList(hwm=3, table=table)
 
@@ -275,7 +275,7 @@ def test_a_list_covers_another_if_it_sees_all_that_the_other_sees(
     assert ours.equivalent(theirs) == (right.committed == left.committed)
 
 
-def test_every_pair_of_small_lists_is_compared_as_its_sets_are() -> None:
+def test_comparisons_of_all_pairs_of_small_lists_agree_with_sets() -> None:
     lists = [(oracle.committed, oracle.of()) for oracle in every_list(6, "co")]
     assert len(lists) ** 2 == 16_129
     for (seen, ours), (also_seen, theirs) in product(lists, repeat=2):
@@ -303,7 +303,7 @@ def test_lists_are_equivalent_if_they_see_the_same_of_one_table(
 
 
 @given(oracles())
-def test_the_canonical_list_sees_the_same_and_ends_committed(oracle: Oracle) -> None:
+def test_the_canonical_list_sees_the_same_ids_and_ends_with_a_committed_one(oracle: Oracle) -> None:
     least = oracle.of().canonical()
     assert described(least).committed == oracle.committed
     assert least.hwm == max(oracle.committed, default=0)
@@ -318,9 +318,7 @@ def derived_min_open(oracle: Oracle) -> int:
 
 
 @given(oracles(), ids)
-def test_opening_an_id_hides_it_and_all_below_it_that_were_not_heard_of(
-    oracle: Oracle, w: int
-) -> None:
+def test_opening_an_id_hides_it_and_all_unknown_ids_below_it(oracle: Oracle, w: int) -> None:
     after = oracle.of().open(w)
     expected = Oracle(
         max(oracle.hwm, w), oracle.opened | set(range(oracle.hwm + 1, w + 1)), oracle.aborted
@@ -330,7 +328,7 @@ def test_opening_an_id_hides_it_and_all_below_it_that_were_not_heard_of(
 
 
 @given(oracles(), st.sets(ids))
-def test_committing_ids_shows_them(oracle: Oracle, done: set[int]) -> None:
+def test_committing_ids_makes_them_visible(oracle: Oracle, done: set[int]) -> None:
     if done & oracle.aborted or any(w > oracle.hwm for w in done):
         with pytest.raises(IllegalChange):
             oracle.of().commit(done)
@@ -342,7 +340,7 @@ def test_committing_ids_shows_them(oracle: Oracle, done: set[int]) -> None:
 
 
 @given(oracles(), st.sets(ids))
-def test_aborting_ids_changes_nothing_that_is_seen(oracle: Oracle, done: set[int]) -> None:
+def test_aborting_ids_does_not_change_what_is_visible(oracle: Oracle, done: set[int]) -> None:
     if not done <= oracle.opened | oracle.aborted:
         with pytest.raises(IllegalChange):
             oracle.of().abort(done)
@@ -356,7 +354,7 @@ def test_aborting_ids_changes_nothing_that_is_seen(oracle: Oracle, done: set[int
 
 @given(oracles(), ids)
 @example(Oracle(2, frozenset(), frozenset()), 5)
-def test_ones_own_write_shows_nothing_else(oracle: Oracle, w: int) -> None:
+def test_with_own_write_makes_only_that_write_visible(oracle: Oracle, w: int) -> None:
     if w in oracle.aborted:
         with pytest.raises(IllegalChange):
             oracle.of().with_own_write(w)
@@ -365,13 +363,13 @@ def test_ones_own_write_shows_nothing_else(oracle: Oracle, w: int) -> None:
     assert after.committed == oracle.committed | {w}
 
 
-def test_opening_an_id_lowers_what_a_compacted_base_may_hold() -> None:
+def test_opening_an_id_lowers_the_highest_valid_base() -> None:
     after = ValidWriteIdList.parse(f"t:5:{MAX}::").open(8)
     assert str(after) == "t:8:6:6,7,8:"
     assert not after.valid_base(6)
 
 
-def test_an_id_that_is_far_away_is_not_opened() -> None:
+def test_opening_an_id_far_above_the_list_is_refused() -> None:
     with pytest.raises(LimitExceeded, match="read the list again"):
         ValidWriteIdList.of(5).open(MAX_OPENED + 6)
 
@@ -437,7 +435,7 @@ def test_a_table_list_sees_exactly_the_writes_of_visible_transactions(
         (f"4:{MAX}::", [(5, 1), (4, 2)], 3, "t:2:1:1:"),
     ],
 )
-def test_derived_lists_by_example(
+def test_derived_lists_match_worked_examples(
     txns: str, writes: list[tuple[int, int]], following: int | None, expected: str
 ) -> None:
     derived = ValidWriteIdList.derive(
@@ -449,7 +447,7 @@ def test_derived_lists_by_example(
 # -- compacting and cleaning
 
 
-def test_a_compactor_merges_nothing_behind_an_open_write_and_drops_what_was_aborted() -> None:
+def test_a_compactor_stops_before_the_first_open_write_and_drops_aborted_ones() -> None:
     for oracle in every_list(5):
         first_open = min(oracle.opened, default=oracle.hwm + 1)
         ids = oracle.of().for_compactor()
@@ -467,7 +465,7 @@ def test_a_compactor_merges_nothing_behind_an_open_write_and_drops_what_was_abor
         ]
 
 
-def test_a_compactor_ends_below_an_open_id_that_the_text_does_not_count_as_the_first() -> None:
+def test_a_compactor_stops_before_the_first_open_id_even_if_the_text_declares_another() -> None:
     assert ValidWriteIdList.parse("t:6:7:4:").for_compactor().hwm == 3
     assert ValidWriteIdList.parse("t:6:2:4:").for_compactor().hwm == 1
     assert ValidWriteIdList.parse("t:6:0::").for_compactor().hwm == 0
@@ -507,7 +505,7 @@ def test_the_transaction_of_a_compaction_does_not_see_itself() -> None:
             }
 
 
-def test_a_cleaner_looks_no_further_than_the_first_open_transaction() -> None:
+def test_a_cleaner_stops_before_the_first_open_transaction() -> None:
     for oracle in every_list(4):
         txns = ValidTxnList.of(oracle.hwm, open_ids=oracle.opened, aborted=oracle.aborted)
         ids = txns.for_cleaner()
@@ -517,7 +515,7 @@ def test_a_cleaner_looks_no_further_than_the_first_open_transaction() -> None:
         ValidTxnList.parse("5:4:2,4:").for_cleaner()
 
 
-def test_a_list_cannot_be_changed() -> None:
+def test_a_list_is_immutable() -> None:
     whole = ValidWriteIdList.of(3, open_ids=[2])
     with pytest.raises(AttributeError):
         whole.hwm = 4  # type: ignore[misc]  # the point of the test

@@ -49,7 +49,7 @@ def test_every_class_reads_back_what_it_wrote(of: type[Any], data: st.DataObject
 
 
 @pytest.mark.parametrize(("value", "data"), GOLDENS)
-def test_a_record_that_is_cut_anywhere_is_corrupt(value: object, data: bytes) -> None:
+def test_a_truncated_or_extended_record_is_refused(value: object, data: bytes) -> None:
     for length in range(len(data)):
         with pytest.raises(TYPED):
             decode(data[:length], type(value))
@@ -58,16 +58,16 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(value: object, data: bytes) ->
 
 
 @pytest.mark.parametrize(("value", "data"), GOLDENS)
-def test_a_record_with_any_one_bit_flipped_is_refused_or_another_object(
+def test_a_record_with_any_bit_flipped_is_refused_or_decodes_to_another_value(
     value: object, data: bytes
 ) -> None:
     for spoiled in flipped(data):
-        with suppress(*TYPED):  # when it is decoded, or at the first touch of what is decoded late
+        with suppress(*TYPED):  # raised by decode, or by == where a field is decoded lazily
             assert decode(spoiled, type(value)) != value, spoiled.hex()
 
 
 @pytest.mark.parametrize("kind", COLLECTIONS.values(), ids=lambda kind: kind.kind)
-def test_what_finds_an_object_is_read_or_refused_whatever_bit_is_flipped(kind: Collection) -> None:
+def test_the_index_fields_of_a_damaged_record_are_read_or_refused(kind: Collection) -> None:
     everything = goldens_0_1_0.CATALOG + goldens_0_2_0.CATALOG
     data = next(data for value, data in everything if type(value) is kind.of)
     for spoiled in (*flipped(data), *(data[:length] for length in range(len(data)))):
@@ -90,7 +90,9 @@ def flipped(data: bytes) -> list[bytes]:
 @pytest.mark.parametrize("kind", COLLECTIONS.values(), ids=lambda kind: kind.kind)
 @ROUND_TRIPS
 @given(data=st.data())
-def test_every_kind_begins_with_what_finds_it(kind: Collection, data: st.DataObject) -> None:
+def test_the_records_of_every_kind_begin_with_their_index_fields(
+    kind: Collection, data: st.DataObject
+) -> None:
     value = data.draw(values(kind.of))
     stored = kind.stored(encode(value))
     assert stored.name == value.name
@@ -103,7 +105,7 @@ def test_every_kind_begins_with_what_finds_it(kind: Collection, data: st.DataObj
         assert stored.parent == (getattr(value, parent) if parent else 0)
 
 
-def test_a_kind_is_one_class_and_no_class_is_two_kinds() -> None:
+def test_every_kind_has_its_own_class_and_a_format() -> None:
     classes = [one.of for one in COLLECTIONS.values()]
     classes += [one.of for one in APPEND_ONLY.values()]
     assert len(classes) == len(set(classes))
@@ -111,7 +113,7 @@ def test_a_kind_is_one_class_and_no_class_is_two_kinds() -> None:
 
 
 @pytest.mark.parametrize("fraction", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_finite_number_is_neither_written_nor_read(fraction: float) -> None:
+def test_a_float_that_is_not_finite_is_not_written(fraction: float) -> None:
     with pytest.raises(InvalidInput, match="finite"):
         encode(dataclasses.replace(TABLE, stale_rows_fraction=fraction))
 
@@ -125,19 +127,19 @@ def test_floats_that_are_never_written_are_corrupt(spoiled: str) -> None:
         decode(seal(data, b""), d.TableDescriptor)
 
 
-def test_zero_has_no_sign() -> None:
+def test_negative_zero_is_written_as_zero() -> None:
     positive = dataclasses.replace(TABLE, stale_rows_fraction=0.0)
     negative = dataclasses.replace(TABLE, stale_rows_fraction=-0.0)
     assert encode(positive) == encode(negative)
 
 
-def test_a_privilege_that_this_program_does_not_know_is_corrupt() -> None:
+def test_an_unknown_privilege_is_corrupt() -> None:
     data = encode(SystemPrivilege("1/2", 1, 2, Privilege(0)))
     with pytest.raises(CorruptData, match="more than Privilege has"):
         decode(seal(data[:-1] + b"\x80\x20", b""), SystemPrivilege)
 
 
-def test_a_parent_where_there_is_none_is_corrupt() -> None:
+def test_a_parent_in_a_record_of_a_kind_without_parents_is_corrupt() -> None:
     data = bytearray(encode(DATABASE))
     data[10] = 5
     with pytest.raises(CorruptData, match="a parent where there is none"):
@@ -166,7 +168,7 @@ def test_a_zone_of_the_first_release_has_the_default_quorum(
     assert found == dataclasses.replace(zone, replicas=replicas, quorum_size=quorum)
 
 
-def test_what_later_versions_added_has_its_defaults_in_an_older_record() -> None:
+def test_fields_added_by_later_versions_have_their_defaults_in_an_older_record() -> None:
     data = next(data for v, data in goldens_0_1_0.CATALOG if isinstance(v, d.TableDescriptor))
     table = decode(data, d.TableDescriptor)
     assert (table.stale_rows_fraction, table.min_stale_rows) == (0.2, 500)

@@ -1,4 +1,4 @@
-"""The registry of formats and its one encode and decode."""
+"""The registry of formats, and encode and decode, which serve every format."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Thing:
 
 @pytest.fixture
 def formats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry that a test may spoil."""
+    """An empty registry for one test."""
     monkeypatch.setattr(registry, "_by_type", {})
     monkeypatch.setattr(registry, "_by_id", {})
     monkeypatch.setattr(registry, "_by_header", {})
 
 
 def unsealed(data: bytes) -> bytes:
-    """The record as a release before 0.2.1 wrote it, without its checksum."""
+    """Return the record as a release before 0.2.1 wrote it, without its checksum."""
     return b"\x01\x00" + data[6:]
 
 
@@ -104,13 +104,13 @@ def test_an_element_has_the_documented_bytes(codec: Codec[Any], value: object, d
         (sequence(UINT), "ffffff7f"),
     ],
 )
-def test_bytes_that_are_no_element_are_corrupt(codec: Codec[Any], data: str) -> None:
+def test_invalid_bytes_of_an_element_are_corrupt(codec: Codec[Any], data: str) -> None:
     with pytest.raises(CorruptData):
         codec.read(Reader(bytes.fromhex(data)))
 
 
 def longest(length: int) -> int:
-    """The highest number that takes so many bytes."""
+    """Return the highest number that takes ``length`` bytes."""
     return min((1 << 7 * length) - 1, (1 << 64) - 1)
 
 
@@ -133,7 +133,7 @@ NUMBERS = CaseTable(
 
 
 @pytest.mark.parametrize(("codec", "number", "length"), NUMBERS.rows)
-def test_a_number_takes_a_byte_for_each_seven_bits(
+def test_a_number_takes_one_byte_for_every_seven_bits(
     codec: Codec[int], number: int, length: int
 ) -> None:
     data = written(codec, number)
@@ -157,7 +157,7 @@ def test_a_number_outside_64_bits_is_not_written(codec: Codec[int], number: int)
 
 
 @given(st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1))
-def test_every_signed_number_survives(number: int) -> None:
+def test_every_signed_64_bit_number_reads_back(number: int) -> None:
     assert SINT.read(Reader(written(SINT, number))) == number
 
 
@@ -214,7 +214,7 @@ def test_a_class_without_a_format_is_not_written() -> None:
 
 
 @pytest.mark.usefixtures("formats")
-def test_old_bytes_are_read_by_the_old_format_and_written_by_the_newest() -> None:
+def test_records_are_read_by_the_format_that_wrote_them_and_written_by_the_newest() -> None:
     register(Thing, type_id=99, version=1, since="1", fields=[("name", TEXT)])
     old = encode(Thing("a"))
     register(
@@ -249,7 +249,7 @@ UNREADABLE = CaseTable(
 
 
 @pytest.mark.parametrize(("spoil", "error", "says"), UNREADABLE.rows)
-def test_what_is_no_record_of_this_program_says_what_was_found(
+def test_an_unreadable_record_raises_an_error_that_names_what_was_found(
     spoil: Callable[[bytes], bytes], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -270,7 +270,7 @@ def test_a_record_of_another_type_is_refused() -> None:
         (b"\x42\x00\x01", CorruptData, "a IndexColumn where a Grant"),
     ],
 )
-def test_a_nested_object_has_a_header_of_its_own(
+def test_a_nested_object_has_its_own_header(
     header: bytes, error: type[Exception], says: str
 ) -> None:
     granted = DatabaseDescriptor(1, "d", "o", (Grant(1, 2, Privilege.SELECT),))
@@ -280,14 +280,14 @@ def test_a_nested_object_has_a_header_of_its_own(
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_raise_anything_but_a_typed_error(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_typed_errors(data: bytes) -> None:
     record = unsealed(encode(SchemaDescriptor(1, 2, "s", "o")))[:5] + data
     with suppress(CorruptData, IncompatibleFormat):
         decode(record, SchemaDescriptor)
 
 
 @given(st.integers(min_value=0), st.integers(min_value=1, max_value=255))
-def test_a_flipped_bit_of_an_old_record_gives_a_typed_error_or_another_object(
+def test_a_changed_byte_of_a_record_without_a_checksum_raises_only_typed_errors(
     where: int, flip: int
 ) -> None:
     data = bytearray(
@@ -298,7 +298,7 @@ def test_a_flipped_bit_of_an_old_record_gives_a_typed_error_or_another_object(
         decode(bytes(data), SchemaDescriptor)
 
 
-def test_a_record_is_decoded_with_the_context_alone_that_it_was_sealed_with() -> None:
+def test_a_record_is_decoded_only_with_the_context_that_it_was_sealed_with() -> None:
     entry = ConfigEntry("k", "v")
     data = registry.seal(encode(entry), b"row 7")
     assert decode(data, ConfigEntry, context=b"row 7") == entry
@@ -307,20 +307,20 @@ def test_a_record_is_decoded_with_the_context_alone_that_it_was_sealed_with() ->
             decode(data, ConfigEntry, context=context)
 
 
-def test_what_an_older_release_wrote_has_no_context() -> None:
+def test_a_record_of_an_older_release_has_no_context() -> None:
     data = unsealed(encode(ConfigEntry("k", "v")))
     assert registry.seal(data, b"row 7") == data
     assert decode(data, ConfigEntry, context=b"row 7") == ConfigEntry("k", "v")
 
 
-def test_no_bytes_are_sealed_too() -> None:
+def test_an_empty_record_can_be_sealed() -> None:
     data = registry.seal(b"", b"row 7")
     registry.compare(data, b"row 7")
     with pytest.raises(CorruptData):
         registry.compare(data, b"row 8")
 
 
-def test_a_record_gets_its_time_without_being_written_anew() -> None:
+def test_a_record_gets_its_time_without_being_encoded_again() -> None:
     update = Update(7, b"id", "ann", "m1", (Entry("touch", {}, ()),))
     split = registry.timed_head(encode(update))
     assert split is not None
@@ -332,12 +332,12 @@ def test_a_record_gets_its_time_without_being_written_anew() -> None:
     assert registry.time_in(encode(ConfigEntry("k", "v"))) is None
 
 
-def test_a_name_that_is_no_text_is_corrupt_where_records_are_indexed() -> None:
+def test_a_name_that_is_not_utf_8_is_corrupt_when_the_record_is_indexed() -> None:
     data = encode(SchemaDescriptor(1, 2, "name", "o")).replace(b"name", b"na\xff\xfe")
     with pytest.raises(CorruptData, match="UTF-8"):
         Stored(data, SchemaDescriptor, has_id=True)
 
 
-def test_half_a_character_is_refused_and_not_written() -> None:
+def test_a_text_with_a_lone_surrogate_is_not_written() -> None:
     with pytest.raises(InvalidInput, match="surrogate"):
         encode(SchemaDescriptor(1, 2, "name", "o", comment="\ud800"))

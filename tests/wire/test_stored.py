@@ -1,5 +1,5 @@
-"""Objects in memory are the bytes they were stored as, decoded at the first touch. Values that were
-decoded lately are found by their bytes.
+"""Objects in memory are their stored bytes, decoded on first access. Recently decoded values are
+cached by their bytes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from strandline.wire.stored import MAX_RECORD_BYTES, RECENT, RecentStatistics, R
 SCHEMA = SchemaDescriptor(7, 3, "sales", "ann")
 
 
-def test_what_finds_an_object_is_read_without_decoding_it() -> None:
+def test_the_index_fields_of_an_object_are_read_without_decoding_it() -> None:
     stored = Stored(encode(SCHEMA), SchemaDescriptor, has_id=True)
     assert (stored.id, stored.parent, stored.name) == (7, 3, "sales")
     assert stored._value is None
 
 
-def test_an_object_is_decoded_once_at_the_first_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_decoded_once_on_first_access(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[object] = []
     RECENT.forget()
     stored = Stored(encode(SCHEMA), SchemaDescriptor, has_id=True)
@@ -46,7 +46,7 @@ def test_an_object_is_decoded_once_at_the_first_touch(monkeypatch: pytest.Monkey
     assert decoded == [SchemaDescriptor]
 
 
-def test_the_bytes_stay_those_that_were_read() -> None:
+def test_a_stored_object_keeps_the_bytes_that_were_read() -> None:
     data = encode(SCHEMA)
     assert Stored(data, SchemaDescriptor, has_id=True).data is data
 
@@ -61,19 +61,19 @@ def test_the_bytes_stay_those_that_were_read() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_kind_of_layout_begins_with_what_finds_it(value: object) -> None:
+def test_every_kind_of_layout_begins_with_its_index_fields(value: object) -> None:
     kind = collection_of(value)
     stored = kind.stored(encode(value))
     assert stored.name == value.name  # type: ignore[attr-defined]  # every descriptor has a name
     assert stored.id == (value.id if kind.has_id else 0)  # type: ignore[attr-defined]  # same
 
 
-def test_every_collection_knows_its_class_and_a_format_of_it() -> None:
+def test_the_class_of_every_collection_has_a_format() -> None:
     for kind in COLLECTIONS.values():
         assert any(found.of is kind.of for found in registry.formats())
 
 
-def test_a_snapshot_of_contents_is_their_bytes_side_by_side() -> None:
+def test_a_dump_of_contents_is_the_stored_bytes_and_restores_them() -> None:
     kind = COLLECTIONS["schema"]
     data = encode(SCHEMA)
     contents = EMPTY.apply([Change("schema", kind.key(kind.stored(data)), None, data)])
@@ -81,7 +81,7 @@ def test_a_snapshot_of_contents_is_their_bytes_side_by_side() -> None:
     assert restore(contents.dump()) == contents
 
 
-def test_a_change_that_does_not_replace_what_is_there_is_corrupt() -> None:
+def test_a_change_whose_old_value_is_not_the_stored_value_is_corrupt() -> None:
     kind = COLLECTIONS["schema"]
     data = encode(SCHEMA)
     change = Change("schema", kind.key(kind.stored(data)), b"something else", data)
@@ -105,17 +105,17 @@ def test_equal_bytes_give_the_same_object() -> None:
     assert stored(data).value is stored(data).value
 
 
-def test_what_was_just_written_is_not_decoded_when_the_log_brings_it() -> None:
+def test_a_record_just_written_is_not_decoded_when_it_is_read_from_the_log() -> None:
     written = Stored.of_value(SCHEMA, has_id=True)
     assert stored(written.data).value is SCHEMA
 
 
-def test_other_bytes_are_other_objects() -> None:
+def test_different_bytes_give_different_objects() -> None:
     first, second = stored(encode(SCHEMA)), stored(encode(SchemaDescriptor(7, 3, "sales", "bob")))
     assert (first.value.owner, second.value.owner) == ("ann", "bob")
 
 
-def test_what_is_used_stays_and_the_rest_is_forgotten() -> None:
+def test_values_in_use_stay_cached_and_others_are_evicted() -> None:
     recent = RecentValues(generation_bytes=10)
     recent.add(b"used", 1)
     for number in range(100):
@@ -126,21 +126,21 @@ def test_what_is_used_stays_and_the_rest_is_forgotten() -> None:
     assert recent.get(b"0099") == 99
 
 
-def test_a_large_record_drives_nothing_out() -> None:
+def test_a_large_record_is_not_cached_and_evicts_nothing() -> None:
     recent = RecentValues()
     recent.add(b"small", 1)
     recent.add(bytes(MAX_RECORD_BYTES + 1), 2)
     assert recent.statistics() == RecentStatistics(values=1, bytes=5)
 
 
-def test_adding_twice_counts_once() -> None:
+def test_a_value_added_twice_is_counted_once() -> None:
     recent = RecentValues()
     recent.add(b"a", 1)
     recent.add(b"a", 1)
     assert recent.statistics() == RecentStatistics(values=1, bytes=1)
 
 
-def test_threads_that_add_and_ask_at_once_get_the_right_values() -> None:
+def test_concurrent_adds_and_reads_return_the_right_values() -> None:
     recent = RecentValues(generation_bytes=64)
     wrong: list[object] = []
 

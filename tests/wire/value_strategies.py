@@ -40,7 +40,7 @@ BESIDE_THE_BYTES: dict[type, tuple[str, ...]] = {Update: ("time", "appended")}
 
 
 def values(annotation: typing.Any) -> st.SearchStrategy[typing.Any]:
-    """Values of a class with a format, or of the annotation of one of its fields."""
+    """Return values of a class that has a format, or of the annotation of one of its fields."""
     return _values(annotation)
 
 
@@ -86,14 +86,14 @@ def tuples(parts: tuple[typing.Any, ...]) -> st.SearchStrategy[tuple[typing.Any,
 
 @st.composite
 def delete_files(draw: st.DrawFn) -> DeleteFile:
-    """A delete file, which has a count for each of its files."""
+    """A delete file, with one count for each of its files."""
     counts = draw(st.dictionaries(numbers, numbers, max_size=MAX_LENGTH))
     return DeleteFile(path=draw(texts), file_ids=tuple(counts), counts=tuple(counts.values()))
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """A snapshot, which has a time for each of its objects or none at all."""
+    """A snapshot with one time for each of its objects, or with no times."""
     kinds = draw(values(tuple[tuple[str, tuple[bytes, ...]], ...]))
     times = tuple(tuple(draw(values(Timestamp)) for _ in records) for _, records in kinds)
     held = draw(st.sampled_from([(), times]))

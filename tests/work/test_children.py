@@ -1,6 +1,7 @@
-"""Child processes: tasks, replies, and what happens when one end is gone.
+"""Child processes: tasks, replies, and the loss of either end of the connection.
 
-Here a child is a thread at the other end of the connection, unless a test is about processes.
+In most tests a child is a thread at the other end of the connection; only tests about processes
+start real ones.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ WAIT = 60.0
 
 
 class Children:
-    """Starts children in threads. Each echoes its task, unless the task says otherwise.
+    """Starts children in threads. A child echoes its task, unless the name of the task is special:
 
-    A task named "wait" is answered after ``go`` is set; "end" closes the connection instead.
+    "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "announce"
+    announces its data first; "missing" and "fails" raise errors.
     """
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class Children:
 
 
 def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) -> Children:
-    """Run ``body`` with a pool, and close it; the children must have ended then."""
+    """Run ``body`` with a pool and close the pool; all children must have ended after that."""
 
     async def main() -> None:
         pool = ChildPool(children.start, **limits)
@@ -138,7 +140,7 @@ async def begun(children: Children) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 3_000_000])
-def test_a_task_and_its_reply_may_have_any_size(size: int) -> None:
+def test_a_task_and_its_reply_can_have_any_size(size: int) -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         data = os.urandom(size)
         assert await ask(pool, "echo", data) == data
@@ -150,7 +152,7 @@ def test_a_task_and_its_reply_may_have_any_size(size: int) -> None:
     run(body)
 
 
-def test_a_child_goes_on_when_the_node_has_noted_what_it_announced() -> None:
+def test_a_child_continues_after_the_node_has_recorded_its_announcement() -> None:
     noted: list[bytes] = []
 
     async def body(pool: ChildPool, _: Children) -> None:
@@ -161,7 +163,7 @@ def test_a_child_goes_on_when_the_node_has_noted_what_it_announced() -> None:
     run(body, on_announced=noted.append)
 
 
-def test_what_the_node_cannot_note_stops_no_child() -> None:
+def test_a_child_continues_if_the_node_fails_to_record_its_announcement() -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         assert await ask(pool, "announce", b"x") == b"x"
         assert await ask(pool, "echo", b"y") == b"y"
@@ -169,7 +171,7 @@ def test_what_the_node_cannot_note_stops_no_child() -> None:
     run(body, on_announced=lambda data: 1 // 0)
 
 
-def test_a_child_that_cannot_announce_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_cannot_announce_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[bytes] = []
 
     def full(_: bytes) -> Content:
@@ -185,7 +187,7 @@ def test_a_child_that_cannot_announce_goes_on(monkeypatch: pytest.MonkeyPatch) -
     assert noted == []
 
 
-def test_a_child_whose_reply_is_not_read_ends_without_an_error() -> None:
+def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     @contextmanager
@@ -202,7 +204,7 @@ def test_a_child_whose_reply_is_not_read_ends_without_an_error() -> None:
         assert not child.is_alive()
 
 
-def test_a_child_is_kept_for_the_next_task() -> None:
+def test_a_child_is_reused_for_the_next_task() -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         for _number in range(3):
             await ask(pool, "echo", only_reads=True)
@@ -212,7 +214,7 @@ def test_a_child_is_kept_for_the_next_task() -> None:
     assert run(body).opened == 1
 
 
-def test_an_idle_child_ends_after_a_while() -> None:
+def test_an_idle_child_exits_after_idle_seconds() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo")
         await asyncio.to_thread(children._threads[0].join, WAIT)
@@ -223,7 +225,7 @@ def test_an_idle_child_ends_after_a_while() -> None:
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
-def test_a_child_that_keeps_much_memory_ends_and_the_next_reader_is_ready(
+def test_a_child_that_keeps_too_much_memory_exits_and_only_a_reader_is_replaced_at_once(
     monkeypatch: pytest.MonkeyPatch, only_reads: bool
 ) -> None:
     monkeypatch.setattr(child_processes, "KEPT_BYTES", -(1 << 40))
@@ -239,7 +241,7 @@ def test_a_child_that_keeps_much_memory_ends_and_the_next_reader_is_ready(
     run(body)
 
 
-def test_a_child_that_reads_is_not_given_a_change() -> None:
+def test_a_read_only_child_is_not_given_a_writing_task() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         for only_reads in (True, False, True, False):
             await ask(pool, "echo", only_reads=only_reads)
@@ -248,7 +250,7 @@ def test_a_child_that_reads_is_not_given_a_change() -> None:
     run(body)
 
 
-def test_idle_children_count_among_those_that_there_may_be() -> None:
+def test_idle_children_count_towards_max_children() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
@@ -266,7 +268,7 @@ def test_idle_children_count_among_those_that_there_may_be() -> None:
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_a_child_that_fails_to_open_the_store_says_so_at_its_first_task(failures: int) -> None:
+def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(failures: int) -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         children.failures = [ZeroDivisionError("secret") for _ in range(failures)]
         if failures == 2:
@@ -279,7 +281,7 @@ def test_a_child_that_fails_to_open_the_store_says_so_at_its_first_task(failures
     run(body)
 
 
-def test_errors_come_back_as_they_are() -> None:
+def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_hide_their_text() -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
@@ -292,11 +294,11 @@ def test_errors_come_back_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("only_reads", "expected"), [(True, Unavailable), (False, UnknownOutcome)])
-def test_a_child_that_ends_without_a_reply_is_an_error(
+def test_a_child_that_exits_without_a_reply_is_an_error(
     only_reads: bool, expected: type[StrandlineError]
 ) -> None:
     async def body(pool: ChildPool, _: Children) -> None:
-        # A thread cannot end as a process does: a task that reads would end this one.
+        # The child is a thread here: if it exited as a reading child does, it would end the test.
         with pytest.raises(expected):
             await ask(pool, "end", only_reads=only_reads)
         assert await ask(pool, "echo", b"x") == b"x"
@@ -321,7 +323,7 @@ def test_an_idle_child_that_has_died_is_replaced() -> None:
     run(body)
 
 
-def test_tasks_wait_in_order_and_too_many_are_turned_away() -> None:
+def test_tasks_queue_in_order_and_tasks_beyond_max_waiting_are_refused() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         ended: list[int] = []
 
@@ -347,7 +349,7 @@ def test_tasks_wait_in_order_and_too_many_are_turned_away() -> None:
     run(body, max_children=1, max_waiting=3)
 
 
-def test_callers_who_ask_the_same_while_it_waits_share_the_reply_of_one_task() -> None:
+def test_callers_of_equal_reads_that_are_queued_share_the_reply_of_one_task() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait", b"same", only_reads=True))
         await begun(children)
@@ -367,7 +369,7 @@ def test_callers_who_ask_the_same_while_it_waits_share_the_reply_of_one_task() -
     run(body, max_children=1, max_waiting=2)
 
 
-def test_a_reply_is_not_older_than_its_question() -> None:
+def test_a_read_does_not_join_an_equal_task_that_is_already_running() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
@@ -381,7 +383,7 @@ def test_a_reply_is_not_older_than_its_question() -> None:
     run(body, max_children=2)
 
 
-def test_one_question_of_many_callers_keeps_one_child_busy() -> None:
+def test_equal_reads_that_wait_for_a_running_one_occupy_one_child() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
@@ -396,7 +398,7 @@ def test_one_question_of_many_callers_keeps_one_child_busy() -> None:
     run(body, max_children=2)
 
 
-def test_what_all_callers_gave_up_is_asked_anew() -> None:
+def test_a_read_that_all_its_callers_cancelled_can_be_asked_again() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
@@ -414,7 +416,7 @@ def test_what_all_callers_gave_up_is_asked_anew() -> None:
     run(body, max_children=1)
 
 
-def test_callers_of_one_task_get_its_error() -> None:
+def test_callers_that_share_a_task_get_its_error() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
@@ -430,7 +432,7 @@ def test_callers_of_one_task_get_its_error() -> None:
     run(body, max_children=1)
 
 
-def test_a_cancelled_caller_gives_up_what_only_reads() -> None:
+def test_a_read_whose_caller_is_cancelled_is_aborted() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
@@ -446,7 +448,7 @@ def test_a_cancelled_caller_gives_up_what_only_reads() -> None:
         run(body, max_children=1)
 
 
-def test_a_cancelled_caller_leaves_a_change_to_its_end() -> None:
+def test_a_writing_task_whose_caller_is_cancelled_runs_to_its_end() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
@@ -460,7 +462,7 @@ def test_a_cancelled_caller_leaves_a_change_to_its_end() -> None:
     run(body, max_children=1)
 
 
-def test_a_pool_that_stops_waiting_has_a_change_refused_that_waits() -> None:
+def test_a_pool_that_stops_waiting_refuses_writing_tasks_that_wait() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         waiting = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
@@ -474,7 +476,7 @@ def test_a_pool_that_stops_waiting_has_a_change_refused_that_waits() -> None:
     run(body, max_children=1)
 
 
-def test_a_pool_that_stops_waiting_still_answers_what_reads() -> None:
+def test_a_pool_that_stops_waiting_still_answers_running_reads() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         reading = asyncio.create_task(ask(pool, "wait", b"x", only_reads=True))
         await begun(children)
@@ -485,7 +487,7 @@ def test_a_pool_that_stops_waiting_still_answers_what_reads() -> None:
     run(body)
 
 
-def test_a_closed_pool_takes_no_task() -> None:
+def test_a_closed_pool_refuses_queued_and_new_tasks() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
@@ -541,7 +543,7 @@ sys.stdin.readline()
 """
 
 
-def test_all_processes_end_with_the_one_that_began_them() -> None:
+def test_all_child_processes_exit_when_the_node_is_killed() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Bytes that lie outside the memory of the processes that pass them on."""
+"""Contents: bytes that are kept outside the memory of the processes that pass them on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.work.contents import FREED_AT_ONCE, Content
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
-def test_what_was_written_is_read_in_pieces(size: int) -> None:
+def test_content_reads_back_in_pieces(size: int) -> None:
     data = os.urandom(size)
     content = Content()
     content.write(data[: size // 3])
@@ -24,7 +24,7 @@ def test_what_was_written_is_read_in_pieces(size: int) -> None:
     content.close()
 
 
-def test_another_descriptor_reads_the_same_from_the_front() -> None:
+def test_a_duplicated_descriptor_reads_the_content_from_its_start() -> None:
     content = Content.of(b"one and two")
     other = Content(os.dup(content.fileno()))
     content.close()
@@ -34,7 +34,7 @@ def test_another_descriptor_reads_the_same_from_the_front() -> None:
 
 
 @pytest.mark.parametrize(("size", "elsewhere"), [(FREED_AT_ONCE, False), (FREED_AT_ONCE + 1, True)])
-def test_much_memory_is_freed_by_another_thread(
+def test_a_large_content_is_freed_by_another_thread(
     monkeypatch: pytest.MonkeyPatch, size: int, elsewhere: bool
 ) -> None:
     content, descriptor = Content.of(bytes(size)), -1
@@ -55,7 +55,7 @@ def test_much_memory_is_freed_by_another_thread(
     assert (threads != [threading.current_thread()]) is elsewhere
 
 
-def test_memory_is_freed_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_content_is_freed_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     content = Content.of(bytes(FREED_AT_ONCE + 1))
     descriptor = content.fileno()
 

@@ -1,4 +1,4 @@
-"""The time slices that a thread asks for."""
+"""The time slices that a thread requests from the kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GET = {"x86_64": 315, "aarch64": 275}
 
 
 def asked_for() -> tuple[int, int]:
-    """The slice and the niceness of this thread."""
+    """Return the slice and the niceness of this thread."""
     attributes = time_slices._Attributes()
     number = _GET[os.uname().machine]
     size = ctypes.sizeof(attributes)
@@ -30,13 +30,13 @@ def asked_for() -> tuple[int, int]:
 
 
 def in_thread(test: Callable[[], T]) -> T:
-    """What ``test`` gives in a thread of its own, which takes its slices along when it ends."""
+    """Return the result of ``test``, run in a new thread so that its slices end with the thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(test).result()
 
 
 @pytest.mark.skipif(os.uname().machine not in _GET, reason="another numbering of system calls")
-def test_the_thread_alone_gets_short_slices_and_keeps_its_niceness() -> None:
+def test_only_the_calling_thread_gets_short_slices_and_it_keeps_its_niceness() -> None:
     before = asked_for()
 
     def ask() -> tuple[object, object]:
@@ -49,7 +49,9 @@ def test_the_thread_alone_gets_short_slices_and_keeps_its_niceness() -> None:
     assert asked_for() == before
 
 
-def test_a_machine_without_the_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_system_call_keeps_its_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "another")
     assert not shorten_time_slices()
     monkeypatch.setattr(time_slices, "_SYSCALLS", {"another": 10_000_000})

@@ -1,4 +1,4 @@
-"""What a request may cost where it is computed: budgets of things."""
+"""Budgets: limits on how much a request may compute."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 from strandline.work import TooLong, budget, keeping_garbage, require, spend, spending
 
 
-def test_without_a_budget_anything_goes() -> None:
+def test_without_a_budget_nothing_is_limited() -> None:
     spend(1_000_000)
     assert len(list(spending(range(10_000)))) == 10_000
 
 
-def test_what_costs_more_than_the_budget_is_too_long() -> None:
+def test_spending_more_than_the_budget_raises_too_long() -> None:
     with budget(100):
         spend(100)
         with pytest.raises(TooLong):
             spend(1)
 
 
-def test_a_budget_is_for_all_that_its_block_goes_over() -> None:
+def test_all_spending_in_a_block_counts_towards_its_budget() -> None:
     with budget(100):
         spend(60)
         with pytest.raises(TooLong):
             spend(60)
 
 
-def test_what_is_counted_first_spends_nothing() -> None:
+def test_require_checks_a_count_against_the_budget_without_spending_it() -> None:
     limits: list[int] = []
 
     def count(limit: int, *, rows: int) -> int:
@@ -49,13 +49,13 @@ def test_what_is_counted_first_spends_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 99, 100])
-def test_items_within_the_budget_come_as_they_are(count: int) -> None:
+def test_items_within_the_budget_are_yielded_unchanged(count: int) -> None:
     with budget(100):
         assert list(spending(range(count))) == list(range(count))
 
 
 @pytest.mark.parametrize("count", [101, 150, 100_000])
-def test_items_beyond_the_budget_are_not_gone_over(count: int) -> None:
+def test_iteration_stops_soon_after_the_budget_is_spent(count: int) -> None:
     taken = []
 
     def items() -> Iterator[int]:
@@ -81,7 +81,9 @@ def test_a_budget_ends_with_its_block_and_belongs_to_its_thread() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_is_kept_until_the_last_block_ends_and_then_as_before(enabled: bool) -> None:
+def test_garbage_collection_is_off_until_the_outer_block_ends_and_then_restored(
+    enabled: bool,
+) -> None:
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:

@@ -1,4 +1,4 @@
-"""Mistakes that a node's memory can make, each as a part that takes the place of the real one."""
+"""Faults of the cache, each planted as a class that replaces the real part."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Steps = list[tuple[int, Change]]
 
 
 class ShowsBeforeCommit(LogApplier):
-    """Rows are visible from the event that brings them."""
+    """Rows become visible with the event that stages them, before the commit."""
 
     def _changes(self, event: Notification) -> Steps:
         steps = super()._changes(event)
         if event.verb == WRITE and steps and event.write_id is not None:
-            # One change for both: the second of two would find its event applied.
+            # One change for both: a second change would find its event already applied.
             ((table_id, stage),) = steps
             commit = committing(event.event_id, event.write_id)
             return [(table_id, lambda held: commit(_reopened(stage, held)))]
@@ -32,13 +32,13 @@ class ShowsBeforeCommit(LogApplier):
 
 
 def _reopened(stage: Change, held: Replica) -> Replica:
-    """``stage`` on a replica whose list may have the id committed already, by the fault."""
+    """Apply ``stage`` to a replica whose list may have the id committed already, by the fault."""
     staged = stage(replace(held, committed=ValidWriteIdList(hwm=0)))
     return replace(staged, committed=held.committed)
 
 
 class CommitsHalf(LogApplier):
-    """Of the tables of a transaction, only the first is committed."""
+    """Only the first table of a transaction is committed."""
 
     def _changes(self, event: Notification) -> Steps:
         steps = super()._changes(event)
@@ -46,21 +46,21 @@ class CommitsHalf(LogApplier):
 
 
 class NeverCommits(LogApplier):
-    """The list is not extended by a commit."""
+    """A commit does not extend the list."""
 
     def _changes(self, event: Notification) -> Steps:
         return [] if event.verb == COMMIT else super()._changes(event)
 
 
 class KeepsAborted(LogApplier):
-    """An abort leaves its rows."""
+    """An abort leaves the rows of its transaction."""
 
     def _changes(self, event: Notification) -> Steps:
         return [] if event.verb == ABORT else super()._changes(event)
 
 
 class CommitsAborted(LogApplier):
-    """An abort counts as a commit."""
+    """An abort is applied as a commit."""
 
     def _changes(self, event: Notification) -> Steps:
         if event.verb != ABORT:
@@ -69,7 +69,7 @@ class CommitsAborted(LogApplier):
 
 
 class LosesRemovals(LogApplier):
-    """A staging brings its rows and not its removals."""
+    """A staging adds its rows but loses its removals."""
 
     def _changes(self, event: Notification) -> Steps:
         steps = super()._changes(event)
@@ -81,7 +81,7 @@ class LosesRemovals(LogApplier):
 
 
 class AnswersWithoutAsking(CachedStore):
-    """Memory answers although it lacks writes that the reader's list has."""
+    """The cache answers although it lacks writes that the reader's list has."""
 
     def _shown(
         self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
@@ -90,7 +90,7 @@ class AnswersWithoutAsking(CachedStore):
 
 
 class ComparesMarks(CachedStore):
-    """Memory answers when its high-water mark is not below the reader's."""
+    """The cache answers if its high-water mark is not below the reader's."""
 
     def _shown(
         self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
@@ -100,7 +100,7 @@ class ComparesMarks(CachedStore):
 
 
 class AnswersAtItsOwnList(CachedStore):
-    """Memory filters by its own list in place of the reader's."""
+    """The cache filters by its own list instead of the reader's."""
 
     def _shown(
         self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
@@ -111,7 +111,7 @@ class AnswersAtItsOwnList(CachedStore):
 
 
 class SkipsWhatCameSince(CachedStore):
-    """A state is taken as if it were of the moment of the start."""
+    """A restored state is treated as if it were up to date at the start."""
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
         super().restore(max(applied_event, self.applied_event), replicas)
@@ -129,7 +129,7 @@ class LoadsCommittedRowsOnly(SqlObjectStore):
 
 
 class LoadsWithoutItsPlace(SqlObjectStore):
-    """A table is loaded as if it had been read at the end of all events."""
+    """A table is loaded as if it had been read after later events."""
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
         found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)

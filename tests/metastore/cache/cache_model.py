@@ -1,13 +1,13 @@
 """A state machine that compares three answers: the cache's, the store's and a model's.
 
-Transactions stage, commit and abort through another node or through the cache's own; the cache
-applies the log whenever it comes to it. It may hold some zone partitions only, and the node may
-restart with what it held. Readers come with lists of any age, from the present, from open
-transactions and from before. Every read of the cache must be what the store says at the same list,
-and what a model says that knows only which write ids were committed when the list was taken.
+Transactions stage, commit and abort through another node or through the cache's own node. The cache
+applies the log at random points. It may hold only some zone partitions, and the node may restart
+with the state that it held. Readers have lists of any age: of the present, of open transactions,
+and older ones. Every read of the cache must equal what the store answers for the same list, and
+what the model answers, which knows only the write ids that were committed when the list was taken.
 
-Beyond answers it is checked that memory is used as meant: once the log is applied, a present list
-of a held table is a hit, and no row of an aborted transaction is left.
+The machine also checks how memory is used: once the log is applied, a present list of a held table
+is a hit, and no row of an aborted transaction is left.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Txn:
 
 @dataclass(frozen=True)
 class Reader:
-    """A list that somebody took, and what was committed then."""
+    """A list that a reader took, and the write ids that were committed then."""
 
     table_id: int
     write_ids: ValidWriteIdList
@@ -61,7 +61,7 @@ class Reader:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Runs on ``dml``, in tables of its own; subclasses choose other kinds of store and cache."""
+    """Runs on ``dml``, in its own tables; subclasses choose other kinds of store and cache."""
 
     dml: Dml
     cache_kind: type[CachedStore] = CachedStore
@@ -135,7 +135,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(own=st.booleans(), adds=st.integers(1, 3), tables=SUBSETS)
     def write_and_commit(self, own: bool, adds: int, tables: list[int]) -> None:
-        """A whole transaction that nothing can be in conflict with."""
+        """Run a whole transaction that cannot conflict."""
         txn_id = self._begin()
         for position in tables:
             self._stage(txn_id, self.tables[position], adds=adds, removed=[], own=own)
@@ -154,7 +154,7 @@ class CacheMachine(RuleBasedStateMachine):
         removing: bool,
         by_list: bool,
     ) -> None:
-        """Two transactions on two tables, ended in the other order, with readers in between.
+        """Run two transactions on two tables that end in reverse order, with readers in between.
 
         The node may restart before they end.
         """
@@ -234,7 +234,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), own=st.booleans())
     def change(self, data: st.DataObject, own: bool) -> None:
-        """A plain client's call: one file comes, and perhaps one goes."""
+        """Change a table as a plain client does: add one file, and perhaps remove one."""
         table_id = data.draw(st.sampled_from(self.tables))
         through: ObjectStore = self.cache if own else self.dml.store
         txn = Txn(dict(self.committed), began_at=len(self.ended))
@@ -283,7 +283,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(used=SUBSETS)
     def restart(self, used: list[int]) -> None:
-        """The node stops, and starts with what it held; some of it is used before the next stop."""
+        """Restart the node with the state that it held, and read the tables ``used``."""
         groups = [group.write() for group in pack(self.cache.snapshot()[1])]
         applied, known = self.cache.applied_event, self.cache.statistics().replicas
         self.cache = self.new_cache()
@@ -324,13 +324,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(tables=SUBSETS)
     def read_with_lists_of_now(self, tables: list[int]) -> None:
-        """As a query does that begins now, whatever the cache has applied."""
+        """Read as a query that begins now, whatever the cache has applied."""
         for position in tables:
             table_id = self.tables[position]
             self.read(Reader(table_id, self.present(table_id), self.committed[table_id]))
 
     def read(self, reader: Reader) -> None:
-        # An own write that was staged after the list was taken shows: it is the reader's own.
+        # A transaction's own write shows even if it was staged after the list was taken.
         expected = self.visible(reader.table_id, reader.committed)
         stored = self.dml.store.rows(reader.table_id, FILES, write_ids=reader.write_ids)
         cached = self.cache.rows(reader.table_id, FILES, write_ids=reader.write_ids)
@@ -382,7 +382,7 @@ def _new_file() -> NewRow:
 
 
 def check_small_histories(machine: type[CacheMachine], *, every: int = 1) -> int:
-    """Each ``every``-th history of two overlapping transactions, in new tables; how many."""
+    """Check each ``every``-th history of two overlapping transactions; return how many ran."""
     flags = (False, True)
     count = 0
     for values in itertools.islice(itertools.product(flags, repeat=7), 0, None, every):
@@ -390,7 +390,7 @@ def check_small_histories(machine: type[CacheMachine], *, every: int = 1) -> int
         one.open(64 << 20)
         try:
             one.write_and_commit(own=False, adds=1, tables=[0, 1])
-            if values[5]:  # in memory from before the first of the two writes
+            if values[5]:  # held in memory before the first of the two writes
                 one.read_with_lists_of_now([0, 1])
             one.overlap(
                 applies=(values[0], values[1], values[2]),

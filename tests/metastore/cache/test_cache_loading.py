@@ -1,4 +1,4 @@
-"""A cache that loads tables while events go on, and events that it cannot apply."""
+"""A cache that loads tables while events arrive, and events that it cannot apply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import NOTIFICATION_LOG
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files
 
-# -- loading while events go on
+# -- loading while events arrive
 
 
 class Interrupted(SqlObjectStore):
@@ -35,7 +35,7 @@ class Interrupted(SqlObjectStore):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("ends", ["commit", "abort", "stays open"])
-def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
+def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
     dml: Dml, when: str, applied: bool, ends: str
 ) -> None:
     folders = StoreFolders(dml.folder)
@@ -65,7 +65,7 @@ def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
     assert (found.rows, found.loads, found.misses) == (1 if ends == "abort" else 3, 1, 0)
 
 
-def test_a_reader_does_not_wait_for_a_table_that_another_one_loads(dml: Dml) -> None:
+def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) -> None:
     folders = StoreFolders(dml.folder)
     store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
@@ -83,7 +83,7 @@ def test_a_reader_does_not_wait_for_a_table_that_another_one_loads(dml: Dml) -> 
     assert cache.statistics().misses_by_cause["not_held"] == 1
 
 
-def test_a_load_that_fails_leaves_the_table_loadable(dml: Dml) -> None:
+def test_a_table_can_be_loaded_after_a_failed_load(dml: Dml) -> None:
     folders = StoreFolders(dml.folder)
     store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
@@ -113,9 +113,7 @@ def damage(dml: Dml, event: Notification, **values: object) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1], ids=["staging", "commit"])
-def test_an_event_that_does_not_decode_evicts_its_table_and_stops_nobody(
-    dml: Dml, position: int
-) -> None:
+def test_an_event_that_cannot_be_decoded_evicts_only_its_table(dml: Dml, position: int) -> None:
     cache = dml.cached()
     for table_id in (FLIGHTS, CANCELLATIONS):
         files(cache, table_id)
@@ -130,7 +128,7 @@ def test_an_event_that_does_not_decode_evicts_its_table_and_stops_nobody(
     assert files(cache, CANCELLATIONS) == ["b"]
 
 
-def test_an_event_of_unknown_tables_evicts_all(dml: Dml) -> None:
+def test_an_event_whose_tables_are_unknown_evicts_all_tables(dml: Dml) -> None:
     cache = dml.cached()
     for table_id in (FLIGHTS, CANCELLATIONS):
         files(cache, table_id)
@@ -155,7 +153,7 @@ def test_an_event_that_contradicts_the_list_evicts_its_table(dml: Dml) -> None:
     assert files(cache) == ["a", "b"]
 
 
-def test_a_log_that_was_cleaned_makes_the_cache_begin_anew(dml: Dml) -> None:
+def test_a_cache_whose_next_events_were_cleaned_starts_over(dml: Dml) -> None:
     cache = dml.cached()
     files(cache)
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""The cache against the store and a model; and the same check against planted faults."""
+"""The cache compared with the store and a model, and planted faults that the comparison finds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(300, marks=pytest.mark.soak)])
-def test_the_cache_gives_the_stores_answer_at_every_list(dml: Dml, examples: int) -> None:
+def test_the_cache_answers_like_the_store_for_every_list(dml: Dml, examples: int) -> None:
     run_state_machine_as_test(
         type("Machine", (CacheMachine,), {"dml": dml}),
         settings=settings(
@@ -57,7 +57,7 @@ def test_the_cache_is_right_in_every_history_of_two_transactions(
 
 
 def faulty_dml(fault: type, path: Path) -> tuple[Dml, type[CachedStore]]:
-    """A store with the fault in it, and the kind of cache to put before it."""
+    """Return a store with the fault, and the kind of cache to put in front of it."""
     dml = Dml(path)
     if issubclass(fault, LogApplier):
         return dml, type("Faulty", (CachedStore,), {"applier": fault})

@@ -1,4 +1,4 @@
-"""The cache: what it answers itself, what it leaves to the store, and what it survives."""
+"""The cache: what it answers, what it leaves to the store, and which failures it survives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file,
 FILES = RowKind.DATA_FILE
 
 ONLY_PROOF = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-"""Where an unmoved mark proves that nothing was committed, and where threads are cheap."""
+"""On SQLite an unchanged mark proves that nothing was committed, and threads are cheap."""
 
 
 def hits(cache: CachedStore) -> tuple[int, int]:
@@ -28,7 +28,7 @@ def hits(cache: CachedStore) -> tuple[int, int]:
     return found.hits, found.misses
 
 
-def test_a_list_that_is_applied_is_a_hit_also_an_old_one(dml: Dml) -> None:
+def test_a_list_that_is_applied_is_a_hit_even_if_it_is_old(dml: Dml) -> None:
     cache = dml.cached()
     dml.append("a")
     old = dml.transactions.write_ids(FLIGHTS)
@@ -39,7 +39,7 @@ def test_a_list_that_is_applied_is_a_hit_also_an_old_one(dml: Dml) -> None:
     assert hits(cache) == (2, 0)
 
 
-def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> None:
+def test_a_list_beyond_the_applied_events_is_answered_by_the_store(dml: Dml) -> None:
     cache = dml.cached()
     dml.append("a")
     files(cache)
@@ -55,11 +55,11 @@ def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> Non
     assert names(known) == ["a", "b"]
 
 
-def test_for_a_large_table_a_reader_applies_what_it_has_seen_elsewhere(dml: Dml) -> None:
+def test_a_reader_of_a_large_table_applies_the_commits_of_its_list_first(dml: Dml) -> None:
     cache = dml.cached()
     dml.append(*(f"{number:04d}" for number in range(work.AT_ONCE)))
     files(cache)
-    dml.append("b")  # now it is large
+    dml.append("b")  # now the table is large
     cache.catch_up()
     dml.append("c")
     newer = dml.transactions.write_ids(FLIGHTS)
@@ -75,7 +75,7 @@ def in_part(value: int) -> Partition:
     return (PartitionValue(1000, value),)
 
 
-def test_a_partition_of_a_large_table_costs_memory_no_more_than_its_own_files(dml: Dml) -> None:
+def test_reading_a_partition_of_a_large_table_costs_only_its_own_files(dml: Dml) -> None:
     cache, count = dml.cached(), 3_000
     added = [
         DataFile(file_id=n, path=f"{n:04d}", rows=1, bytes=1, partition=in_part(n % 1_000))
@@ -87,11 +87,11 @@ def test_a_partition_of_a_large_table_costs_memory_no_more_than_its_own_files(dm
     cache.catch_up()
     write_ids = dml.transactions.write_ids(FLIGHTS)
     wanted = {in_part(7), in_part(5), in_part(-1)}.__contains__
-    with work.budget(206):  # 6 files, and 1,000 partitions that are asked about
+    with work.budget(206):  # 6 files, and 1,000 partitions that are checked
         rows = cache.data_files(FLIGHTS, write_ids=write_ids, in_partition=wanted)
         with pytest.raises(work.TooLong):
             cache.data_files(FLIGHTS, write_ids=write_ids)
-    with work.budget(count // 10):  # to list them costs less than to do something with each
+    with work.budget(count // 10):  # listing rows costs less than processing them
         assert len(cache.data_files(FLIGHTS, write_ids=write_ids)) == count
     assert names(rows) == ["0005", "0007", "1005", "1007", "2005", "2007"]
     assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, in_partition=wanted)
@@ -108,7 +108,7 @@ def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:
     assert hits(cache) == (1, 1)
 
 
-def test_staged_rows_are_in_memory_and_shown_by_the_commit_alone(dml: Dml) -> None:
+def test_staged_rows_are_in_memory_and_become_visible_with_the_commit(dml: Dml) -> None:
     cache = dml.cached()
     files(cache)
     txn = dml.begin()
@@ -121,7 +121,7 @@ def test_staged_rows_are_in_memory_and_shown_by_the_commit_alone(dml: Dml) -> No
     assert cache.statistics().misses == 0
 
 
-def test_an_abort_drops_the_rows(dml: Dml) -> None:
+def test_an_abort_drops_the_rows_of_its_transaction(dml: Dml) -> None:
     cache = dml.cached()
     files(cache)
     txn = dml.begin()
@@ -143,7 +143,7 @@ def test_rows_of_aborted_transactions_are_not_loaded(dml: Dml) -> None:
     assert cache.statistics().rows == 0
 
 
-def test_an_own_change_is_in_memory_when_the_call_returns(dml: Dml) -> None:
+def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml) -> None:
     cache = dml.cached(staleness=1_000)
     assert files(cache) == []
     with cache.change(FLIGHTS, author="ann") as change:
@@ -155,7 +155,7 @@ def test_an_own_change_is_in_memory_when_the_call_returns(dml: Dml) -> None:
     assert cache.statistics().misses == 0
 
 
-def test_a_read_of_the_present_is_as_old_as_the_staleness_allows(dml: Dml) -> None:
+def test_a_read_of_the_present_is_at_most_as_old_as_the_staleness(dml: Dml) -> None:
     now = [100.0]
     cache = CachedStore(
         dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now[0]
@@ -177,7 +177,7 @@ def test_without_staleness_a_read_of_the_present_sees_every_commit(dml: Dml) -> 
     assert cache.statistics().misses == 0
 
 
-def test_a_head_that_cannot_be_learned_leaves_the_answer_to_the_store(
+def test_the_store_answers_if_the_log_cannot_be_read(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = dml.cached(staleness=0)
@@ -192,7 +192,7 @@ def test_a_head_that_cannot_be_learned_leaves_the_answer_to_the_store(
     assert hits(cache) == (1, 1)
 
 
-def test_memory_is_bounded_and_what_went_unused_goes_first(dml: Dml) -> None:
+def test_memory_is_bounded_and_the_least_recently_used_table_is_evicted(dml: Dml) -> None:
     for table_id in (FLIGHTS, CANCELLATIONS, WEATHER):
         dml.append("a", "b", table_id=table_id)
     cache = dml.cached(memory_bytes=8_000)
@@ -207,7 +207,7 @@ def test_memory_is_bounded_and_what_went_unused_goes_first(dml: Dml) -> None:
     assert cache.statistics().loads == loads + 1
 
 
-def test_a_table_that_is_too_large_is_left_to_the_store(dml: Dml) -> None:
+def test_a_table_that_is_too_large_is_answered_by_the_store(dml: Dml) -> None:
     dml.append(*(f"{number:04d}" for number in range(200)))
     cache = dml.cached(memory_bytes=20_000)
     for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_table_that_is_too_large_is_left_to_the_store(dml: Dml) -> None:
     assert cache.statistics().loads == 0
 
 
-def test_a_table_that_outgrows_memory_is_forgotten(dml: Dml) -> None:
+def test_a_table_that_outgrows_memory_is_evicted(dml: Dml) -> None:
     cache = dml.cached(memory_bytes=20_000)
     assert files(cache) == []
     dml.append(*(f"{number:04d}" for number in range(200)))
@@ -225,7 +225,7 @@ def test_a_table_that_outgrows_memory_is_forgotten(dml: Dml) -> None:
     assert (found.replicas, found.rows, found.size) == (0, 0, 0)
 
 
-def test_a_node_holds_the_rows_of_its_zone_partitions_and_is_sure_of_their_names_alone(
+def test_a_node_holds_only_its_zone_partitions_and_answers_only_for_names_in_them(
     dml: Dml,
 ) -> None:
     cache = dml.cached(zone_partitions=lambda table_id: frozenset({0, 2}))
@@ -255,13 +255,13 @@ def test_a_node_holds_the_rows_of_its_zone_partitions_and_is_sure_of_their_names
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_on_a_server_memory_is_level_until_news_come_or_it_is_old(dml: Dml) -> None:
+def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale(dml: Dml) -> None:
     now = 0.0
     cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now)
     location = dml.put_place(FLIGHTS, "s.db/a")
     cache.catch_up()
     cache.location(FLIGHTS)
-    while cache.mark() is None:  # the news of the own write comes a little later
+    while cache.mark() is None:  # the notification of the own write arrives later
         dml.log.wait(dml.log.mark(), timeout=0.01)
         cache.catch_up()
     mark = cache.mark()
@@ -277,18 +277,18 @@ def test_on_a_server_memory_is_level_until_news_come_or_it_is_old(dml: Dml) -> N
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_a_look_that_was_under_way_does_not_stand_for_one_that_was_asked_for_later(
+def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: 0.0)
     cache.catch_up()
-    while not cache.is_level():  # the news of the own tables comes a little later
+    while not cache.is_level():  # the notification of the own tables arrives later
         cache.catch_up()
     read_next = dml.log.read_next
 
     def overtaken(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
         position_and_events = read_next(after, limit=limit)
-        cache.look_again()  # a child process has committed behind that position
+        cache.look_again()  # a child process has committed after that position
         return position_and_events
 
     monkeypatch.setattr(dml.log, "read_next", overtaken)
@@ -300,7 +300,7 @@ def test_a_look_that_was_under_way_does_not_stand_for_one_that_was_asked_for_lat
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_readers_share_a_look_that_began_after_they_came(
+def test_readers_share_a_look_that_began_after_they_arrived(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = dml.cached()
@@ -312,7 +312,7 @@ def test_readers_share_a_look_that_began_after_they_came(
         return read_next(after, limit=limit)
 
     class Lock:
-        """Another reader has it, and does this before it gives it back."""
+        """A lock that another reader holds; that reader calls ``look`` before it releases it."""
 
         def __init__(self, look: Callable[[], object]) -> None:
             self.look = look
@@ -328,7 +328,7 @@ def test_readers_share_a_look_that_began_after_they_came(
     monkeypatch.setattr(applier, "_checking", Lock(applier._look))
     assert cache.look()
     assert len(looks) == 1
-    under_way = applier._looks  # it had begun when the next reader came
+    under_way = applier._looks  # this look began before the next reader arrived
     monkeypatch.setattr(
         applier, "_checking", Lock(lambda: setattr(applier, "_last_reach", under_way))
     )
@@ -337,10 +337,10 @@ def test_readers_share_a_look_that_began_after_they_came(
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_no_mark_from_before_another_process_wrote_for_the_node_comes_back(
+def test_a_mark_from_before_another_process_wrote_for_the_node_never_returns(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dml.log, "mark", lambda: 7)  # the news is still on its way
+    monkeypatch.setattr(dml.log, "mark", lambda: 7)  # the notification has not arrived yet
     cache = dml.cached(staleness=1_000)
     cache.catch_up()
     before = cache.mark()
@@ -355,7 +355,7 @@ def test_no_mark_from_before_another_process_wrote_for_the_node_comes_back(
 
 @ONLY_PROOF
 @pytest.mark.parametrize("failure", [Unavailable("the store is away"), ValueError("a bad row")])
-def test_a_change_that_is_committed_and_not_yet_in_memory_is_no_error_of_its_caller(
+def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
     dml: Dml,
     failure: Exception,
     monkeypatch: pytest.MonkeyPatch,
@@ -373,11 +373,11 @@ def test_a_change_that_is_committed_and_not_yet_in_memory_is_no_error_of_its_cal
         with cache.change(FLIGHTS, author="ann"):
             pass
     assert "could not be applied to memory" in caplog.text
-    assert cache.mark() != before  # so no answer from before the change is given again
+    assert cache.mark() != before  # so no answer from before the change is reused
 
 
 @ONLY_PROOF
-def test_a_place_is_remembered_until_it_moves(dml: Dml) -> None:
+def test_the_place_of_a_table_is_cached_until_the_table_moves(dml: Dml) -> None:
     cache = dml.cached()
     before = dml.put_place(FLIGHTS, "s.db/a")
     cache.catch_up()
@@ -391,7 +391,7 @@ def test_a_place_is_remembered_until_it_moves(dml: Dml) -> None:
 
 
 @ONLY_PROOF
-def test_a_place_is_known_again_after_commits_that_moved_nothing(dml: Dml) -> None:
+def test_a_cached_place_is_valid_again_after_commits_that_moved_nothing(dml: Dml) -> None:
     cache = dml.cached()
     location = dml.put_place(FLIGHTS, "s.db/a")
     cache.catch_up()
@@ -408,7 +408,7 @@ def test_a_place_is_known_again_after_commits_that_moved_nothing(dml: Dml) -> No
 
 
 @ONLY_PROOF
-def test_no_reader_waits_while_many_events_are_applied(
+def test_readers_do_not_wait_while_many_events_are_applied(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -418,7 +418,7 @@ def test_no_reader_waits_while_many_events_are_applied(
     assert files(cache) == []
     dml.append("a")
     dml.append("b")
-    now[0] += 1_000  # what is in memory is too old
+    now[0] += 1_000  # memory is stale now
     monkeypatch.setattr(log_applier, "BATCH", 1)
     read_next, answers = dml.log.read_next, list[list[str]]()
 

@@ -1,4 +1,4 @@
-"""A background task whose failures are heard of."""
+"""A background task that reports its failures and continues."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     assert not one.running()
     assert one.failures == 2
     assert one.last_failure == "KeyError: 'a bug'"
-    # A store that is away is no defect.
+    # An unavailable store is only a warning: it is not a defect.
     assert [(r.levelname, r.getMessage().partition(";")[0]) for r in caplog.records] == [
         ("WARNING", "applier: away"),
         ("ERROR", "applier failed"),
     ]
 
 
-def test_what_it_follows_may_close_before_it() -> None:
+def test_a_follower_ends_without_a_failure_if_its_source_is_closed() -> None:
     ended = threading.Event()
 
     def round_() -> None:
@@ -61,13 +61,13 @@ def test_what_it_follows_may_close_before_it() -> None:
     assert one.failures == 0
 
 
-def test_a_failure_that_is_remembered_keeps_nothing_of_its_round(
+def test_a_recorded_failure_keeps_no_object_of_its_round_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following.logger, "disabled", True)  # pytest keeps what is logged
+    monkeypatch.setattr(following.logger, "disabled", True)  # pytest keeps logged exceptions
 
     class Cursor:
-        """What a database cannot be closed without."""
+        """An object that would keep a database from being closed."""
 
     failed = threading.Event()
     cursors: list[weakref.ref[Cursor]] = []

@@ -1,4 +1,4 @@
-"""An answer is the same whether it is made from an earlier one or from all writes."""
+"""An answer is the same whether it is derived from an earlier answer or from all writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def empty() -> Replica:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_an_answer_made_from_another_is_the_one_made_from_all_writes(seed: int) -> None:
+def test_an_answer_derived_from_another_equals_the_answer_from_all_writes(seed: int) -> None:
     rng = random.Random(seed)
     replica, row_id, open_ids = empty(), 0, list[int]()
     stored: list[Row] = []
@@ -48,9 +48,9 @@ def test_an_answer_made_from_another_is_the_one_made_from_all_writes(seed: int) 
             else:
                 replica = replica.with_abort(write_id, ended)
         reader = replica.committed
-        if reader.exceptions and rng.random() < 0.3:  # any list, also one that no snapshot is
+        if reader.exceptions and rng.random() < 0.3:  # any list, even one that no snapshot has
             reader = reader.open(reader.hwm).up_to(rng.randrange(reader.hwm + 1))
-        elif rng.random() < 0.4:  # that of a reader who comes late
+        elif rng.random() < 0.4:  # the list of a late reader
             reader = reader.up_to(max(reader.hwm - rng.randrange(4), 0))
         for kind in KINDS:
             answer = replica.visible(kind, reader)
@@ -59,7 +59,7 @@ def test_an_answer_made_from_another_is_the_one_made_from_all_writes(seed: int) 
 
 
 def shown_with_files(count: int) -> Replica:
-    """A replica of so many writes of a file each, which has shown all of them."""
+    """Return a replica with ``count`` writes of one file each, all of which it has shown."""
     replica = empty()
     for write_id in range(1, count + 1):
         file = row(write_id, RowKind.DATA_FILE, f"f{write_id:03}", write_id)
@@ -68,7 +68,7 @@ def shown_with_files(count: int) -> Replica:
     return replica
 
 
-def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_list_costs_only_its_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = shown_with_files(199)
     monkeypatch.delattr(replicas.Replica, "_show")
     late = row(200, RowKind.DATA_FILE, "f200", 200)
@@ -79,7 +79,7 @@ def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch
     assert list(shown)[-1] is late
 
 
-def test_the_list_of_a_reader_who_comes_late_costs_the_writes_behind_it(
+def test_an_older_list_costs_only_the_writes_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replica = shown_with_files(199)

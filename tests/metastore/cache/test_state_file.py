@@ -1,4 +1,4 @@
-"""What a node remembers, written and read back, and believed only if nothing is wrong with it."""
+"""The file with the state of a node's memory: it is written, and read back only if it is valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file,
 MEMORY = 64 << 20
 
 pytestmark = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-"""The file is the same before every store; `cache_model` restarts nodes on each."""
+"""The file is the same for every store; `cache_model` restarts nodes on each of them."""
 
 
 def state(dml: Dml, path: Path, cache: CachedStore, **changed: object) -> StateFile:
@@ -38,7 +38,7 @@ def state(dml: Dml, path: Path, cache: CachedStore, **changed: object) -> StateF
 
 
 def started(dml: Dml, path: Path, **changed: object) -> tuple[CachedStore, bool]:
-    """A cache that starts with the file, and whether it took it."""
+    """Return a cache that starts with the file, and whether it used the file."""
     cache = dml.cached()
     return cache, state(dml, path, cache, **changed).load()
 
@@ -63,7 +63,7 @@ def written(dml: Dml, path: Path) -> CachedStore:
     return cache
 
 
-def test_a_start_serves_from_memory_what_the_last_run_held(
+def test_a_start_serves_from_memory_the_tables_that_the_last_run_held(
     dml: Dml, path: Path, written: CachedStore
 ) -> None:
     cache, taken = started(dml, path)
@@ -80,7 +80,7 @@ def test_a_start_serves_from_memory_what_the_last_run_held(
 
 @pytest.mark.parametrize("ends", ["commit", "abort", "stays open"])
 @pytest.mark.parametrize("touched", [True, False], ids=["unpacked", "packed"])
-def test_events_since_the_state_are_applied_before_anything_is_answered(
+def test_events_since_the_state_are_applied_before_the_first_answer(
     dml: Dml, path: Path, written: CachedStore, ends: str, touched: bool
 ) -> None:
     cache, _ = started(dml, path)
@@ -104,7 +104,7 @@ def test_events_since_the_state_are_applied_before_anything_is_answered(
     assert (found.misses, found.loads, found.poisoned) == (0, 0, 0)
 
 
-def test_what_was_never_used_is_written_again_as_it_was_read(
+def test_replicas_that_were_never_used_are_written_again_unchanged(
     dml: Dml, path: Path, written: CachedStore
 ) -> None:
     before = path.read_bytes()
@@ -112,7 +112,7 @@ def test_what_was_never_used_is_written_again_as_it_was_read(
     path.unlink()
     assert state(dml, path, cache).write()
     assert path.read_bytes() == before
-    files(cache)  # now one is packed and one is not
+    files(cache)  # now one replica is packed and one is not
     dml.append("d", table_id=WEATHER)
     files(cache, WEATHER)
     assert state(dml, path, cache).write()
@@ -137,7 +137,7 @@ def test_a_state_that_has_not_changed_is_not_written_again(dml: Dml, path: Path)
     assert file.write()
 
 
-# -- files that are not believed
+# -- files that are ignored
 
 FOREIGN: dict[str, dict[str, object]] = {
     "another store": {"environment": "f"},
@@ -148,7 +148,7 @@ FOREIGN: dict[str, dict[str, object]] = {
 
 
 def refused(dml: Dml, path: Path, caplog: pytest.LogCaptureFixture, **changed: object) -> bool:
-    """Whether a start ignores the file with one line, and answers right."""
+    """Return whether a start ignores the file, logs one line, and answers correctly."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         cache, taken = started(dml, path, **changed)
@@ -160,7 +160,7 @@ def refused(dml: Dml, path: Path, caplog: pytest.LogCaptureFixture, **changed: o
 
 
 @pytest.mark.parametrize("changed", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_foreign_state_is_ignored(
+def test_a_state_of_another_store_or_epoch_or_larger_than_memory_is_ignored(
     dml: Dml,
     path: Path,
     written: CachedStore,
@@ -185,7 +185,7 @@ def test_a_state_of_another_release_is_ignored(
     assert refused(dml, path, caplog)
 
 
-def test_a_damaged_state_is_ignored_whatever_byte_is_wrong(
+def test_a_damaged_or_truncated_state_is_ignored(
     dml: Dml, path: Path, written: CachedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = path.read_bytes()
@@ -203,7 +203,7 @@ def test_a_damaged_state_is_ignored_whatever_byte_is_wrong(
 
 
 def forgotten_events(dml: Dml) -> None:
-    """The log is trimmed beyond the last event of the state."""
+    """Trim the log beyond the last event of the state."""
     dml.append("d")
     with dml.database.write() as connection:
         log = NOTIFICATION_LOG.c.event_id
@@ -211,7 +211,7 @@ def forgotten_events(dml: Dml) -> None:
 
 
 def other_event(dml: Dml) -> None:
-    """The store was put back from an older day, and went on in another way."""
+    """Make the log look as if an older backup was restored and the store then diverged."""
     with dml.database.write() as connection:
         log = NOTIFICATION_LOG.c
         changed = update(NOTIFICATION_LOG).where(log.event_id == dml.log.head())
@@ -219,14 +219,14 @@ def other_event(dml: Dml) -> None:
 
 
 def fewer_events(dml: Dml) -> None:
-    """The store was put back from an older day."""
+    """Make the log look as if an older backup was restored."""
     with dml.database.write() as connection:
         log = NOTIFICATION_LOG.c.event_id
         connection.execute(delete(NOTIFICATION_LOG).where(log == dml.log.head()))
 
 
 @pytest.mark.parametrize("happened", [forgotten_events, other_event, fewer_events])
-def test_a_state_whose_last_event_the_log_does_not_have_is_ignored(
+def test_a_state_whose_last_event_is_not_in_the_log_is_ignored(
     dml: Dml,
     path: Path,
     written: CachedStore,
@@ -249,7 +249,7 @@ def test_a_state_that_is_too_far_behind_is_ignored(
     assert refused(dml, path, caplog)
 
 
-def test_a_table_that_was_cleaned_since_is_left_out(
+def test_a_table_that_was_cleaned_since_the_state_is_left_out(
     dml: Dml, path: Path, written: CachedStore
 ) -> None:
     with dml.database.write() as connection:
@@ -257,7 +257,7 @@ def test_a_table_that_was_cleaned_since_is_left_out(
         connection.execute(insert(CLEANED_TABLE).values(**values))
     cache, _ = started(dml, path)
     assert cache.statistics().replicas == 1
-    files(cache)  # loaded anew, it knows of the cleaning
+    files(cache)  # loaded again, the table includes the cleaning
     assert state(dml, path, cache).write()
     again, _ = started(dml, path)
     assert again.statistics().replicas == 2
@@ -265,7 +265,7 @@ def test_a_table_that_was_cleaned_since_is_left_out(
     assert again.statistics().loads == 0
 
 
-def test_a_start_with_less_memory_holds_what_was_used_last(
+def test_a_start_with_less_memory_holds_the_most_recently_used_tables(
     dml: Dml, path: Path, written: CachedStore
 ) -> None:
     size = started(dml, path)[0].statistics().size
@@ -286,7 +286,7 @@ def test_replicas_of_some_zone_partitions_are_not_written(dml: Dml) -> None:
 # -- writing
 
 
-def test_a_writer_that_dies_leaves_the_old_file_and_its_leftover_goes_later(
+def test_a_killed_writer_leaves_the_old_file_and_its_temporary_file_is_removed_later(
     dml: Dml, path: Path, written: CachedStore
 ) -> None:
     before = path.read_bytes()
@@ -311,7 +311,7 @@ def test_a_writer_that_dies_leaves_the_old_file_and_its_leftover_goes_later(
     assert path.read_bytes() != before
 
 
-def test_a_state_that_cannot_be_written_is_said_and_stops_nothing(
+def test_a_state_that_cannot_be_written_is_logged_and_raises_no_error(
     dml: Dml, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dml.append("a")

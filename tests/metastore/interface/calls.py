@@ -1,4 +1,4 @@
-"""What the tests of every `Session` call: they make tables, and files in them."""
+"""Calls that the tests of every `Session` share: they create tables, and files in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.node import Node
 
 USER = "ann é"
 NOBODYS = 10**12
-"""An id that nothing has."""
+"""An id that does not exist."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Served:
     url: str
 
     def open(self, kind: str, *, user: str = USER) -> Session:
-        """A session of that kind."""
+        """Return a session of this kind."""
         return self.node.session(user=user) if kind == "local" else HttpSession(self.url, user=user)
 
 
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 def new_schema_name() -> str:
-    """The name of a schema that no other test of this process has."""
+    """Return a schema name that no other test of this process uses."""
     return f"s{next(_numbers)}"
 
 
@@ -55,7 +55,7 @@ def data(path: str, *, file_id: int | None = None, rows: int = 10) -> DataFile:
 
 
 def write(session: Session, table_id: int, *files: DataFile | DeleteFile) -> int:
-    """Add files in a transaction that commits; its id."""
+    """Add files in a transaction and commit it; return its id."""
     txn_id = session.begin().txn_id
     session.stage(txn_id, table_id, add=files)
     session.commit(txn_id)

@@ -1,7 +1,7 @@
 """Both implementations of `Session`, on a node that the tests of a module share.
 
-They share it as clients share one; each test works in a schema of its own. What would disturb
-others (compaction, time-outs) has a node of its own.
+Each test works in its own schema. A test that would disturb others (compaction, timeouts) has its
+own node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.servers import stores
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What crosses HTTP does not depend on what the store is kept in."""
+    """Run HTTP on one kind of store only: what is sent does not depend on the store."""
     kinds = {"folder": ["local", "http"], "postgresql": ["local"]}
     if "kind" in metafunc.fixturenames:
         pairs = [(store, kind) for store in kinds for kind in kinds[store]]

@@ -1,4 +1,4 @@
-"""What every `Session` does to the catalog, and reads of it."""
+"""What every `Session` changes in the catalog and reads from it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, 
 from tests.metastore.interface.calls import USER, Served, create, new_schema_name
 
 
-def test_every_method_of_a_session_crosses_http() -> None:
+def test_every_method_of_a_session_can_be_called_over_http() -> None:
     assert set(CALLS) == Session.__abstractmethods__ - {"close"}
 
 
-def test_a_batch_of_ddl_is_one_version_that_says_what_it_changed(session: Session) -> None:
+def test_a_batch_of_ddl_makes_one_version_and_reports_which_commands_applied(
+    session: Session,
+) -> None:
     name = new_schema_name()
     again = CreateSchema(name=name, if_not_exists=True)
     done = session.execute([CreateSchema(name=name, comment="Été"), again, create(name)])
@@ -41,7 +43,7 @@ def test_a_batch_of_ddl_is_one_version_that_says_what_it_changed(session: Sessio
     assert session.history(start=done.version)[0].time == done.time
 
 
-def test_one_command_needs_no_list(session: Session, schema: str) -> None:
+def test_a_single_command_can_be_passed_without_a_list(session: Session, schema: str) -> None:
     assert session.execute(create(schema)).applied == (True,)
 
 
@@ -57,7 +59,9 @@ def test_a_refused_batch_changes_nothing(session: Session, schema: str) -> None:
     assert session.tables(schema) == []
 
 
-def test_a_table_is_the_same_through_both(served: Served, session: Session, schema: str) -> None:
+def test_a_table_is_the_same_through_every_session(
+    served: Served, session: Session, schema: str
+) -> None:
     nested = StructType(
         (
             StructField("x", ArrayType(StructType((StructField("y", INT, comment="tief"),)))),
@@ -86,14 +90,18 @@ def test_a_table_is_the_same_through_both(served: Served, session: Session, sche
     assert found.descriptor.owner == USER
 
 
-def test_a_managed_table_lies_below_its_schema(session: Session, schema: str) -> None:
+def test_the_folder_of_a_managed_table_is_in_the_folder_of_its_schema(
+    session: Session, schema: str
+) -> None:
     session.execute(create(schema, "Flights"))
     location = session.table(f"{schema}.Flights").location
     assert location.endswith(f"/{schema}.db/flights")
     assert Path(location.removeprefix("file://")).is_dir()
 
 
-def test_commands_of_every_layer_cross(session: Session, table: ResolvedTable) -> None:
+def test_commands_on_columns_properties_and_views_are_executed_in_one_batch(
+    session: Session, table: ResolvedTable
+) -> None:
     name = f"{table.schema}.t"
     session.execute(
         [
@@ -176,7 +184,9 @@ def test_versions_are_compared_by_object_and_field(session: Session, table: Reso
     assert session.differences(after, after) == ()
 
 
-def test_history_says_who_did_what(session: Session, schema: str) -> None:
+def test_the_history_names_the_author_and_the_actions_of_a_version(
+    session: Session, schema: str
+) -> None:
     done = session.execute(create(schema))
     (version,) = session.history(start=done.version, end=done.version + 1)
     ((verb, arguments),) = version.actions
@@ -186,7 +196,9 @@ def test_history_says_who_did_what(session: Session, schema: str) -> None:
     assert session.history(end=1) == []
 
 
-def test_compaction_refuses_older_reads_and_keeps_the_others(own_node: Served, kind: str) -> None:
+def test_after_a_compaction_older_reads_are_refused_and_later_reads_still_work(
+    own_node: Served, kind: str
+) -> None:
     with_http = own_node.open(kind)
     with_http.execute(CreateSchema(name="s"))
     with_http.execute(create("s"))

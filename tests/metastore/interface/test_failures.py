@@ -1,4 +1,4 @@
-"""What every `Session` refuses, with which error, and that it changes nothing."""
+"""Calls that every `Session` refuses: the error of each, and that it changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.metastore.snapshots import paths_of
 
 @dataclass
 class Ids:
-    """What the calls that fail are made with."""
+    """The ids that the failing calls use."""
 
     schema: str
     table_id: int
@@ -178,7 +178,7 @@ def ids(served: Served) -> Iterator[Ids]:
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_an_error_has_its_class_and_the_same_message_everywhere(
+def test_an_error_has_the_same_class_and_message_locally_and_over_http(
     served: Served, ids: Ids, failure: str
 ) -> None:
     expected, call = FAILURES[failure]
@@ -193,5 +193,5 @@ def test_an_error_has_its_class_and_the_same_message_everywhere(
 
 
 def _timeless(message: str) -> Sequence[str]:
-    """The words of a message without the times in it, and without what they stand behind."""
+    """Return the words of a message without those that contain digits, such as times."""
     return [word for word in message.split() if not any(c.isdigit() for c in word)]

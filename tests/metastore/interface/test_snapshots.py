@@ -1,4 +1,4 @@
-"""What every `Session` reads of tables: their files, as of a moment, a version or a transaction."""
+"""What every `Session` reads of tables: their files as of a time, a version or a transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.metastore.interface.calls import Served, create, data, paths, write
 from tests.metastore.snapshots import files_of, paths_of
 
 
-def test_files_cross_with_all_they_say(session: Session, table: ResolvedTable) -> None:
+def test_all_attributes_of_files_are_staged_and_read_back(
+    session: Session, table: ResolvedTable
+) -> None:
     table_id = table.descriptor.id
     statistics = (
         ColumnStatistics(column_id=1, lower="-5", upper="12", nulls=0),
@@ -43,7 +45,7 @@ def test_files_cross_with_all_they_say(session: Session, table: ResolvedTable) -
     assert files == TableFiles((data("a.parquet", file_id=8), file), (deletes,))
 
 
-def test_a_reader_of_a_part_is_sent_the_files_that_may_hold_it(
+def test_bounds_select_the_files_that_may_hold_matching_rows(
     session: Session, table: ResolvedTable
 ) -> None:
     table_id = table.descriptor.id
@@ -75,7 +77,7 @@ def test_a_reader_of_a_part_is_sent_the_files_that_may_hold_it(
 PARTITIONED = ("day(ts)", "bucket(4, k)", "v")
 
 
-def test_a_partitioned_table_takes_files_of_its_partitions_and_finds_them_by_its_columns(
+def test_files_of_a_partitioned_table_have_valid_partitions_and_are_found_by_columns(
     session: Session, schema: str
 ) -> None:
     columns = (
@@ -111,7 +113,7 @@ def test_a_partitioned_table_takes_files_of_its_partitions_and_finds_them_by_its
     assert found(ColumnBounds(2, without=("a",))) == ["2"]
     assert found(ColumnBounds(2, null=True)) == ["3"]
     assert found(ColumnBounds(2)) == ["1", "2"]
-    assert found(ColumnBounds(1, values=("0",))) == []  # its bucket is 0
+    assert found(ColumnBounds(1, values=("0",))) == []  # its bucket, 0, has no file
     assert session.files(table_id, write_ids).data_files[1] == file(2, -1, 3, "")
     session.execute(RenameColumn(schema=schema, table="t", column="v", new_name="w"))
     assert session.table(table.name).descriptor.partitioning == fields
@@ -137,7 +139,7 @@ def test_a_partitioned_table_takes_files_of_its_partitions_and_finds_them_by_its
         (AlterColumn(schema="", table="t", column="k", type=BIGINT), r"bucket\[4\] of 'k', which"),
     ],
 )
-def test_a_column_that_partitions_is_kept_as_it_is(
+def test_a_column_that_partitions_a_table_cannot_be_dropped_or_change_its_type(
     session: Session, schema: str, command: DropColumns | AlterColumn, message: str
 ) -> None:
     made = create(schema, "t", ColumnDefinition("k", INT), ColumnDefinition("v", STRING))
@@ -147,7 +149,7 @@ def test_a_column_that_partitions_is_kept_as_it_is(
         session.execute(replace(command, schema=schema))
 
 
-def test_the_partitions_of_plain_and_of_transactional_tables_are_not_mixed_up(
+def test_partition_columns_need_a_plain_and_partitioned_by_a_transactional_table(
     session: Session, schema: str
 ) -> None:
     made = create(schema)
@@ -166,7 +168,7 @@ def test_a_table_that_was_never_written_has_no_files(
     assert files_of(session, table.name) == TableFiles((), ())
 
 
-def test_a_snapshot_gives_the_same_rows_for_ever(session: Session, table: ResolvedTable) -> None:
+def test_a_snapshot_always_gives_the_same_files(session: Session, table: ResolvedTable) -> None:
     table_id = table.descriptor.id
     write(session, table_id, data("a"))
     old = session.open([table.name]).write_ids_of(table.name)
@@ -175,7 +177,7 @@ def test_a_snapshot_gives_the_same_rows_for_ever(session: Session, table: Resolv
     assert paths_of(session, table.name) == ["a", "b"]
 
 
-def test_a_snapshot_as_of_a_time_ends_with_the_commits_up_to_it(
+def test_a_snapshot_as_of_a_time_has_exactly_the_commits_up_to_that_time(
     session: Session, table: ResolvedTable
 ) -> None:
     table_id = table.descriptor.id
@@ -187,7 +189,7 @@ def test_a_snapshot_as_of_a_time_ends_with_the_commits_up_to_it(
     assert paths_of(session, table.name, at=AsOf(time=Timestamp(first - 1))) == []
 
 
-def test_a_snapshot_as_of_a_version_ends_where_the_version_does(
+def test_a_snapshot_as_of_a_version_has_the_commits_before_the_next_version(
     session: Session, table: ResolvedTable
 ) -> None:
     table_id = table.descriptor.id
@@ -200,7 +202,7 @@ def test_a_snapshot_as_of_a_version_ends_where_the_version_does(
     assert paths(session.files(table_id, taken.write_ids_of(table.name))) == ["a"]
 
 
-def test_a_transaction_sees_its_begin_and_its_own_writes(
+def test_a_transaction_sees_the_state_of_its_begin_and_its_own_writes(
     session: Session, table: ResolvedTable
 ) -> None:
     table_id = table.descriptor.id
@@ -214,7 +216,7 @@ def test_a_transaction_sees_its_begin_and_its_own_writes(
     assert paths_of(session, table.name) == ["a", "b", "c"]
 
 
-def test_a_list_with_open_and_aborted_writes_crosses(
+def test_a_list_of_write_ids_has_the_open_and_the_aborted_writes(
     served: Served, session: Session, table: ResolvedTable
 ) -> None:
     table_id = table.descriptor.id
@@ -230,7 +232,7 @@ def test_a_list_with_open_and_aborted_writes_crosses(
     session.abort(opened)
 
 
-def test_a_snapshot_is_of_one_moment_for_several_tables(session: Session, schema: str) -> None:
+def test_a_snapshot_of_several_tables_is_of_one_moment(session: Session, schema: str) -> None:
     session.execute([create(schema, "a"), create(schema, "b")])
     names = [f"{schema}.a", f"{schema}.b"]
     before = session.open(names)
@@ -247,9 +249,7 @@ def test_a_snapshot_is_of_one_moment_for_several_tables(session: Session, schema
     assert (nothing.tables, nothing.write_ids) == ({}, {})
 
 
-def test_names_of_tables_are_those_of_the_snapshots_own_catalog(
-    session: Session, schema: str
-) -> None:
+def test_a_snapshot_resolves_table_names_in_its_own_catalog(session: Session, schema: str) -> None:
     name = f"{schema}.t"
     session.execute(create(schema))
     begun = session.begin()

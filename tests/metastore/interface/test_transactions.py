@@ -1,4 +1,4 @@
-"""What every `Session` does in transactions, and which of them and of the holds it lists."""
+"""Transactions, holds and the list of holders through every `Session`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.metastore.interface.calls import USER, create, data, write
 from tests.metastore.snapshots import files_of, paths_of
 
 
-def test_a_transaction_says_who_began_it_and_how_it_stands(session: Session) -> None:
+def test_a_transaction_has_its_user_and_its_state(session: Session) -> None:
     begun = session.begin()
     assert (begun.user, begun.state, begun.read_only) == (USER, TransactionState.OPEN, False)
     assert session.transaction(begun.txn_id) == begun
@@ -28,7 +28,7 @@ def test_a_transaction_says_who_began_it_and_how_it_stands(session: Session) -> 
     assert session.transaction(begun.txn_id) == committed
 
 
-def test_commit_and_abort_succeed_again_when_repeated(
+def test_a_repeated_commit_or_abort_returns_the_same_answer(
     session: Session, table: ResolvedTable
 ) -> None:
     committed, aborted = session.begin().txn_id, session.begin().txn_id
@@ -38,7 +38,7 @@ def test_commit_and_abort_succeed_again_when_repeated(
     assert session.transaction(aborted).state is TransactionState.ABORTED
 
 
-def test_a_write_id_is_given_once_for_each_table(session: Session, schema: str) -> None:
+def test_a_transaction_has_one_write_id_for_each_table(session: Session, schema: str) -> None:
     session.execute([create(schema, "a"), create(schema, "b")])
     a, b = (session.table(f"{schema}.{name}").descriptor.id for name in "ab")
     write(session, a, data("x"))
@@ -68,7 +68,7 @@ def test_files_are_replaced_in_one_step(session: Session, table: ResolvedTable) 
 
 
 @pytest.mark.parametrize("how", ["remove", "touch", "name"])
-def test_of_two_that_change_one_file_the_first_to_commit_wins(
+def test_the_first_to_commit_of_two_transactions_that_change_one_file_wins(
     session: Session, table: ResolvedTable, how: str
 ) -> None:
     table_id = table.descriptor.id
@@ -90,7 +90,9 @@ def test_of_two_that_change_one_file_the_first_to_commit_wins(
     assert [file.path for file in files_of(session, table.name).delete_files] == ["d1"]
 
 
-def test_appends_of_two_transactions_are_both_there(session: Session, table: ResolvedTable) -> None:
+def test_appends_of_two_transactions_do_not_conflict(
+    session: Session, table: ResolvedTable
+) -> None:
     table_id = table.descriptor.id
     first, second = session.begin().txn_id, session.begin().txn_id
     session.stage(first, table_id, add=[data("a")])
@@ -100,9 +102,7 @@ def test_appends_of_two_transactions_are_both_there(session: Session, table: Res
     assert paths_of(session, table.name) == ["a", "b"]
 
 
-def test_ddl_that_takes_the_table_away_is_a_conflict(
-    session: Session, table: ResolvedTable
-) -> None:
+def test_dropping_the_table_is_a_conflict(session: Session, table: ResolvedTable) -> None:
     txn_id = session.begin().txn_id
     session.stage(txn_id, table.descriptor.id, add=[data("a")])
     session.execute(DropTable(schema=table.schema, table="t"))
@@ -110,7 +110,7 @@ def test_ddl_that_takes_the_table_away_is_a_conflict(
         session.commit(txn_id)
 
 
-def test_ddl_that_adds_a_column_is_no_conflict(session: Session, table: ResolvedTable) -> None:
+def test_adding_a_column_is_not_a_conflict(session: Session, table: ResolvedTable) -> None:
     txn_id = session.begin().txn_id
     session.stage(txn_id, table.descriptor.id, add=[data("a")])
     session.execute(
@@ -120,15 +120,15 @@ def test_ddl_that_adds_a_column_is_no_conflict(session: Session, table: Resolved
     assert paths_of(session, table.name) == ["a"]
 
 
-def test_a_heartbeat_is_heard(session: Session) -> None:
+def test_a_heartbeat_is_accepted_for_open_and_committed_transactions(session: Session) -> None:
     begun = session.begin()
     session.heartbeat(begun.txn_id)
     assert session.transaction(begun.txn_id).last_heartbeat >= begun.last_heartbeat
     session.commit(begun.txn_id)
-    session.heartbeat(begun.txn_id)  # a committed one has nothing left to lose
+    session.heartbeat(begun.txn_id)  # accepted: a committed transaction cannot expire
 
 
-def test_a_hold_is_taken_renewed_and_released(session: Session) -> None:
+def test_a_hold_is_acquired_renewed_and_released(session: Session) -> None:
     at = session.open([]).time
     held = session.hold("reader", "ann", at=at, ttl_ms=60_000)
     assert (held.kind, held.owner, held.at) == ("reader", "ann", at)
@@ -141,7 +141,7 @@ def test_a_hold_is_taken_renewed_and_released(session: Session) -> None:
         session.renew_hold(held.hold_id)
 
 
-def test_who_keeps_something_back_is_listed(session: Session) -> None:
+def test_open_transactions_and_holds_are_listed_as_holders(session: Session) -> None:
     begun = session.begin()
     held = session.hold("backup", "job 7", at=begun.begin_time)
     present = session.holders()

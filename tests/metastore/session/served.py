@@ -1,4 +1,4 @@
-"""A node with its HTTP side served, and a connection to it that a test can cut."""
+"""A node that is served over HTTP, and a proxy that can cut connections to it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ WAIT = 60.0
 
 
 def listening_socket(port: int = 0) -> socket.socket:
-    """A socket that listens on loopback; connections wait until somebody accepts."""
+    """Return a socket that listens on loopback; connections wait until they are accepted."""
     made = bound_socket(port)
     made.listen(64)
     return made
 
 
 def bound_socket(port: int = 0) -> socket.socket:
-    """A socket that has a port on loopback and refuses connections."""
-    # Only for sockets that say TCP does asyncio switch off the delay of small packets.
+    """Return a socket that has a port on loopback and refuses connections."""
+    # asyncio sets TCP_NODELAY only on sockets that name the protocol TCP.
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind(("127.0.0.1", port))
@@ -44,11 +44,11 @@ def bound_socket(port: int = 0) -> socket.socket:
 def serving(
     application: Application, *, connections: HttpConnections | None = None
 ) -> Iterator[str]:
-    """The URL at which a real server runs ``application`` while the block runs."""
+    """Serve ``application`` with a real server while the block runs; yield its URL."""
     with listening_socket() as listening:
         config = uvicorn.Config(
             application,
-            log_config=None,  # as a node has it: uvicorn leaves the loggers of this process alone
+            log_config=None,  # as in a node: uvicorn must not configure the loggers of this process
             log_level="warning",
             lifespan="off",
             loop="asyncio",
@@ -73,7 +73,7 @@ def monitored(
     workers: Workers | None = None,
     **options: Any,
 ) -> HttpApplication:
-    """The application for a node, with the pages that tell of it."""
+    """Return the application for a node, with its monitoring pages."""
     workers, calls = workers or Workers(), CallLog()
     monitoring = Monitoring(
         node.catalogs, check_health or node.health.report, {**node.parts, "workers": workers}, calls
@@ -86,7 +86,7 @@ def monitored(
 
 
 class CuttingProxy:
-    """A TCP proxy in front of a node that loses what it is told to lose.
+    """A TCP proxy in front of a node that drops the requests and answers that a test names.
 
     ``cut_answer("commit")``: the next such call reaches the node, whose answer is dropped.
     ``cut_request("commit")``: the next such call never reaches the node. While it is ``away``,
@@ -105,7 +105,7 @@ class CuttingProxy:
         self.seen: Counter[str] = Counter()
         """How often each call arrived here."""
         self.turned_away = 0
-        # While the proxy does not listen, no server of another test gets its port.
+        # Keeps the port reserved while the proxy does not listen.
         self._reserved = bound_socket()
         self._port = self._reserved.getsockname()[1]
         self._listening = listening_socket(self._port)
@@ -134,7 +134,7 @@ class CuttingProxy:
             assert self._changed.wait_for(lambda: self.turned_away >= times, timeout=WAIT)
 
     def stop_listening(self) -> None:
-        """From now on connections are refused, as by a machine without the node."""
+        """Refuse connections from now on, as a machine without a node does."""
         # A thread in accept keeps a closed socket alive; shutting down wakes it.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -207,7 +207,7 @@ class CuttingProxy:
 
 
 def _read_message(source: socket.socket) -> bytes | None:
-    """One HTTP message with a Content-Length; None at the end of the connection."""
+    """Read one HTTP message with a Content-Length; return None at the end of the connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         chunk = source.recv(65536)

@@ -1,4 +1,4 @@
-"""A request must name this node, whichever way its sender found it."""
+"""A request must name this node as its host, and its credentials must be readable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_own(*headers: tuple[str, str], server: str = "10.0.0.7") -> bool:
         "[::5]:80",
     ],
 )
-def test_the_nodes_own_names_are_answered(host: str) -> None:
+def test_requests_that_name_the_node_are_accepted(host: str) -> None:
     assert is_own(("host", host))
     assert is_own(("host", host), ("origin", f"http://{host}"))
 
@@ -61,22 +61,22 @@ def test_the_nodes_own_names_are_answered(host: str) -> None:
         "lake.example.org.evil",
     ],
 )
-def test_foreign_names_are_refused(host: str) -> None:
+def test_requests_with_a_foreign_host_or_origin_are_refused(host: str) -> None:
     assert not is_own(("host", host))
     assert not is_own(("host", "localhost"), ("origin", f"http://{host}"))
     assert not is_own(("host", "localhost"), ("host", host))
 
 
-def test_a_page_without_an_origin_of_its_own_is_refused() -> None:
+def test_a_request_with_a_null_origin_is_refused() -> None:
     assert not is_own(("host", "localhost"), ("origin", "null"))
 
 
-def test_what_no_browser_sends_needs_no_name() -> None:
+def test_a_request_without_host_and_origin_is_accepted() -> None:
     assert is_own()
 
 
 @pytest.mark.parametrize("sent", ["evil.example\\@127.0.0.1", "evil.example@127.0.0.1"])
-def test_a_name_behind_a_user_is_no_host(sent: str) -> None:
+def test_a_host_after_user_information_is_not_accepted(sent: str) -> None:
     assert host_of(f"//{sent}") is None
 
 

@@ -1,4 +1,4 @@
-"""Sessions while privileges are enforced, in process and over HTTP, and who HTTP takes one for."""
+"""Sessions with enforced privileges, in process and over HTTP, and how HTTP names the caller."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Guarded:
 
     @contextmanager
     def granted(self, *several: tuple[ObjectKind, str, Privilege]) -> Iterator[None]:
-        """What bob may do while the block runs."""
+        """Grant bob these privileges while the block runs."""
         root = self.node.session(user="root")
         for kind, name, privileges in several:
             root.execute(
@@ -112,7 +112,7 @@ def refusal(call: Callable[[], object]) -> str:
     return caught.value.message
 
 
-def test_the_storage_usage_of_tables_is_shown_to_who_may_read_them(
+def test_the_storage_usage_of_a_table_is_shown_to_users_who_may_read_it(
     guarded: Guarded, bob: Session
 ) -> None:
     guarded.node.storage.measure()
@@ -173,7 +173,7 @@ DELETES = DeleteFile(path="d", file_ids=(SEEN.file_id,), counts=(1,))
     ],
     ids=["insert", "delete", "update", "update by insert and delete"],
 )
-def test_staging_needs_what_it_does(
+def test_staging_needs_the_privilege_for_what_it_changes(
     guarded: Guarded,
     bob: Session,
     add: Sequence[DataFile | DeleteFile],
@@ -196,18 +196,18 @@ def test_staging_needs_what_it_does(
     bob.abort(txn_id)
 
 
-def test_a_transaction_is_its_users_own(guarded: Guarded, bob: Session) -> None:
+def test_only_its_user_or_a_superuser_can_use_a_transaction(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     txn_id = alice.begin().txn_id
     for call in (bob.transaction, bob.heartbeat, bob.commit, bob.abort):
-        refused = refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound for this round
+        refused = refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound now
         assert "is of another user" in refused
         assert "alice" not in refused
     guarded.node.session(user="root").heartbeat(txn_id)
     alice.commit(txn_id)
 
 
-def test_a_hold_is_its_users_own(guarded: Guarded, bob: Session) -> None:
+def test_only_its_user_or_a_superuser_can_use_a_hold(guarded: Guarded, bob: Session) -> None:
     alice, root = (guarded.node.session(user=user) for user in ("alice", "root"))
     now = alice.open([]).time
     hers = alice.hold("reader", at=now)
@@ -223,7 +223,7 @@ def test_a_hold_is_its_users_own(guarded: Guarded, bob: Session) -> None:
     bob.release_hold(hers.hold_id)
 
 
-def test_a_user_sees_its_own_holders(guarded: Guarded, bob: Session) -> None:
+def test_a_user_sees_only_its_own_holders(guarded: Guarded, bob: Session) -> None:
     alice, root = (guarded.node.session(user=user) for user in ("alice", "root"))
     hers, his = alice.begin(), bob.begin()
     assert [holder.id for holder in bob.holders().holders] == [his.txn_id]
@@ -233,7 +233,7 @@ def test_a_user_sees_its_own_holders(guarded: Guarded, bob: Session) -> None:
     bob.abort(his.txn_id)
 
 
-def test_a_hold_for_another_user_is_a_superusers(guarded: Guarded, bob: Session) -> None:
+def test_only_a_superuser_can_take_a_hold_for_another_user(guarded: Guarded, bob: Session) -> None:
     root = guarded.node.session(user="root")
     now = root.open([]).time
     assert "cannot make alice the owner of a hold" in refusal(
@@ -246,7 +246,9 @@ def test_a_hold_for_another_user_is_a_superusers(guarded: Guarded, bob: Session)
         session.release_hold(held.hold_id)
 
 
-def test_ddl_needs_ownership_and_the_history_shows_ones_own(guarded: Guarded, bob: Session) -> None:
+def test_ddl_needs_ownership_and_users_see_only_their_own_history(
+    guarded: Guarded, bob: Session
+) -> None:
     with guarded.granted(USAGE):
         drop = DropTable(schema="s", table="t")
         assert "user bob does not own table s.t" in refusal(lambda: bob.execute(drop))
@@ -262,7 +264,9 @@ def test_ddl_needs_ownership_and_the_history_shows_ones_own(guarded: Guarded, bo
     assert "only superusers may trim" in refusal(lambda: bob.compact(made))
 
 
-def test_a_dropped_table_is_read_by_who_could_read_it_last(guarded: Guarded, bob: Session) -> None:
+def test_a_dropped_table_is_readable_by_users_who_could_read_it_last(
+    guarded: Guarded, bob: Session
+) -> None:
     alice = guarded.node.session(user="alice")
     alice.execute(table("gone"))
     hers = alice.table("s.gone").descriptor
@@ -275,7 +279,7 @@ def test_a_dropped_table_is_read_by_who_could_read_it_last(guarded: Guarded, bob
         assert bob.open(["s.gone"], at=granted).table("s.gone").descriptor.id == hers.id
 
 
-def test_what_was_revoked_is_not_read_in_an_older_version_once_it_is_dropped(
+def test_a_revoked_table_stays_unreadable_in_older_versions_after_it_is_dropped(
     guarded: Guarded, bob: Session
 ) -> None:
     alice = guarded.node.session(user="alice")
@@ -295,7 +299,7 @@ def test_what_was_revoked_is_not_read_in_an_older_version_once_it_is_dropped(
         assert "lacks SELECT" in refusal(lambda: bob.table("s.gone", at=granted))
 
 
-def test_a_grant_of_several_privileges_crosses_http(guarded: Guarded) -> None:
+def test_several_privileges_can_be_granted_and_revoked_at_once_over_http(guarded: Guarded) -> None:
     both = Privilege.SELECT | Privilege.INSERT
     with HttpSession(guarded.url, user="alice") as alice:
         for command in (GrantPrivileges, RevokePrivileges):
@@ -316,10 +320,10 @@ def test_a_grant_of_several_privileges_crosses_http(guarded: Guarded) -> None:
     assert "privileges[0]: expected one of SELECT" in answer.json()["detail"]
 
 
-# -- who calls -------------------------------------------------------------------------------------
+# -- the caller ------------------------------------------------------------------------------------
 
 
-def test_the_user_of_basic_credentials_is_believed_without_proof(guarded: Guarded) -> None:
+def test_without_a_verifier_the_user_of_basic_credentials_is_not_verified(guarded: Guarded) -> None:
     answer = httpx.post(
         f"{guarded.url}/v1/table",
         json={"name": "s.t"},
@@ -345,14 +349,16 @@ def proving(guarded: Guarded) -> Iterator[str]:
         yield url
 
 
-def test_a_node_with_a_verifier_takes_the_right_secret(proving: str) -> None:
+def test_a_node_with_a_verifier_accepts_the_right_secret(proving: str) -> None:
     for user, secret in SECRETS.items():
         with HttpSession(proving, user=user, secret=secret) as session:
             assert session.tables("s") == ["t"]
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong"])
-def test_a_node_with_a_verifier_refuses_the_rest(proving: str, secret: str | None) -> None:
+def test_a_node_with_a_verifier_refuses_a_missing_or_wrong_secret(
+    proving: str, secret: str | None
+) -> None:
     with HttpSession(proving, user="alice", secret=secret) as session:
         assert "proof" in refusal(lambda: session.tables("s")) or secret is not None
     headers = {} if secret is None else {"Authorization": basic("alice", secret)}
@@ -376,7 +382,7 @@ USER = "x-strandline-user"
         ({"authorization": basic("ann", ""), USER: "ann"}, Caller("ann", "")),
     ],
 )
-def test_who_headers_name(headers: dict[str, str], caller: Caller) -> None:
+def test_the_caller_is_read_from_the_headers(headers: dict[str, str], caller: Caller) -> None:
     assert caller_of(headers) == caller
 
 
@@ -394,17 +400,21 @@ def test_who_headers_name(headers: dict[str, str], caller: Caller) -> None:
         ({"authorization": basic("ann", "x"), USER: "bob"}, "name two users"),
     ],
 )
-def test_headers_that_name_nobody(headers: dict[str, str], says: str) -> None:
+def test_headers_that_do_not_name_exactly_one_valid_user_are_refused(
+    headers: dict[str, str], says: str
+) -> None:
     with pytest.raises(InvalidInput, match=says):
         caller_of(headers)
 
 
-def test_a_colon_has_no_place_in_a_user(guarded: Guarded) -> None:
+def test_a_user_name_with_a_colon_is_refused(guarded: Guarded) -> None:
     with pytest.raises(InvalidInput, match="colon"):
         HttpSession(guarded.url, user="a:b", secret="x")
 
 
-def test_what_a_session_makes_without_an_owner_is_its_users(guarded: Guarded) -> None:
+def test_objects_created_without_an_owner_belong_to_the_user_of_the_session(
+    guarded: Guarded,
+) -> None:
     privileges = Privilege.CREATE_ZONE | Privilege.CREATE_CLUSTER | Privilege.CREATE_DATABASE
     made: Sequence[Command] = [
         CreateZone(name="z"),

@@ -63,17 +63,17 @@ delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
     st.lists(data_rows, max_size=4),
     st.lists(delete_rows, max_size=4),
 )
-def test_files_cross_unchanged(data: list[DataFile], deletes: list[DeleteFile]) -> None:
+def test_files_are_read_back_unchanged(data: list[DataFile], deletes: list[DeleteFile]) -> None:
     files = TableFiles(tuple(data), tuple(deletes))
     assert read_files(write_files(files)) == files
 
 
-def test_more_files_than_one_batch_cross_in_order() -> None:
+def test_files_of_several_batches_are_read_back_in_order() -> None:
     data = tuple(DataFile(file_id=n, path=f"p{n}", rows=n, bytes=0) for n in range(70_000))
     assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())
 
 
-def test_many_files_of_which_some_know_no_bounds_cross_unchanged() -> None:
+def test_many_files_with_some_unknown_bounds_are_read_back_unchanged() -> None:
     data = tuple(
         DataFile(
             file_id=n,
@@ -89,7 +89,7 @@ def test_many_files_of_which_some_know_no_bounds_cross_unchanged() -> None:
     assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())
 
 
-def test_any_arrow_reader_can_read_them() -> None:
+def test_any_arrow_reader_can_read_a_list_of_files() -> None:
     partition = (PartitionValue(3, "é"), PartitionValue(4, None))
     file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition=partition, schema_version=3)
     body = write_files(TableFiles((file,), ()))
@@ -113,7 +113,7 @@ def test_any_arrow_reader_can_read_them() -> None:
     st.lists(texts, max_size=3),
     st.lists(texts, max_size=3),
 )
-def test_a_staging_crosses_unchanged(
+def test_a_staging_is_read_back_unchanged(
     data: list[DataFile], deletes: list[DeleteFile], remove: list[str], touch: list[str]
 ) -> None:
     arguments = {
@@ -132,7 +132,7 @@ def stream(
     metadata: dict[str, str] | None = None,
     compression: str | None = None,
 ) -> bytes:
-    """A stream with these columns, written by pyarrow itself."""
+    """Return a stream with these columns, written by pyarrow itself."""
     sink = pa.BufferOutputStream()
     schema = schema.with_metadata(metadata)
     options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -150,17 +150,17 @@ STATISTIC = {"column_id": 1, "lower": None, "upper": None, "nulls": None}
 
 
 def rest() -> bytes:
-    """The streams behind that of the data files, without rows."""
+    """Return the streams that follow the data files, without rows."""
     return stream(DELETE_FILES) + stream(CHANGES)
 
 
 def staging(*columns: Any, compression: str | None = None, **ids: str) -> bytes:
-    """A staging of data files with these columns."""
+    """Return a staging of data files with these columns."""
     first = stream(DATA_FILES, *columns, metadata={**IDS, **ids}, compression=compression)
     return first + rest()
 
 
-# Made when they are asked for: pyarrow imports pandas to make an array of Python values.
+# Made on demand, because pyarrow imports pandas to make an array of Python values.
 BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"",
     "json": lambda: b"{}",
@@ -195,12 +195,12 @@ BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("case", BAD_STAGINGS)
-def test_what_is_no_staging_is_refused(case: str) -> None:
+def test_an_invalid_staging_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match=r"list of files|metadata of the first stream|counts"):
         read_staging(BAD_STAGINGS[case]())
 
 
-def test_a_staging_that_another_writer_wrote_is_read() -> None:
+def test_a_staging_written_by_another_arrow_writer_is_read() -> None:
     read = read_staging(staging([7], ["p"], [1], [2], [b""], [[]], [1]))
     assert read == {
         "txn_id": 1,
@@ -212,12 +212,12 @@ def test_a_staging_that_another_writer_wrote_is_read() -> None:
 
 
 @pytest.mark.parametrize("txn_id", [2**63, -(2**63) - 1, "1", None])
-def test_a_number_beside_a_staging_is_a_whole_one_within_64_bits(txn_id: object) -> None:
+def test_the_ids_of_a_staging_are_whole_numbers_within_64_bits(txn_id: object) -> None:
     with pytest.raises(InvalidInput, match=r"txn_id is .*; give a whole number within 64 bits"):
         write_staging({"txn_id": txn_id, "table_id": 2, "add": (), "remove": (), "touch": ()})
 
 
-def test_a_compressed_batch_is_refused_before_memory_is_taken_for_it() -> None:
+def test_a_compressed_batch_is_refused_before_memory_is_allocated_for_it() -> None:
     bomb = stream(
         DATA_FILES, [1], ["a" * 50_000_000], [1], [1], [""], [[]], [1], compression="zstd"
     )
@@ -229,7 +229,7 @@ def test_a_compressed_batch_is_refused_before_memory_is_taken_for_it() -> None:
 
 
 @given(st.data())
-def test_bytes_that_were_changed_are_refused_or_read_as_files(data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused_or_read_as_files(data: st.DataObject) -> None:
     files = TableFiles(
         (DataFile(file_id=7, path="abc", rows=1, bytes=2),),
         (DeleteFile(path="d", file_ids=(7,), counts=(1,)),),
@@ -244,7 +244,7 @@ def test_bytes_that_were_changed_are_refused_or_read_as_files(data: st.DataObjec
     assert isinstance(found, TableFiles)
 
 
-def test_what_is_no_list_of_files_is_refused() -> None:
+def test_an_invalid_list_of_files_is_refused() -> None:
     whole = write_files(TableFiles((), ()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("row_id", pa.int64())])):

@@ -1,4 +1,4 @@
-"""What the application makes of requests that no `Session` would send."""
+"""How the application handles requests that no `Session` would send."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def client(url: str) -> Iterator[httpx.Client]:
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
-    """Status, code and message of an answer, which must be an error in its one shape."""
+    """Return the status, code and message of an answer, which must be a problem document."""
     assert answer.headers["content-type"] == "application/problem+json"
     body = answer.json()
     assert body.keys() == {"type", "title", "status", "detail", "code"}
@@ -127,7 +127,7 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_BODIES)
-def test_a_bad_body_is_refused_naming_the_place(
+def test_an_invalid_body_is_refused_with_the_position_of_the_error(
     node: Node, client: httpx.Client, case: str
 ) -> None:
     call, body, code, message = BAD_BODIES[case]
@@ -139,7 +139,7 @@ def test_a_bad_body_is_refused_naming_the_place(
     assert (node.transactions.statistics(), node.catalogs.statistics()) == before
 
 
-def test_a_transaction_that_is_not_there_is_not_found(client: httpx.Client) -> None:
+def test_an_unknown_transaction_is_answered_with_404(client: httpx.Client) -> None:
     status, code, message = error_of(client.post("commit", json={"txn_id": 10**9}))
     assert (status, code) == (404, "transaction_not_found")
     assert "1000000000" in message
@@ -163,7 +163,7 @@ def test_arguments_with_defaults_may_be_left_out(client: httpx.Client) -> None:
         ("POST", "/v1/health", 400, "unsupported_operation"),
     ],
 )
-def test_a_route_that_is_not_there_is_a_typed_error(
+def test_an_unknown_route_is_answered_with_a_typed_error(
     url: str, method: str, path: str, status: int, code: str
 ) -> None:
     answer = httpx.request(method, url + path, trust_env=False)
@@ -171,7 +171,9 @@ def test_a_route_that_is_not_there_is_a_typed_error(
 
 
 @pytest.mark.parametrize("sent", [None, "text/plain", "application/x-www-form-urlencoded"])
-def test_a_body_that_a_web_page_could_send_is_refused(url: str, sent: str | None) -> None:
+def test_a_body_with_a_content_type_that_web_pages_can_send_is_refused(
+    url: str, sent: str | None
+) -> None:
     headers = {} if sent is None else {"Content-Type": sent}
     answer = httpx.post(f"{url}/v1/begin", content=b"{}", headers=headers, trust_env=False)
     assert error_of(answer)[1:] == (
@@ -181,7 +183,7 @@ def test_a_body_that_a_web_page_could_send_is_refused(url: str, sent: str | None
 
 
 @pytest.mark.parametrize("user", ["", "%FF", "a%0Ab", "x" * 256])
-def test_a_user_that_is_no_name_is_refused(client: httpx.Client, user: str) -> None:
+def test_an_invalid_user_name_is_refused(client: httpx.Client, user: str) -> None:
     answer = client.post("begin", json={}, headers={"X-Strandline-User": user})
     assert "does not name a user" in error_of(answer)[2]
 
@@ -196,7 +198,7 @@ def test_a_body_of_a_hundred_megabytes_is_refused(client: httpx.Client) -> None:
     assert str(MAX_BODY_BYTES) in error_of(answer)[2]
 
 
-def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(node: Node) -> None:
+def test_a_body_without_a_content_length_is_limited_too(node: Node) -> None:
     with (
         serving(HttpApplication(node.metastore, max_body_bytes=1000)) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
@@ -206,7 +208,7 @@ def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(node: Node) -> 
         assert "at most 1000" in error_of(client.post("begin", content=parts))[2]
 
 
-def test_a_body_that_is_far_too_large_is_not_read(url: str) -> None:
+def test_a_body_that_is_far_too_large_is_refused_before_it_arrives(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         head = "POST /v1/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -214,7 +216,7 @@ def test_a_body_that_is_far_too_large_is_not_read(url: str) -> None:
         assert b"400" in connection.recv(65536).split(b"\r\n")[0]
 
 
-def test_a_client_that_hangs_up_in_its_body_disturbs_nobody(
+def test_a_client_that_disconnects_within_its_body_does_not_affect_others(
     client: httpx.Client, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
@@ -227,7 +229,7 @@ def test_a_client_that_hangs_up_in_its_body_disturbs_nobody(
 
 @contextmanager
 def half_sent(url: str, body: bytes, *, length: int) -> Iterator[socket.socket]:
-    """A connection on which a request has come in part."""
+    """Yield a connection on which a part of a request was sent."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         head = "POST /v1/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -235,7 +237,7 @@ def half_sent(url: str, body: bytes, *, length: int) -> Iterator[socket.socket]:
         yield connection
 
 
-def test_requests_without_their_bodies_take_no_place(node: Node) -> None:
+def test_requests_whose_bodies_have_not_arrived_do_not_count_as_calls(node: Node) -> None:
     with (
         serving(HttpApplication(node.metastore, workers=Workers(max_calls=4))) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
@@ -246,7 +248,7 @@ def test_requests_without_their_bodies_take_no_place(node: Node) -> None:
         assert client.post("begin", json={}).status_code == 200
 
 
-def test_a_body_that_does_not_come_in_time_is_given_up(node: Node) -> None:
+def test_a_request_whose_body_does_not_arrive_in_time_is_refused(node: Node) -> None:
     with serving(HttpApplication(node.metastore, body_seconds=0.05)) as url:
         with half_sent(url, b"{", length=2) as connection:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -254,7 +256,9 @@ def test_a_body_that_does_not_come_in_time_is_given_up(node: Node) -> None:
         assert b"deadline_exceeded" in answer
 
 
-def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node) -> None:
+def test_the_memory_of_incomplete_bodies_is_bounded_and_small_requests_are_served(
+    node: Node,
+) -> None:
     pool = 4 << 20
     with (
         serving(monitored(node, body_memory_bytes=pool)) as url,
@@ -276,7 +280,7 @@ def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node
         assert client.post("begin", content=b" " * 1_000_000 + b"{}").status_code == 200
 
 
-def test_only_the_answer_of_a_call_that_reads_is_refused_where_too_many_wait() -> None:
+def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
     answer = b" " * (ALLOWANCE + 1)
     held = bodies.answer(answer, "application/json", only_reads=True)
@@ -288,7 +292,7 @@ def test_only_the_answer_of_a_call_that_reads_is_refused_where_too_many_wait() -
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_long_answer_is_sent_in_pieces_and_then_given_back(fails: bool) -> None:
+def test_a_long_answer_is_sent_in_pieces_and_then_released(fails: bool) -> None:
     data = bytes(range(256)) * 2_000
     sent: list[bytes] = []
     given_back: list[object] = []
@@ -312,11 +316,11 @@ def test_a_long_answer_is_sent_in_pieces_and_then_given_back(fails: bool) -> Non
         assert not isinstance(body, Content) or body.fileno() == -1
 
 
-def test_the_event_loop_turns_between_the_pieces_of_a_long_answer() -> None:
+def test_the_event_loop_runs_between_the_pieces_of_a_long_answer() -> None:
     pieces: list[int] = []
     turns: list[int] = []
 
-    async def send(message: Message) -> None:  # a client that takes all of it at once
+    async def send(message: Message) -> None:  # a client that accepts every piece at once
         asyncio.get_running_loop().call_soon(lambda: turns.append(len(pieces)))
         pieces.append(len(message.get("body", b"")))
 
@@ -328,7 +332,7 @@ def test_the_event_loop_turns_between_the_pieces_of_a_long_answer() -> None:
     assert len(set(turns)) >= 5
 
 
-def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:
+def test_a_request_with_a_foreign_host_or_origin_is_refused(client: httpx.Client) -> None:
     for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
         status, code, message = error_of(client.post("begin", json={}, headers=headers))
         assert (status, code) == (403, "permission_denied")
@@ -336,7 +340,7 @@ def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:
         assert "allowed_hosts" in message
 
 
-def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
+def test_requests_beyond_max_calls_are_refused(node: Node) -> None:
     with (
         serving(monitored(node, workers=Workers(max_calls=0))) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
@@ -348,7 +352,7 @@ def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
         assert client.get("statistics").json()["workers"]["refused"] == 2
 
 
-def test_a_failure_inside_is_logged_and_not_told(
+def test_an_internal_failure_is_logged_and_its_details_are_not_sent(
     node: Node,
     client: httpx.Client,
     monkeypatch: pytest.MonkeyPatch,
@@ -364,7 +368,7 @@ def test_a_failure_inside_is_logged_and_not_told(
     assert "a secret" in caplog.text
 
 
-def test_health_tells_the_release_and_the_versions(node: Node, client: httpx.Client) -> None:
+def test_health_shows_the_release_and_the_versions(node: Node, client: httpx.Client) -> None:
     latest = node.catalogs.latest_catalog().version
     assert client.get("health").json() == {
         "status": "ok",
@@ -388,7 +392,7 @@ def test_statistics_have_every_part(node: Node, client: httpx.Client) -> None:
     assert after["workers"]["calls"] == 0
 
 
-def test_each_side_names_the_protocol_and_refuses_another(client: httpx.Client) -> None:
+def test_the_node_names_its_protocol_and_refuses_another(client: httpx.Client) -> None:
     assert client.get("health").headers["x-strandline-protocol"] == PROTOCOL
     older = client.post("tables", json={"schema": "s"}, headers={PROTOCOL_HEADER: "1"})
     assert older.headers["x-strandline-protocol"] == PROTOCOL
@@ -403,7 +407,7 @@ def test_each_side_names_the_protocol_and_refuses_another(client: httpx.Client) 
     assert "send it as application/vnd.apache.arrow.stream" in wrong[2]
 
 
-def test_a_node_of_another_release_is_named_as_that(node: Node) -> None:
+def test_a_session_reports_a_node_of_another_release(node: Node) -> None:
     async def older(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_bare(message: Message) -> None:
             if message["type"] == "http.response.start":

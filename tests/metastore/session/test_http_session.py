@@ -1,4 +1,4 @@
-"""What `HttpSession` makes of connections that break and nodes that are away."""
+"""How `HttpSession` handles connections that break and nodes that are away."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from tests.metastore.session.served import CuttingProxy, listening_socket, servi
 from tests.metastore.snapshots import files_of, paths_of
 
 SHORT = 0.6
-"""Seconds that a session has where its deadline is what is tested."""
+"""The timeout, in seconds, of a session whose deadline is tested."""
 
 
 @dataclass
 class Scene:
-    """A node behind a proxy, a session through it, and one past it to see what happened."""
+    """A node behind a proxy, a session through the proxy, and a local session on the node."""
 
     node: Node
     url: str
@@ -65,7 +65,7 @@ class Scene:
         return paths_of(self.local, self.name, txn_id=txn_id)
 
     def written(self, *paths: str) -> int:
-        """An open transaction that has staged these files."""
+        """Begin a transaction and stage these files in it; return its id."""
         txn_id = self.session.begin().txn_id
         self.session.stage(txn_id, self.table_id, add=[data(path) for path in paths])
         return txn_id
@@ -123,7 +123,7 @@ def test_a_commit_that_did_not_arrive_is_sent_again(scene: Scene) -> None:
     assert scene.paths() == ["a"]
 
 
-def test_a_commit_goes_on_through_any_number_of_cuts(scene: Scene) -> None:
+def test_a_commit_succeeds_after_several_lost_connections(scene: Scene) -> None:
     txn_id = scene.written("a")
     scene.proxy.cut_request("commit", times=2)
     scene.proxy.cut_request("transaction")
@@ -132,7 +132,7 @@ def test_a_commit_goes_on_through_any_number_of_cuts(scene: Scene) -> None:
     assert scene.paths() == ["a"]
 
 
-def test_a_commit_that_was_refused_without_being_heard_is_finished(scene: Scene) -> None:
+def test_a_commit_whose_refusal_is_lost_raises_transaction_finished(scene: Scene) -> None:
     scene.session.commit(scene.written("a"))
     first, second = scene.session.begin().txn_id, scene.session.begin().txn_id
     for txn_id in (first, second):
@@ -143,7 +143,7 @@ def test_a_commit_that_was_refused_without_being_heard_is_finished(scene: Scene)
         scene.session.commit(second)
 
 
-def test_a_commit_waits_for_a_node_that_comes_back(scene: Scene) -> None:
+def test_a_commit_waits_until_the_node_comes_back(scene: Scene) -> None:
     txn_id = scene.written("a")
     scene.proxy.go_away()
     with ThreadPoolExecutor(1) as pool:
@@ -154,7 +154,9 @@ def test_a_commit_waits_for_a_node_that_comes_back(scene: Scene) -> None:
         assert committing.result().state is TransactionState.COMMITTED
 
 
-def test_a_commit_is_unknown_when_the_node_stays_away_until_the_deadline(scene: Scene) -> None:
+def test_the_outcome_of_a_commit_is_unknown_if_the_node_stays_away_until_the_deadline(
+    scene: Scene,
+) -> None:
     txn_id = scene.written("a")
     with scene.impatient() as session:
         scene.proxy.stop_listening()
@@ -164,7 +166,7 @@ def test_a_commit_is_unknown_when_the_node_stays_away_until_the_deadline(scene: 
         assert session.transaction(txn_id).state is TransactionState.OPEN
 
 
-def test_a_commit_is_unknown_when_only_its_answers_are_lost_until_the_deadline(
+def test_the_outcome_of_a_commit_is_unknown_if_all_answers_are_lost_until_the_deadline(
     scene: Scene,
 ) -> None:
     txn_id = scene.written("a")
@@ -182,7 +184,7 @@ def test_an_abort_whose_answer_is_lost_is_found_aborted(scene: Scene) -> None:
     assert scene.proxy.seen["abort"] == 1
 
 
-def test_an_abort_of_what_was_committed_meanwhile_is_refused(scene: Scene) -> None:
+def test_an_abort_of_a_transaction_that_was_committed_meanwhile_is_refused(scene: Scene) -> None:
     txn_id = scene.written("a")
     scene.proxy.cut_request("abort")
     scene.local.commit(txn_id)
@@ -191,7 +193,7 @@ def test_an_abort_of_what_was_committed_meanwhile_is_refused(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("fails", ["before", "after"])
-def test_a_failure_inside_the_node_is_settled_by_the_state(
+def test_after_an_internal_failure_the_state_of_the_transaction_decides(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     txn_id = scene.written("a")
@@ -212,7 +214,7 @@ def test_a_failure_inside_the_node_is_settled_by_the_state(
         assert scene.local.transaction(txn_id).state is TransactionState.OPEN
 
 
-def test_a_node_that_does_not_know_the_outcome_is_asked_again(
+def test_a_commit_is_sent_again_if_the_node_does_not_know_the_outcome(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn_id = scene.written("a")
@@ -233,7 +235,7 @@ def test_a_node_that_does_not_know_the_outcome_is_asked_again(
 
 
 @pytest.mark.parametrize("cut", ["answer", "request"])
-def test_a_staging_that_was_cut_is_done_once(scene: Scene, cut: str) -> None:
+def test_a_staging_whose_connection_is_lost_is_applied_once(scene: Scene, cut: str) -> None:
     scene.session.commit(scene.written("old"))
     txn_id = scene.session.begin().txn_id
     cutting = scene.proxy.cut_answer if cut == "answer" else scene.proxy.cut_request
@@ -247,7 +249,7 @@ def test_a_staging_that_was_cut_is_done_once(scene: Scene, cut: str) -> None:
     assert scene.proxy.seen["stage"] == 3
 
 
-def test_a_removal_that_was_cut_is_done_once(scene: Scene) -> None:
+def test_a_removal_whose_answer_is_lost_is_applied_once(scene: Scene) -> None:
     scene.session.commit(scene.written("old"))
     txn_id = scene.session.begin().txn_id
     scene.proxy.cut_answer("stage")
@@ -255,7 +257,7 @@ def test_a_removal_that_was_cut_is_done_once(scene: Scene) -> None:
     assert scene.paths(txn_id=txn_id) == []
 
 
-def test_touched_rows_of_a_staging_that_was_cut_are_in_conflict(scene: Scene) -> None:
+def test_touched_files_of_a_staging_whose_answer_is_lost_still_conflict(scene: Scene) -> None:
     scene.session.commit(scene.written("old"))
     txn_id, other = scene.session.begin().txn_id, scene.session.begin().txn_id
     scene.proxy.cut_answer("stage")
@@ -266,7 +268,7 @@ def test_touched_rows_of_a_staging_that_was_cut_are_in_conflict(scene: Scene) ->
         scene.session.commit(txn_id)
 
 
-def test_a_staging_that_is_refused_stays_refused_when_it_was_cut(scene: Scene) -> None:
+def test_a_refused_staging_stays_refused_if_its_answer_is_lost(scene: Scene) -> None:
     scene.session.commit(scene.written("old"))
     txn_id = scene.session.begin().txn_id
     scene.proxy.cut_answer("stage")
@@ -280,14 +282,14 @@ def test_a_staging_that_is_refused_stays_refused_when_it_was_cut(scene: Scene) -
     assert scene.paths(txn_id=txn_id) == ["old"]
 
 
-def test_a_staging_is_unknown_at_the_deadline(scene: Scene) -> None:
+def test_the_outcome_of_a_staging_is_unknown_at_the_deadline(scene: Scene) -> None:
     txn_id = scene.session.begin().txn_id
     scene.proxy.cut_request("stage", times=100)
     with scene.impatient() as session, pytest.raises(UnknownOutcome, match="abort"):
         session.stage(txn_id, scene.table_id, add=[data("a")])
 
 
-def test_a_deletion_of_most_rows_that_was_cut_is_done_once(scene: Scene) -> None:
+def test_a_delete_file_whose_answer_is_lost_is_staged_once(scene: Scene) -> None:
     scene.session.commit(scene.written("old"))
     txn_id = scene.session.begin().txn_id
     deletes = DeleteFile(path="d", file_ids=(data("old").file_id,), counts=(9,))
@@ -300,7 +302,7 @@ def test_a_deletion_of_most_rows_that_was_cut_is_done_once(scene: Scene) -> None
 # -- what is sent once, and what is repeated -----------------------------------------------------
 
 
-def test_ddl_whose_answer_is_lost_is_unknown_and_done_once(scene: Scene) -> None:
+def test_ddl_whose_answer_is_lost_is_sent_once_and_its_outcome_is_unknown(scene: Scene) -> None:
     scene.proxy.cut_answer("execute")
     with pytest.raises(UnknownOutcome, match="history"):
         scene.session.execute(CreateSchema(name="lost"))
@@ -309,7 +311,7 @@ def test_ddl_whose_answer_is_lost_is_unknown_and_done_once(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("call", ["begin", "hold"])
-def test_what_has_no_id_yet_is_not_sent_twice(scene: Scene, call: str) -> None:
+def test_calls_that_create_an_id_are_not_sent_twice(scene: Scene, call: str) -> None:
     at = scene.local.open([]).time
     scene.proxy.cut_answer(call)
     with pytest.raises(UnknownOutcome, match="by itself"):
@@ -320,7 +322,9 @@ def test_what_has_no_id_yet_is_not_sent_twice(scene: Scene, call: str) -> None:
     assert scene.proxy.seen[call] == 1
 
 
-def test_what_never_left_is_sent_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_was_never_sent_is_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.proxy.stop_listening()
     pause = http_session._Attempts.pause
 
@@ -336,7 +340,7 @@ def test_what_never_left_is_sent_again(scene: Scene, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("cut", ["answer", "request"])
-def test_reads_heartbeats_and_ends_of_holds_are_repeated(scene: Scene, cut: str) -> None:
+def test_reads_heartbeats_and_calls_on_existing_holds_are_repeated(scene: Scene, cut: str) -> None:
     session, proxy = scene.session, scene.proxy
     txn_id = session.begin().txn_id
     taken = session.open([scene.name])
@@ -356,7 +360,7 @@ def test_reads_heartbeats_and_ends_of_holds_are_repeated(scene: Scene, cut: str)
     session.release_hold(held.hold_id)
 
 
-def test_a_node_that_is_away_is_unavailable_to_a_reader(scene: Scene) -> None:
+def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:
     with scene.impatient() as session:
         scene.proxy.stop_listening()
         for call in (session.history, session.begin):
@@ -365,25 +369,25 @@ def test_a_node_that_is_away_is_unavailable_to_a_reader(scene: Scene) -> None:
             assert caught.type is Unavailable
 
 
-def test_a_stopping_node_says_so(tmp_path: Path) -> None:
+def test_calls_to_a_stopping_node_raise_stopping(tmp_path: Path) -> None:
     with Node.open(tmp_path) as node, serving(HttpApplication(node.metastore)) as url:
         node.catalogs.stop()
         with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
             session.execute(CreateSchema(name="s"))
         with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
-            session.compact(1)  # repeatable: asked again until the deadline
+            session.compact(1)  # repeatable: sent again until the deadline
 
 
 # -- addresses, users, threads -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("url", ["", "localhost:1", "ftp://localhost", "http://", "http://h:x"])
-def test_what_is_no_address_of_a_node_is_refused(url: str) -> None:
+def test_an_invalid_node_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="is not the address of a node"):
         HttpSession(url, user="ann")
 
 
-def test_something_else_than_a_node_is_told_apart() -> None:
+def test_an_answer_of_another_kind_of_server_raises_protocol_error() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi"
     with listening_socket() as listening:
 
@@ -403,13 +407,13 @@ def test_something_else_than_a_node_is_told_apart() -> None:
         thread.join()
 
 
-def test_a_closed_session_says_so(scene: Scene) -> None:
+def test_calls_on_a_closed_session_raise_stopping(scene: Scene) -> None:
     scene.session.close()
     with pytest.raises(Stopping, match="closed"):
         scene.session.begin()
 
 
-def test_many_threads_share_a_session(scene: Scene) -> None:
+def test_many_threads_can_share_a_session(scene: Scene) -> None:
     def write(number: int) -> int:
         txn_id = scene.written(f"f{number:02d}")
         return scene.session.commit(txn_id).txn_id
@@ -421,7 +425,7 @@ def test_many_threads_share_a_session(scene: Scene) -> None:
 
 
 class FullAtFirst:
-    """A node that is full for its first so many requests."""
+    """A node that is full for its first ``times`` requests."""
 
     def __init__(self, node: Node, times: int) -> None:
         self._node = HttpApplication(node.metastore)
@@ -436,7 +440,7 @@ class FullAtFirst:
             await self._node(scope, receive, send)
 
 
-def test_a_full_node_is_asked_again_also_for_what_is_sent_once(
+def test_calls_refused_by_a_full_node_are_sent_again_even_if_not_repeatable(
     node: tuple[Node, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_app, "RETRY_SECONDS", 0)
@@ -450,7 +454,7 @@ def test_a_full_node_is_asked_again_also_for_what_is_sent_once(
     assert full.left == 0
 
 
-def test_a_node_that_stays_full_is_an_error_that_says_so(node: tuple[Node, str]) -> None:
+def test_a_node_that_stays_full_raises_overloaded(node: tuple[Node, str]) -> None:
     full = FullAtFirst(node[0], times=1_000)
     with serving(full) as url, HttpSession(url, user="ann", timeout=SHORT) as session:
         with pytest.raises(Overloaded, match="nothing was done"):

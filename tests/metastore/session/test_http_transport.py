@@ -1,4 +1,4 @@
-"""Connections to a node: kept for the next request, and let go when they are no good."""
+"""Connections to a node: reused for the next request, and closed if they are unusable."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ANSWER = (
 
 
 class FakeNode:
-    """What listens at an address, and answers when the test says so."""
+    """A server that answers when the test makes it answer."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     def accepted(self) -> socket.socket:
-        """The next connection that a client makes."""
+        """Accept and return the next connection of a client."""
         self._listening.settimeout(WAIT)
         connection, _ = self._listening.accept()
         connection.settimeout(WAIT)
@@ -43,13 +43,13 @@ def node() -> Iterator[FakeNode]:
 
 
 def answer(connection: socket.socket, sent: bytes = ANSWER) -> None:
-    """Read a request, and send this."""
+    """Read a request and send ``sent``."""
     assert connection.recv(65536).startswith(b"POST ")
     connection.sendall(sent)
 
 
 def has_ended(connection: socket.socket) -> bool:
-    """Whether the client closes a connection on which it sends nothing more."""
+    """Return whether the client closes the connection without sending more."""
     with suppress(ConnectionError):
         return connection.recv(1) == b""
     return True
@@ -59,7 +59,7 @@ def beat(transport: HttpTransport, seconds: float = WAIT) -> None:
     transport.send("heartbeat", {"txn_id": 1}, seconds)
 
 
-def test_a_connection_is_used_again(node: FakeNode) -> None:
+def test_a_connection_is_reused(node: FakeNode) -> None:
     with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(beat, transport)
         with node.accepted() as connection:
@@ -71,12 +71,12 @@ def test_a_connection_is_used_again(node: FakeNode) -> None:
             sending.result()
 
 
-def test_a_connection_whose_answer_was_given_up_is_closed_at_once(node: FakeNode) -> None:
+def test_a_connection_whose_answer_timed_out_is_closed_at_once(node: FakeNode) -> None:
     with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(beat, transport, 0.2)
         with node.accepted() as connection:
             answer(connection, ANSWER[:-2])
-            lost = sending.exception()  # it is still looked at, as while a session waits
+            lost = sending.exception()  # kept, as a session keeps it while it waits
             assert has_ended(connection)
             assert isinstance(lost, Lost)
             assert lost.sent

@@ -54,7 +54,7 @@ def there_and_back(value: object, hint: Any) -> object:
 
 
 @pytest.mark.parametrize("of", COMMANDS, ids=lambda one: one.__name__)
-def test_every_command_crosses(of: type) -> None:
+def test_every_command_is_read_back(of: type) -> None:
     assert is_dataclass(of)
     values: dict[str, Any] = {
         "schema": "s",
@@ -98,17 +98,17 @@ def scenario_commands() -> Iterator[Command]:
         for run in (*scenario.setup, *([] if bad else [scenario.run])):
             for step in run if isinstance(run, Sequence) else [run]:
                 if type(step) in COMMANDS:
-                    yield step  # type: ignore[misc]  # a function of a catalog is no class's
+                    yield step  # type: ignore[misc]  # functions of a catalog are excluded above
 
 
-def test_every_command_of_the_scenarios_crosses_as_it_is() -> None:
+def test_every_command_of_the_scenarios_is_read_back_unchanged() -> None:
     several = tuple(scenario_commands())
     assert len({type(one) for one in several}) > 40
     for command in several:
         assert there_and_back(command, Command) == command
 
 
-def test_two_resources_of_one_kind_cross_in_their_order() -> None:
+def test_resources_of_a_function_are_read_back_in_their_order() -> None:
     resources = (("JAR", "file:/b.jar"), ("FILE", "file:/c"), ("JAR", "file:/a.jar"))
     command = CreateFunction(schema="s", name="f", class_name="a.B", resources=resources)
     assert there_and_back(command, Command) == command
@@ -116,24 +116,24 @@ def test_two_resources_of_one_kind_cross_in_their_order() -> None:
     assert there_and_back(function, FunctionDescriptor) == function
 
 
-def test_all_commands_are_known() -> None:
+def test_the_collected_commands_include_tables_schemas_and_views() -> None:
     assert {"CreateTable", "DropSchema", "AlterView"} <= {one.__name__ for one in COMMANDS}
     assert len(COMMANDS) >= 14
 
 
 @given(types())
-def test_every_data_type_crosses(data_type: DataType) -> None:
+def test_every_data_type_is_read_back(data_type: DataType) -> None:
     assert there_and_back(data_type, DataType) == data_type
     assert there_and_back(data_type, DataType | None) == data_type
 
 
 @given(structs(types()))
-def test_ids_of_nested_fields_cross(struct: StructType) -> None:
+def test_ids_of_nested_fields_are_read_back(struct: StructType) -> None:
     with_ids, _ = assign_ids(struct, 100)
     assert there_and_back(with_ids, DataType) == with_ids
 
 
-def test_a_data_type_is_sparks_json() -> None:
+def test_a_data_type_is_written_as_sparks_json() -> None:
     assert json.loads(write_json(DecimalType(5, 2), DataType)) == "decimal(5,2)"
     assert json.loads(write_json(BIGINT, DataType)) == "long"
 
@@ -204,14 +204,14 @@ VALUES: dict[str, tuple[object, Any]] = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_a_value_crosses_unchanged(case: str) -> None:
+def test_a_value_is_read_back_unchanged(case: str) -> None:
     value, hint = VALUES[case]
     found = there_and_back(value, hint)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_text_maps_are_read_in_their_canonical_order() -> None:
+def test_maps_of_texts_are_read_in_canonical_order() -> None:
     assert read_json(b'{"b": "2", "a": "1"}', Properties) == (("a", "1"), ("b", "2"))
 
 
@@ -255,7 +255,7 @@ class Whole:
         (f'{{"parts": "{"x" * 500}"}}', f'expected a list, found "{"x" * 79}…'),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_path(body: str, message: str) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_its_path(body: str, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_json(body.encode(), Whole)
     assert message in caught.value.message
@@ -263,17 +263,17 @@ def test_what_does_not_fit_is_refused_with_its_path(body: str, message: str) -> 
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "-1e400", "true", '"1"'])
-def test_a_fraction_that_is_none_is_refused(number: str) -> None:
+def test_an_invalid_fraction_is_refused(number: str) -> None:
     with pytest.raises(InvalidInput, match="number"):
         read_json(number.encode(), float)
 
 
-def test_a_refusal_by_the_value_itself_keeps_its_class() -> None:
+def test_an_error_raised_by_a_value_class_keeps_its_class() -> None:
     with pytest.raises(InvalidType, match=r"^parts\[0\]: too many$"):
         read_json(b'{"parts": [{"count": 101}]}', Whole)
 
 
-def test_what_has_no_name_in_a_union_cannot_be_sent() -> None:
+def test_a_value_that_is_not_a_member_of_a_union_cannot_be_sent() -> None:
     class Unheard:
         def plan(self, planning: object) -> None: ...
 
@@ -281,7 +281,7 @@ def test_what_has_no_name_in_a_union_cannot_be_sent() -> None:
         write_json(Unheard(), Command)
 
 
-def test_a_type_hint_without_a_form_is_a_mistake_of_the_program() -> None:
+def test_a_type_hint_without_a_json_form_raises_type_error() -> None:
     for hint in (object, set[int], complex):
         with pytest.raises(TypeError, match="no JSON form"):
             form_of(hint)
@@ -300,12 +300,12 @@ def test_the_arguments_of_a_method_are_read_by_its_signature() -> None:
         form.read({"commands": []})
 
 
-def test_words_of_a_class_name_are_told_apart() -> None:
+def test_a_class_name_is_converted_to_snake_case() -> None:
     names = ["CreateTable", "AlterColumn", "T"]
     assert [snake_case(name) for name in names] == ["create_table", "alter_column", "t"]
 
 
-def test_a_definition_can_be_written_by_hand() -> None:
+def test_a_definition_that_is_written_by_hand_is_read() -> None:
     body = {
         "create_table": {
             "schema": "nyc",

@@ -24,12 +24,12 @@ from strandline.transactions import Transaction, TransactionState
 from tests.metastore.snapshots import paths_of
 
 TIMEOUT_MS = 600
-"""Of the transactions of the `quick` node: long enough for a machine that is busy."""
+"""The transaction timeout of the `quick` node: long enough for a busy machine."""
 WAIT = 60.0
 
 
 class Watched(LocalSession):
-    """A session whose heartbeats a test counts, and can make fail."""
+    """A session whose heartbeats a test can count and make fail."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.metastore, user="ann")
@@ -91,7 +91,9 @@ def data(path: str) -> DataFile:
     return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
 
 
-def test_a_block_that_ends_is_committed(session: Watched, table: ResolvedTable) -> None:
+def test_a_block_that_ends_normally_commits_its_transaction(
+    session: Watched, table: ResolvedTable
+) -> None:
     with transaction_scope(session) as transaction:
         write_id = transaction.stage(table.descriptor.id, add=[data("a")])
         assert transaction.open([table.name]).write_ids_of(table.name).valid(write_id)
@@ -101,7 +103,7 @@ def test_a_block_that_ends_is_committed(session: Watched, table: ResolvedTable) 
     assert paths_of(session, table.name) == ["a"]
 
 
-def test_a_block_that_raises_is_aborted(session: Watched, table_id: int) -> None:
+def test_a_block_that_raises_aborts_its_transaction(session: Watched, table_id: int) -> None:
     with pytest.raises(KeyboardInterrupt), transaction_scope(session) as transaction:
         transaction.stage(table_id, add=[data("a")])
         raise KeyboardInterrupt
@@ -123,7 +125,9 @@ def test_a_block_may_end_its_transaction_itself(
     assert paths_of(session, table.name) == ["b"]
 
 
-def test_a_conflict_is_what_the_block_ends_with(session: Watched, table_id: int) -> None:
+def test_a_conflict_at_commit_is_raised_at_the_end_of_the_block(
+    session: Watched, table_id: int
+) -> None:
     with transaction_scope(session) as before:
         before.stage(table_id, add=[data("a")])
     with pytest.raises(WriteConflict), transaction_scope(session) as loser:
@@ -133,12 +137,12 @@ def test_a_conflict_is_what_the_block_ends_with(session: Watched, table_id: int)
     assert session.transaction(loser.txn_id).state is TransactionState.ABORTED
 
 
-def test_a_read_only_block_may_not_write(session: Watched) -> None:
+def test_a_read_only_block_has_a_read_only_transaction(session: Watched) -> None:
     with transaction_scope(session, read_only=True) as transaction:
         assert transaction.transaction.read_only
 
 
-def test_an_unknown_commit_is_not_aborted(
+def test_a_commit_whose_outcome_is_unknown_is_not_aborted(
     session: Watched, table_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(txn_id: int) -> Transaction:
@@ -155,11 +159,11 @@ def test_an_unknown_commit_is_not_aborted(
     assert session.transaction(transaction.txn_id).state is TransactionState.OPEN
 
 
-def test_a_transaction_outlives_its_time_out_while_it_is_kept_alive(
+def test_a_transaction_that_is_kept_alive_outlives_its_timeout(
     quick: Node, quick_session: Watched
 ) -> None:
     with transaction_scope(quick_session) as transaction:
-        quick_session.wait_for_beats(7)  # two time-outs
+        quick_session.wait_for_beats(7)  # two timeouts
         quick.transactions.expire()
         assert quick_session.transaction(transaction.txn_id).state is TransactionState.OPEN
     assert transaction.state is TransactionState.COMMITTED
@@ -178,12 +182,12 @@ def test_one_keep_alive_serves_many_transactions(quick_session: Watched) -> None
 
 
 def finds_a_loss(keep_alive: KeepAlive) -> bool:
-    """Wait until a beat has found that a transaction is lost."""
+    """Wait until a heartbeat has found that a transaction is lost; return False if none did."""
     with keep_alive._changed:
         return keep_alive._changed.wait_for(lambda: keep_alive._lost > 0, timeout=WAIT)
 
 
-def test_what_aborted_a_transaction_is_raised_by_its_next_use(quick_session: Watched) -> None:
+def test_the_next_use_of_an_aborted_transaction_raises_the_reason(quick_session: Watched) -> None:
     with (
         pytest.raises(TransactionFinished, match="aborted"),
         KeepAlive(quick_session) as keep_alive,
@@ -194,7 +198,7 @@ def test_what_aborted_a_transaction_is_raised_by_its_next_use(quick_session: Wat
         transaction.open([])
 
 
-def test_a_store_that_stays_away_for_a_time_out_is_raised(quick_session: Watched) -> None:
+def test_a_store_that_stays_away_for_the_timeout_raises_unavailable(quick_session: Watched) -> None:
     def away() -> None:
         raise Unavailable("the node is away")
 
@@ -210,7 +214,7 @@ def test_a_store_that_stays_away_for_a_time_out_is_raised(quick_session: Watched
     assert quick_session.transaction(transaction.txn_id).state is TransactionState.ABORTED
 
 
-def test_a_beat_that_was_missed_is_made_up_for(quick: Node, quick_session: Watched) -> None:
+def test_a_transaction_survives_a_missed_heartbeat(quick: Node, quick_session: Watched) -> None:
     failures = iter([Unavailable("the node is away")])
 
     def away_once() -> None:

@@ -1,4 +1,4 @@
-"""The description of the HTTP interface fits what is really sent and answered."""
+"""The OpenAPI description of the HTTP interface matches real requests and answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def description(url: str) -> Any:
 
 
 def schema_of(description: Any, content: Any) -> Draft202012Validator:
-    """The schema of JSON content, with the components that it refers to."""
+    """Return the schema of JSON content, with the components that it refers to."""
     schema = content["application/json"]["schema"]
     return Draft202012Validator({**schema, "components": description["components"]})
 
@@ -74,7 +74,7 @@ def test_every_call_is_described(description: Any) -> None:
         ("begin", {"read_only": True}),
     ],
 )
-def test_what_is_sent_and_answered_fits(
+def test_requests_and_answers_match_the_description(
     url: str, description: Any, call: str, body: dict[str, object]
 ) -> None:
     operation = description["paths"][f"/v1/{call}"]["post"]
@@ -84,7 +84,9 @@ def test_what_is_sent_and_answered_fits(
     schema_of(description, operation["responses"]["200"]["content"]).validate(answer.json())
 
 
-def test_an_unknown_member_fits_neither(url: str, description: Any) -> None:
+def test_an_unknown_member_is_refused_by_the_description_and_by_the_node(
+    url: str, description: Any
+) -> None:
     body = {"read_only": True, "colour": "red"}
     content = description["paths"]["/v1/begin"]["post"]["requestBody"]["content"]
     with pytest.raises(ValidationError):

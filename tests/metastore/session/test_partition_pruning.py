@@ -1,4 +1,4 @@
-"""A partition is left out only if it holds no row that is wanted."""
+"""A partition is skipped only if it holds no matching row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ VALUES: dict[DataType, Sequence[Value]] = {
 
 
 def text_of(value: Value, of: DataType) -> str:
-    """The text that statistics have for a value of the column."""
+    """Return the text that statistics have for a value of the column."""
     match of:
         case DecimalType():
             return str(Decimal(value) / 100)
@@ -97,11 +97,11 @@ def partition_of(row: Value, of: DataType, partitioned: TableDescriptor) -> Part
 
 
 Condition = tuple[ColumnBounds, Callable[[Value], bool]]
-"""What is asked for, and whether a row has it."""
+"""Bounds, and whether a row is within them."""
 
 
 def conditions(chance: random.Random, of: DataType) -> Iterator[Condition]:
-    """Some conditions of each kind, whose values are among those of the rows."""
+    """Yield some conditions of each kind, with values that the rows have."""
     some = [value for value in VALUES[of] if value is not None]
     yield ColumnBounds(1, null=True), lambda row: row is None
     yield ColumnBounds(1), lambda row: row is not None
@@ -122,7 +122,7 @@ def conditions_of(low: Value, high: Value, of: DataType) -> Iterator[Condition]:
 
 
 @pytest.mark.parametrize("of", VALUES, ids=str)
-def test_no_row_that_is_wanted_is_in_a_partition_that_is_left_out(of: DataType) -> None:
+def test_no_matching_row_is_in_a_partition_that_is_skipped(of: DataType) -> None:
     chance = random.Random(3)
     transforms = [
         Transform(kind, width)
@@ -146,7 +146,7 @@ def test_no_row_that_is_wanted_is_in_a_partition_that_is_left_out(of: DataType) 
 def kept(
     transform: str, of: DataType, values: Iterable[Physical | None], *bounds: ColumnBounds
 ) -> list[Physical | None]:
-    """Those of the values of a partition that may hold what is wanted."""
+    """Return the partition values whose partitions may hold matching rows."""
     partitioned = table(of, transform)
     may_hold = partition_filter(wanted_ranges(bounds, partitioned), partitioned)
     assert may_hold is not None
@@ -186,7 +186,7 @@ def kept(
         ),
     ],
 )  # fmt: skip
-def test_partitions_without_what_is_wanted_are_left_out(
+def test_partitions_without_matching_rows_are_skipped(
     transform: str,
     of: DataType,
     bounds: ColumnBounds,
@@ -196,7 +196,7 @@ def test_partitions_without_what_is_wanted_are_left_out(
     assert kept(transform, of, values, bounds) == expected
 
 
-def test_a_column_that_partitions_nothing_leaves_no_partition_out() -> None:
+def test_bounds_of_a_column_that_does_not_partition_skip_no_partition() -> None:
     partitioned = table(INT, "c")
     bounds = [ColumnBounds(2, lower="7")]
     assert partition_filter(wanted_ranges(bounds, partitioned), partitioned) is None

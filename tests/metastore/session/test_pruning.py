@@ -1,4 +1,4 @@
-"""A file is left out only if it certainly holds no row that is wanted."""
+"""A file is skipped only if it certainly holds no matching row."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def kept(
         ("collated", ("a", "b", 0), ("Z", None), True),
     ],
 )  # fmt: skip
-def test_what_proves_that_a_file_holds_nothing_wanted(
+def test_a_file_is_skipped_if_its_statistics_prove_that_no_row_matches(
     table: TableDescriptor, column: str, known: Any, wanted: Any, is_kept: bool
 ) -> None:
     assert kept(table, column, known, wanted) == is_kept
@@ -137,7 +137,7 @@ def test_a_file_must_meet_all_bounds_of_a_column(
     assert kept(table, column, known, *bounds) == is_kept
 
 
-def test_many_bounds_of_one_column_are_one_comparison_for_each_file(
+def test_many_bounds_of_one_column_are_merged_into_one_range(
     table: TableDescriptor,
 ) -> None:
     bounds = [ColumnBounds(IDS["bigint"], str(value)) for value in range(1000)]
@@ -157,7 +157,7 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], str]]] = {
 
 
 @given(st.data())
-def test_a_file_with_a_wanted_value_is_never_left_out(
+def test_a_file_with_a_matching_value_is_never_skipped(
     table: TableDescriptor, data: st.DataObject
 ) -> None:
     column = data.draw(st.sampled_from(sorted(VALUES)))
@@ -181,14 +181,14 @@ def test_a_file_with_a_wanted_value_is_never_left_out(
         ("date", "2013"), ("timestamp", "2013-01-01"), ("timestamp_ntz", "2013-01-01T00:00:00Z"),
     ],
 )  # fmt: skip
-def test_a_bound_that_is_no_value_of_its_column_is_refused(
+def test_a_bound_that_is_not_a_value_of_its_column_is_refused(
     table: TableDescriptor, column: str, text: str
 ) -> None:
     with pytest.raises(InvalidInput, match="is no bound of column"):
         wanted_ranges([ColumnBounds(IDS[column], lower=text)], table)
 
 
-def test_delete_files_stay_that_touch_a_file_that_stays() -> None:
+def test_delete_files_of_the_selected_data_files_are_kept() -> None:
     files = [DeleteFile(path=str(i), file_ids=ids, counts=(1,) * len(ids)) for i, ids in
              enumerate([(1,), (2,), (2, 1)])]  # fmt: skip
     assert touching(files, [file()]) == [files[0], files[2]]

@@ -1,4 +1,4 @@
-"""What a session refuses of the files that it is to stage. Nothing is staged then."""
+"""Files that a session refuses to stage. Nothing is staged in these cases."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def refused(
         "\ud800",
         "a" * 256,
         "a/" * 2100 + "f",
-        # Spark passes over such files without a word.
+        # Spark ignores such files silently.
         "_f",
         "own/.f",
         "own/f._COPYING_",
     ],
 )
-def test_a_path_that_leaves_the_folder_of_the_table_or_is_not_read_is_refused(
+def test_a_path_outside_the_table_folder_or_that_spark_does_not_read_is_refused(
     session: LocalSession, path: str
 ) -> None:
     refused(session, data(path, file_id=1), match=r"the path .* of a file")
@@ -118,9 +118,7 @@ def test_two_files_with_one_id_are_refused(session: LocalSession) -> None:
 
 @pytest.mark.parametrize("numbered", ["by hand", "in its range"])
 @pytest.mark.parametrize("when", ["before", "in the same transaction"])
-def test_an_id_that_another_file_has_is_refused(
-    session: LocalSession, numbered: str, when: str
-) -> None:
+def test_the_id_of_another_file_is_refused(session: LocalSession, numbered: str, when: str) -> None:
     target = table_id(session)
     txn = session.begin().txn_id
     first = (txn << BITS) + 1 if numbered == "in its range" else 70 + (when == "before")
@@ -139,7 +137,9 @@ def test_an_id_in_the_range_of_another_transaction_is_refused(session: LocalSess
         refused(session, data(file_id=txn << BITS), match=f"belongs to transaction {txn};")
 
 
-def test_deletes_are_of_files_that_the_transaction_sees(session: LocalSession) -> None:
+def test_deletes_from_files_that_the_transaction_does_not_see_are_refused(
+    session: LocalSession,
+) -> None:
     other = session.begin().txn_id
     session.stage(other, table_id(session), add=[data("unseen", file_id=90)])
     for file_id in (90, 12345):
@@ -148,7 +148,9 @@ def test_deletes_are_of_files_that_the_transaction_sees(session: LocalSession) -
 
 
 @pytest.mark.parametrize("touches", [True, False])
-def test_no_more_rows_are_deleted_than_there_are(session: LocalSession, touches: bool) -> None:
+def test_deleting_more_rows_than_a_file_has_is_refused(
+    session: LocalSession, touches: bool
+) -> None:
     target = table_id(session, "u")
     txn = session.begin().txn_id
     file_id = 200 + touches
@@ -167,7 +169,7 @@ def test_no_more_rows_are_deleted_than_there_are(session: LocalSession, touches:
     session.commit(txn)
 
 
-def test_what_was_replaced_does_not_count(session: LocalSession) -> None:
+def test_a_replaced_delete_file_does_not_count(session: LocalSession) -> None:
     target = table_id(session, "u")
     txn = session.begin().txn_id
     session.stage(txn, target, add=[data("r", file_id=300), deletes("r1", (300, 10))])
@@ -175,7 +177,7 @@ def test_what_was_replaced_does_not_count(session: LocalSession) -> None:
     session.commit(txn)
 
 
-def test_an_id_of_an_aborted_transaction_is_free(session: LocalSession) -> None:
+def test_a_file_id_of_an_aborted_transaction_can_be_used_again(session: LocalSession) -> None:
     target = table_id(session)
     for end in (session.abort, session.commit):
         txn = session.begin().txn_id
@@ -185,7 +187,7 @@ def test_an_id_of_an_aborted_transaction_is_free(session: LocalSession) -> None:
 
 @pytest.mark.parametrize("change", ["remove", "touch"])
 @pytest.mark.parametrize("path", ["never", "unseen", "", "a" * 5000])
-def test_a_path_that_the_transaction_does_not_see_is_neither_removed_nor_changed(
+def test_removing_or_touching_a_path_that_the_transaction_does_not_see_is_refused(
     session: LocalSession, change: str, path: str
 ) -> None:
     target = table_id(session)
@@ -197,7 +199,7 @@ def test_a_path_that_the_transaction_does_not_see_is_neither_removed_nor_changed
     session.abort(other)
 
 
-def test_the_same_staging_once_more_changes_nothing(session: LocalSession) -> None:
+def test_a_repeated_staging_changes_nothing(session: LocalSession) -> None:
     target = table_id(session, "u")
     before = session.begin().txn_id
     session.stage(before, target, add=[data("old", file_id=600), data("left", file_id=601)])
@@ -245,7 +247,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)))
-def test_what_a_file_cannot_say_is_refused_before_it_is_sent(
+def test_invalid_attributes_of_a_file_are_refused_before_they_are_sent(
     session: LocalSession, number: int
 ) -> None:
     arguments, says = WRONG[number]

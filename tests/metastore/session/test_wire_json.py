@@ -17,7 +17,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda one: one.__name__)
-def test_every_error_crosses_with_class_message_and_status(kind: type[StrandlineError]) -> None:
+def test_every_error_is_read_back_with_its_class_message_and_status(
+    kind: type[StrandlineError],
+) -> None:
     error = kind("what was asked, ‘was found’, and what to do")
     status, body = write_error(error)
     found = read_error(status, body)
@@ -27,19 +29,19 @@ def test_every_error_crosses_with_class_message_and_status(kind: type[Strandline
     assert 400 <= status < 600
 
 
-def test_an_error_without_a_code_of_its_own_crosses_as_its_kind() -> None:
+def test_an_error_without_its_own_code_is_read_back_as_its_base_class() -> None:
     found = read_error(*write_error(Behind("the catalog has moved on")))
     assert type(found) is NotFresh
 
 
-def test_an_error_of_another_program_says_nothing_of_its_inside() -> None:
+def test_an_unexpected_error_is_sent_without_its_details() -> None:
     status, body = write_error(KeyError("a secret"))
     assert status == 500
     assert b"secret" not in body
     assert type(read_error(status, body)) is StrandlineError
 
 
-def test_a_message_that_holds_no_characters_can_still_be_sent() -> None:
+def test_a_message_with_lone_surrogates_can_be_sent() -> None:
     assert "?" in read_error(*write_error(InvalidInput("\ud800"))).message
 
 
@@ -47,23 +49,23 @@ def test_a_message_that_holds_no_characters_can_still_be_sent() -> None:
     "body",
     [b"", b"<html>", b"[]", b"1", b'{"code": "internal"}', b'{"code": 1, "detail": "m"}'],
 )
-def test_an_error_in_another_shape_is_not_one_of_a_node(body: bytes) -> None:
+def test_an_error_body_in_another_shape_is_read_as_protocol_error(body: bytes) -> None:
     found = read_error(502, body)
     assert type(found) is ProtocolError
     assert "502" in found.message
 
 
-def test_a_code_that_is_not_known_gives_the_root() -> None:
+def test_an_unknown_error_code_is_read_as_strandline_error() -> None:
     body = json.dumps({"code": "of_the_future", "detail": "m"}).encode()
     assert type(read_error(400, body)) is StrandlineError
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
-def test_what_json_cannot_hold_is_not_sent(value: object) -> None:
+def test_a_value_that_json_cannot_represent_is_not_sent(value: object) -> None:
     with pytest.raises(InvalidInput, match="cannot be sent"):
         dump_json({"a": value})
 
 
-def test_a_member_that_stands_twice_is_named() -> None:
+def test_a_duplicate_member_is_refused_by_name() -> None:
     with pytest.raises(InvalidInput, match="duplicate member 'b'"):
         parse_json(b'{"a": 1, "b": 1, "b": 1}')

@@ -1,4 +1,4 @@
-"""Runs of the projection over made-up entries, in which the power may go at any point."""
+"""Runs of the projection over generated entries, with a power cut at any point."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PowerCut(Exception):
 
 
 class Interrupted(StoreFolders):
-    """A warehouse whose machine goes down behind the n-th operation; ``done`` is what can be lost.
+    """A warehouse whose machine fails after the n-th operation; ``done`` are the operations so far.
 
-    What an operation did can be taken back, as by a power cut before it was synced.
+    An operation can be undone, as by a power cut before it was synced.
     """
 
     def __init__(self, folder: Path, after: int | None = None) -> None:
@@ -68,9 +68,9 @@ class Interrupted(StoreFolders):
         return gone
 
     def lose(self, which: int) -> None:
-        """Take back the operations whose bits are set, the last one first.
+        """Undo the operations whose bits are set, the last one first.
 
-        A folder with something in it that is not lost cannot be lost.
+        A folder that still has contents cannot be lost.
         """
         for number, (before, after) in reversed(list(enumerate(self.done))):
             if not which >> number & 1:
@@ -86,7 +86,7 @@ class Interrupted(StoreFolders):
 
 @dataclass
 class Script:
-    """Entries as the catalog would write them, each its own version or several in one."""
+    """Entries as the catalog would write them; `updates` groups them into versions."""
 
     base: str
     entries: list[Entry] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Script:
         return True
 
     def restore(self) -> bool:
-        """Bring back what was dropped last, if its name is free."""
+        """Restore the table that was dropped last, if its name is free."""
         if not self.dropped or self.dropped[-1][0] in self.alive:
             return False
         name, table_id = self.dropped.pop()
@@ -177,12 +177,12 @@ State = tuple[frozenset[str], dict[int, Place]]
 
 
 def no_catalog(version: int) -> Catalog:
-    """The entries name their places themselves, as those of release 0.2.1."""
+    """Fail: the entries name their places themselves, like those of release 0.2.1."""
     raise AssertionError(f"version {version} is asked for")
 
 
 class Store:
-    """One database for many runs; each begins with an empty one."""
+    """One database for many runs; each run begins with empty tables."""
 
     def __init__(self, folder: Path) -> None:
         self.base = folder / "warehouse"
@@ -192,7 +192,7 @@ class Store:
             FenceRow.initialize(connection, "", FenceToken(0, 1))
 
     def begin(self, script: Script, *, layout: str) -> None:
-        """An empty warehouse with the tables of the script that were there before, with files."""
+        """Set up a warehouse that has only the tables from before the script, with files."""
         shutil.rmtree(self.base, ignore_errors=True)
         (self.base / "s.db").mkdir(parents=True)
         with self.database.write() as connection:
@@ -209,13 +209,13 @@ class Store:
         LAYOUTS[layout](self.base / "s.db")
 
     def write_files(self, connection: Connection) -> None:
-        """What the writers of tables do between the SQL transactions."""
+        """Put a file into each table, as writers do between the SQL transactions."""
         for table_id, place in all_places(connection).items():
             if (self.base / place.path).is_dir():
                 (self.base / place.path / str(table_id)).touch()
 
     def attempt(self, updates: Sequence[Update], warehouse: StoreFolders) -> bool:
-        """Project what one SQL transaction may have; whether all is projected then."""
+        """Project as much as one SQL transaction may; return whether everything is projected."""
         projector = Projector(
             self.database,
             self.log,
@@ -236,7 +236,7 @@ class Store:
             return found, all_places(connection)
 
     def undisturbed(self, updates: Sequence[Update]) -> tuple[State, list[int]]:
-        """How it ends, and how many operations each SQL transaction had."""
+        """Return the final state, and how many operations each SQL transaction had."""
         operations: list[int] = []
         for _ in range(1000):
             warehouse = Interrupted(self.base.parent)
@@ -249,9 +249,9 @@ class Store:
     def cut(
         self, updates: Sequence[Update], transaction: int, *, after: int, lost: int = 0
     ) -> State:
-        """How it ends if the power goes in that SQL transaction behind its n-th operation.
+        """Return the final state after a power cut in a SQL transaction, after its n-th operation.
 
-        Of the operations so far those are lost whose bits are set in ``lost``.
+        The operations whose bits are set in ``lost`` are undone.
         """
         for number in range(1000):
             if number == transaction:
@@ -280,7 +280,7 @@ LAYOUTS = {"plain": lambda _: None, "nothing can be dropped": _no_aside, "b is t
 
 
 def points(operations: Sequence[int], *, subsets: bool) -> Iterator[tuple[int, int, int]]:
-    """Where the power may go: the transaction, behind which operation, and what is lost."""
+    """Yield the points of a power cut: the transaction, after which operation, what is lost."""
     for transaction, most in enumerate(operations):
         for after in range(1, most + 1):
             for lost in range(1 << after) if subsets else (0,):

@@ -1,4 +1,4 @@
-"""What aborted transactions left is removed, and nobody sees a difference but in what it costs."""
+"""The rows of aborted transactions are removed, and reads return the same as before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def abort(dml: Dml, *names: str, remove: tuple[int, ...] = ()) -> int:
     return txn_id
 
 
-def test_aborted_write_ids_and_their_rows_are_gone(dml: Dml, cleaner: AbortedRows) -> None:
+def test_aborted_write_ids_and_their_rows_are_removed(dml: Dml, cleaner: AbortedRows) -> None:
     dml.append("a")
     first = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=None)[0]
     gone = [abort(dml, f"gone-{n}", remove=(first.row_id,)) for n in range(ABORTS)]
@@ -47,12 +47,14 @@ def test_aborted_write_ids_and_their_rows_are_gone(dml: Dml, cleaner: AbortedRow
     assert len(contents["store_row"]) == 2
     assert contents["store_removal"] == []
     assert len(contents["txn_write_id"]) == 2
-    # Their clients are still told.
+    # Their clients still see that they were aborted.
     assert dml.transactions.get(gone[0]).state is TransactionState.ABORTED
     assert cleaner.clean() == 0
 
 
-def test_a_list_from_before_shows_the_same_rows(dml: Dml, cleaner: AbortedRows) -> None:
+def test_a_list_from_before_the_cleaning_shows_the_same_rows(
+    dml: Dml, cleaner: AbortedRows
+) -> None:
     dml.append("a")
     abort(dml, "gone")
     dml.append("b")
@@ -66,7 +68,7 @@ def test_a_list_from_before_shows_the_same_rows(dml: Dml, cleaner: AbortedRows) 
         assert files(store, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["a", "b", "c"]
 
 
-def test_memory_that_heard_of_the_aborts_still_answers(dml: Dml, cleaner: AbortedRows) -> None:
+def test_a_cache_that_applied_the_aborts_still_answers(dml: Dml, cleaner: AbortedRows) -> None:
     cached = dml.cached()
     dml.append("a")
     assert files(cached) == ["a"]
@@ -94,7 +96,7 @@ def test_open_and_committed_transactions_are_left_alone(dml: Dml, cleaner: Abort
     assert files(dml.store, CANCELLATIONS) == ["other"]
 
 
-def test_a_write_id_is_never_given_again(dml: Dml, cleaner: AbortedRows) -> None:
+def test_a_removed_write_id_is_never_reused(dml: Dml, cleaner: AbortedRows) -> None:
     abort(dml, "gone")
     cleaner.clean()
     txn_id = dml.begin()
@@ -102,7 +104,7 @@ def test_a_write_id_is_never_given_again(dml: Dml, cleaner: AbortedRows) -> None
     assert dml.transactions.write_id_pairs(txn_id) == ((FLIGHTS, 2),)
 
 
-def test_one_sql_transaction_removes_no_more_than_its_share(
+def test_the_number_of_rows_that_one_sql_transaction_removes_is_limited(
     dml: Dml, cleaner: AbortedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aborted_rows, "MOST_ROWS", 10)
@@ -115,7 +117,7 @@ def test_one_sql_transaction_removes_no_more_than_its_share(
     assert left == [15, 5, 0]
 
 
-def test_many_aborts_take_few_statements(dml: Dml, cleaner: AbortedRows) -> None:
+def test_many_aborts_are_cleaned_with_few_statements(dml: Dml, cleaner: AbortedRows) -> None:
     for n in range(ABORTS):
         abort(dml, f"gone-{n}")
     with recorded() as statements:
@@ -133,6 +135,6 @@ def test_a_fenced_process_cleans_nothing(dml: Dml, cleaner: AbortedRows) -> None
     assert dml.contents() == before
 
 
-def test_it_ends_early_where_it_is_stopped(dml: Dml, cleaner: AbortedRows) -> None:
+def test_cleaning_ends_early_if_it_is_stopped(dml: Dml, cleaner: AbortedRows) -> None:
     abort(dml, "gone")
     assert cleaner.clean(stopped=lambda: True) == 0

@@ -1,4 +1,4 @@
-"""What nobody can see any more goes with its files, and nothing that anybody can see does."""
+"""Rows that no reader can see any more are removed with their files; all others are kept."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SETTINGS = Settings(
     clean_interval_ms=0,
     notification_retention_ms=100 * RETENTION,
 )
-"""No transaction times out though a test moves the clock, and nobody else cleans."""
+"""No transaction times out when a test moves the clock, and no thread cleans."""
 
 
 class Lake:
@@ -62,9 +62,9 @@ class Lake:
         self._ahead = ahead
 
     def wait(self, milliseconds: int = LATER) -> None:
-        """Let so much time pass."""
+        """Move the clock forward."""
         self._ahead[0] += milliseconds
-        with self.node.database.write() as connection:  # the store's time follows its writers
+        with self.node.database.write() as connection:  # the store's time moves with its writers
             self.node.notifications.head_on(connection)
 
     def create(self, name: str = "t", **definition: object) -> int:
@@ -77,7 +77,7 @@ class Lake:
         return Path(urlsplit(self.session.table(f"default.{name}").location).path)
 
     def write(self, table_id: int, name: str = "t", *, txn_id: int | None = None) -> str:
-        """Put a file into the folder, and stage it; without a transaction, commit it too."""
+        """Put a file into the folder and stage it; without ``txn_id``, commit it too."""
         own = self.session.begin().txn_id if txn_id is None else txn_id
         file_id = own << FILE_NUMBER_BITS
         path = data_path(file_id, uuid4().hex)
@@ -111,7 +111,7 @@ class Lake:
         return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
     def clean(self) -> list[tuple[str, int, int]]:
-        """What was cleaned; first it is said, and said right."""
+        """Clean and return what was cleaned; a dry run before it must report the same."""
         said = self.node.cleaner.clean(dry_run=True)
         cleaned = self.node.cleaner.clean()
         assert _sorted(said) == _sorted(cleaned)
@@ -145,7 +145,9 @@ def in_folder(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(node, ahead)
 
 
-def test_replaced_statistics_go_and_those_of_a_dropped_partition_stay(lake: Lake) -> None:
+def test_replaced_statistics_are_cleaned_and_those_of_a_dropped_partition_are_kept(
+    lake: Lake,
+) -> None:
     table = TableDefinition(name="p", columns=(ColumnDefinition("k", BIGINT),))
     lake.session.execute(CreateTable(schema="default", definition=table))
     table_id = lake.session.table("default.p").descriptor.id
@@ -169,7 +171,7 @@ def test_replaced_statistics_go_and_those_of_a_dropped_partition_stay(lake: Lake
         assert [row.row_id for row in (*partitions, *statistics)] == list(dropped)
 
 
-def test_removed_files_go_when_the_history_that_shows_them_is_not_kept(lake: Lake) -> None:
+def test_removed_files_are_cleaned_when_their_history_is_no_longer_kept(lake: Lake) -> None:
     table = lake.create()
     gone, kept = lake.write(table), lake.write(table)
     before = lake.write_ids(table)
@@ -187,7 +189,7 @@ def test_removed_files_go_when_the_history_that_shows_them_is_not_kept(lake: Lak
     assert lake.paths(table) == sorted([kept, later])
 
 
-def test_what_was_just_removed_stays_though_its_history_is_trimmed(in_folder: Lake) -> None:
+def test_files_removed_just_now_are_kept_even_if_their_history_is_trimmed(in_folder: Lake) -> None:
     lake = in_folder
     table = lake.create()
     path = lake.write(table)
@@ -199,7 +201,9 @@ def test_what_was_just_removed_stays_though_its_history_is_trimmed(in_folder: La
     assert lake.clean() == [("removed files", 1, 1)]
 
 
-def test_a_hold_an_open_transaction_and_a_backup_keep_what_they_may_see(in_folder: Lake) -> None:
+def test_a_hold_an_open_transaction_and_a_backup_keep_the_files_that_they_may_see(
+    in_folder: Lake,
+) -> None:
     lake = in_folder
     table = lake.create()
     path = lake.write(table)
@@ -223,7 +227,9 @@ def test_a_hold_an_open_transaction_and_a_backup_keep_what_they_may_see(in_folde
     assert lake.on_disk() == set()
 
 
-def test_what_a_held_reader_sees_stays_though_an_aborted_id_was_purged(in_folder: Lake) -> None:
+def test_the_files_of_a_held_snapshot_are_kept_after_an_aborted_id_was_purged(
+    in_folder: Lake,
+) -> None:
     lake = in_folder
     table = lake.create()
     first = lake.write(table)
@@ -245,7 +251,7 @@ def test_what_a_held_reader_sees_stays_though_an_aborted_id_was_purged(in_folder
         assert [row.name for row in rows] == sorted([first, last])
 
 
-def test_leftovers_of_ended_transactions_go_and_others_stay(lake: Lake) -> None:
+def test_leftovers_of_ended_transactions_are_cleaned_and_other_files_are_kept(lake: Lake) -> None:
     table = lake.create()
     kept = lake.write(table)
     ended, still_open = lake.session.begin().txn_id, lake.session.begin().txn_id
@@ -256,7 +262,7 @@ def test_leftovers_of_ended_transactions_go_and_others_stay(lake: Lake) -> None:
         lake.put("t", f"_staging/{txn_id}-{uuid4().hex}/part-0.parquet")
     staged = lake.write(table, txn_id=still_open)
     by_hand = {"_files/mine.parquet", "_files/1-x.parquet", "readme", "_staging/note"}
-    by_hand.add(data_path(7, uuid4().hex))  # whose number is that of no transaction
+    by_hand.add(data_path(7, uuid4().hex))  # its number belongs to no transaction
     for path in by_hand:
         lake.put("t", path)
     before = lake.on_disk()
@@ -292,7 +298,9 @@ def test_a_crash_before_the_files_are_deleted_leaves_leftovers(
     assert lake.on_disk() == set()
 
 
-def test_no_link_leads_cleaning_out_of_the_folder(in_folder: Lake, tmp_path: Path) -> None:
+def test_cleaning_does_not_follow_links_out_of_the_table_folder(
+    in_folder: Lake, tmp_path: Path
+) -> None:
     lake = in_folder
     table = lake.create()
     lake.remove(table, lake.write(table))
@@ -323,7 +331,7 @@ def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: P
     assert lake.on_disk("x") == before
 
 
-def test_a_dropped_table_goes_when_no_kept_version_has_it(lake: Lake) -> None:
+def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> None:
     table, _ = lake.create(), lake.create("u")
     lake.write(table)
     place = lake.folder()
@@ -343,7 +351,7 @@ def test_a_dropped_table_goes_when_no_kept_version_has_it(lake: Lake) -> None:
     assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
 
 
-def test_folders_that_a_dying_process_left_of_dropped_tables_go(in_folder: Lake) -> None:
+def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folder: Lake) -> None:
     lake = in_folder
     table = lake.create()
     lake.session.execute(DropTable(schema="default", table="t"))
@@ -358,7 +366,9 @@ def test_folders_that_a_dying_process_left_of_dropped_tables_go(in_folder: Lake)
     assert sorted(os.listdir(warehouse / ".dropped")) == ["10000", "other"]
 
 
-def test_old_events_go_and_who_comes_later_finds_a_gap_and_the_rest(lake: Lake) -> None:
+def test_old_events_are_cleaned_and_a_cache_that_missed_them_still_answers_right(
+    lake: Lake,
+) -> None:
     table = lake.create()
     kept = lake.write(table)
     log, cache = lake.node.notifications, lake.node.store
@@ -377,7 +387,7 @@ def test_old_events_go_and_who_comes_later_finds_a_gap_and_the_rest(lake: Lake) 
             assert [row.name for row in rows] == sorted([kept, later])
 
 
-def test_memory_that_lags_behind_reads_the_table_anew(in_folder: Lake) -> None:
+def test_a_cache_that_lags_behind_loads_a_cleaned_table_again(in_folder: Lake) -> None:
     lake = in_folder
     table = lake.create()
     kept = lake.write(table)
@@ -396,7 +406,7 @@ def test_memory_that_lags_behind_reads_the_table_anew(in_folder: Lake) -> None:
         assert [row.name for row in rows] == [kept]
 
 
-def test_the_thread_looks_for_leftovers_only_where_there_can_be_some(
+def test_the_thread_lists_a_folder_only_if_it_may_have_leftovers(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = in_folder
@@ -410,7 +420,7 @@ def test_the_thread_looks_for_leftovers_only_where_there_can_be_some(
         return own_files(root)
 
     def looks() -> int:
-        """How often a folder was listed, after one more cleaning."""
+        """Clean once more, and return how often folders were listed so far."""
         lake.node.cleaner.clean_new(stopped=bool)
         return len(looked)
 
@@ -421,17 +431,17 @@ def test_the_thread_looks_for_leftovers_only_where_there_can_be_some(
     monkeypatch.setattr(cleaning, "own_files", noted)
     assert (looks(), looks()) == (1, 1)
     abort(lake.session.begin().txn_id)
-    assert looks() == 1  # nothing was put into the folder since
+    assert looks() == 1  # the folder has not changed since
     writer = lake.session.begin().txn_id
     lake.write(table, txn_id=writer)
     abort(lake.session.begin().txn_id)
     assert looks() == 2
-    abort(writer)  # its file was named when the folder was listed, and is no more
+    abort(writer)  # a row named its file when the folder was listed, and no longer does
     assert looks() == 3
     assert lake.on_disk() == {kept}
 
 
-def test_a_dropped_table_whose_files_were_to_be_kept_keeps_them(in_folder: Lake) -> None:
+def test_a_table_dropped_with_keep_data_keeps_its_files(in_folder: Lake) -> None:
     lake = in_folder
     table = lake.create()
     path = lake.put("t", lake.write(table))
@@ -443,7 +453,7 @@ def test_a_dropped_table_whose_files_were_to_be_kept_keeps_them(in_folder: Lake)
     assert path.exists()
 
 
-def test_the_command_says_first_and_does_it_when_told(tmp_path: Path) -> None:
+def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> None:
     store = tmp_path / "lake"
     with Node.open(store, settings=SETTINGS) as node:
         lake = Lake(node, [0])

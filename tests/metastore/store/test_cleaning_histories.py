@@ -1,8 +1,8 @@
-"""Random histories of a table that is cleaned: nobody ever reads a snapshot that lacks a file.
+"""Random histories of a table that is cleaned: no reader ever gets a snapshot that lacks a file.
 
-Every reader keeps what it saw. One that holds its snapshot, or has its transaction open, must see
-the same later, with all files on disk. One without a hold may be refused, and must else see the
-same: the same names, whether or not the files are there.
+The test records what every reader saw. A reader with a hold or an open transaction must see the
+same later, with all files on disk. A reader without them may be refused; otherwise it must see the
+same names, whether or not the files still exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DAY = 24 * 3_600_000
 
 @dataclass
 class Reader:
-    """What somebody saw; ``hold_id`` or ``txn_id`` keeps it."""
+    """What a reader saw; ``hold_id`` or ``txn_id`` keeps it."""
 
     write_ids: ValidWriteIdList
     names: list[str]
@@ -64,7 +64,7 @@ class History:
         return Reader(write_ids, self.names(write_ids), txn_id=txn_id)
 
     def names(self, write_ids: ValidWriteIdList) -> list[str]:
-        """What a reader sees, from memory and from the store alike."""
+        """Return what a reader sees, which must be the same in memory and in the store."""
         store = self.lake.node.store
         seen = [
             [row.name for row in each.rows(self.table, RowKind.DATA_FILE, write_ids=write_ids)]
@@ -102,7 +102,7 @@ class History:
             reader.hold_id = None
 
     def write_on(self) -> None:
-        """Stage in a transaction that stays open, or put a file beside that is never staged."""
+        """Stage a file in a transaction that stays open."""
         txn_id = self.lake.session.begin().txn_id
         self.writers.append(txn_id)
         self.lake.write(self.table, txn_id=txn_id)
@@ -208,7 +208,7 @@ FAULTS = (
 
 @pytest.mark.teeth
 @pytest.mark.parametrize("seed", range(5))
-def test_no_snapshot_lacks_a_file(tmp_path: Path, seed: int) -> None:
+def test_no_kept_snapshot_lacks_a_file(tmp_path: Path, seed: int) -> None:
     run_history(tmp_path / "lake", seed)
 
 

@@ -1,4 +1,4 @@
-"""Columns of data files, read from rows with and without objects for them."""
+"""Columns of data files, read from rows without decoding them and from decoded files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ USUAL = DataFile(
 
 
 def row_of(file: DataFile, *, row_id: int = 5) -> Row:
-    """The row as it is stored."""
+    """Return the row of a file as it is stored."""
     new = new_file(file)
     context = row_context(row_id, 3, new.kind, new.bucket, new.name, 9)
     return Row(row_id, 3, new.kind, new.bucket, new.name, 9, seal(new.body, context))
@@ -72,14 +72,14 @@ def values(columns: FileColumns) -> dict[str, list[object]]:
 
 
 @given(st.lists(data_files, max_size=4))
-def test_the_columns_of_rows_are_those_of_their_objects(files: list[DataFile]) -> None:
+def test_columns_read_from_rows_equal_those_of_the_decoded_files(files: list[DataFile]) -> None:
     rows = [row_of(file, row_id=number) for number, file in enumerate(files)]
     assert values(FileColumns.read(rows)) == values(FileColumns.of(files))
     assert list(StoredDataFiles(rows)) == files
 
 
 def sealed(row: Row, content: bytes) -> Row:
-    """The row with this record behind its seal, and the right checksum."""
+    """Return the row with this record after its seal, and the right checksum."""
     new = new_file(USUAL)
     context = row_context(row.row_id, row.table_id, row.kind, row.bucket, row.name, row.write_id)
     return row._replace(body=seal(new.body[:SEAL_BYTES] + content, context))
@@ -93,33 +93,33 @@ def sealed(row: Row, content: bytes) -> Row:
         (ColumnStatistics(column_id=1), ColumnStatistics(column_id=2, upper="x" * 300, nulls=0)),
     ],
 )
-def test_no_object_is_made_of_a_row(known: tuple[ColumnStatistics, ...]) -> None:
+def test_reading_columns_does_not_decode_the_rows(known: tuple[ColumnStatistics, ...]) -> None:
     rows = [row_of(USUAL), row_of(replace(USUAL, statistics=known, bytes=2**63 - 1))]
     columns = FileColumns.read(rows)
     assert [row._content for row in rows] == [None, None]
     assert values(columns) == values(FileColumns.of([row.as_(DataFile) for row in rows]))
 
 
-def test_rows_of_older_formats_are_read_as_they_are() -> None:
+def test_rows_of_older_formats_are_read() -> None:
     row = row_of(USUAL)
     record = row.body[SEAL_BYTES:]
     second = sealed(row, record[:2] + b"\2" + record[3:])
     first = sealed(row, record[:2] + b"\1" + record[3:-1])  # the version is the last byte
     columns = FileColumns.read([row, second, first, row])
     assert first._content is None
-    older = replace(USUAL, partition=())  # a text stood there, which means nothing
+    older = replace(USUAL, partition=())  # older formats have a text there that means nothing
     assert values(columns) == values(FileColumns.of([USUAL, older, older, USUAL]))
 
 
 @pytest.mark.parametrize("count", [1, FEW, FEW + 1])
-def test_few_files_have_the_columns_of_many(count: int) -> None:
+def test_columns_are_the_same_for_few_files_and_for_many(count: int) -> None:
     rows = [row_of(replace(USUAL, rows=number), row_id=number + 1) for number in range(count)]
     parts = [values(part) for part in StoredDataFiles(rows).columns()]
     assert parts == [values(FileColumns.of(list(StoredDataFiles(rows))))]
 
 
 @pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0"])
-def test_a_record_that_ends_elsewhere_is_an_error(change: Callable[[bytes], bytes]) -> None:
+def test_a_truncated_or_extended_record_raises_an_error(change: Callable[[bytes], bytes]) -> None:
     row = row_of(USUAL)
     for rows in ([sealed(row, change(row.body[SEAL_BYTES:]))], [row] * 2):
         rows.append(sealed(row, change(row.body[SEAL_BYTES:])))
@@ -136,7 +136,7 @@ def test_reading_columns_does_not_import_pandas() -> None:
 
 
 @pytest.mark.parametrize("byte", range(len(row_of(USUAL).body)))
-def test_a_row_that_was_changed_is_an_error(byte: int) -> None:
+def test_a_damaged_row_raises_an_error(byte: int) -> None:
     row = row_of(USUAL)
     body = bytearray(row.body)
     body[byte] ^= 1
@@ -144,14 +144,14 @@ def test_a_row_that_was_changed_is_an_error(byte: int) -> None:
         FileColumns.read([row._replace(body=bytes(body))])
 
 
-def test_a_row_whose_columns_were_changed_is_an_error() -> None:
+def test_a_row_with_changed_columns_raises_an_error() -> None:
     with pytest.raises(CorruptData):
         FileColumns.read([row_of(USUAL)._replace(write_id=10)])
     with pytest.raises(CorruptData):
         FileColumns.read([row_of(USUAL)._replace(kind=RowKind.DELETE_FILE)])
 
 
-def test_a_name_of_another_type_is_an_error() -> None:
+def test_a_name_of_another_type_raises_an_error() -> None:
     row = row_of(USUAL)
     with pytest.raises(CorruptData, match="other types"):
         FileColumns.read([row._replace(name=row.name.encode())])  # type: ignore[arg-type]  # as damaged

@@ -1,4 +1,4 @@
-"""Counting the files of a folder: what counts, and when it ends."""
+"""Counting the files of a folder: which files count, and the limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fill(folder: Path, **files: int) -> Path:
     return folder
 
 
-def test_visible_files_are_counted_with_the_folders_below(tmp_path: Path) -> None:
+def test_visible_files_are_counted_including_subfolders(tmp_path: Path) -> None:
     fill(tmp_path / "t", a=3, b=4, _SUCCESS=9)
     fill(tmp_path / "t" / "k=1" / "j=2", c=5)
     fill(tmp_path / "t" / "_temporary", d=100)
@@ -29,12 +29,12 @@ def test_visible_files_are_counted_with_the_folders_below(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["missing", "file", "\0", "x" * 300])
-def test_what_cannot_be_listed_has_no_count(tmp_path: Path, name: str) -> None:
+def test_a_path_that_cannot_be_listed_has_no_count(tmp_path: Path, name: str) -> None:
     fill(tmp_path, file=1)
     assert FileCounter().count(tmp_path / name) is None
 
 
-def test_the_bounds_hold_for_all_folders_of_a_request_together(tmp_path: Path) -> None:
+def test_the_limit_applies_to_all_folders_of_a_request_together(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         fill(tmp_path / name, a=1, b=1)
     counter = FileCounter(max_entries=7)
@@ -42,7 +42,7 @@ def test_the_bounds_hold_for_all_folders_of_a_request_together(tmp_path: Path) -
     assert counted == [FileCounts(2, 2), FileCounts(2, 2), None]
 
 
-def test_counting_ends_after_a_time(tmp_path: Path) -> None:
+def test_counting_ends_after_the_time_limit(tmp_path: Path) -> None:
     fill(tmp_path, **{f"f{number}": 1 for number in range(300)})
     times = iter(range(100))
     counter = FileCounter(seconds=0.5, monotonic=lambda: float(next(times)))

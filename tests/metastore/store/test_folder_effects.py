@@ -1,4 +1,4 @@
-"""Folders that are refused stop nobody, and no table ever lies where another one does."""
+"""Refused effects on folders do not stop DDL, and no two tables ever share a place."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def drop(name: str, *, keep_data: bool = False) -> DropTable:
 
 
 def refused(node: Node) -> tuple[int, int, int]:
-    """The folders that are unmade, stayed and unremoved; and nothing was tried again."""
+    """Return how many folders are unmade, stayed and unremoved; no effect was tried again."""
     counts = node.projector.statistics()
     assert counts.failures == 0
     return counts.unmade, counts.stayed, counts.unremoved
 
 
 def with_file(node: Node, name: str) -> int:
-    """Create a table with a file in it; its id."""
+    """Create a table with a file in it; return its id."""
     node.ddl(create(node, name))
     (node.folder(name) / f"of {name}").touch()
     return node.table(name).id
@@ -57,10 +57,10 @@ def files(node: Node, table_id: int) -> list[str]:
     return sorted(os.listdir(place.removeprefix("file://")))
 
 
-# -- what is refused
+# -- refused effects
 
 
-def test_a_folder_that_cannot_be_made_is_left_unmade_and_stops_nobody(
+def test_a_folder_that_cannot_be_created_is_skipped_and_does_not_stop_ddl(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.folder("a").write_text("a file where the folder belongs")
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_made_is_left_unmade_and_stops_nobody(
     node.ddl(create(node, "b"))
     assert node.folder("b").is_dir()
     assert node.verbs().count("create_table") == 2
-    # It is used once somebody made it.
+    # The folder is used once a user has made it.
     assert node.store.location(node.table("a").id) == node.place("a")
     node.folder("a").unlink()
     node.folder("a").mkdir()
@@ -81,8 +81,10 @@ def test_a_folder_that_cannot_be_made_is_left_unmade_and_stops_nobody(
     assert node.folder("c").is_dir()
 
 
-def test_a_schema_at_a_place_that_a_user_named_gets_no_folder(node: Node, tmp_path: Path) -> None:
-    """Its tables lie where such a schema would."""
+def test_a_schema_at_a_location_that_a_user_named_gets_no_folder(
+    node: Node, tmp_path: Path
+) -> None:
+    """Its tables are placed as if Strandline had chosen the place of the schema."""
     node.ddl(CreateSchema(name="odd", location=f"{tmp_path}/named/s.db"))
     node.ddl(replace(create(node, "t"), schema="odd"))
     table = node.table("t", "odd")
@@ -94,7 +96,7 @@ def test_a_schema_at_a_place_that_a_user_named_gets_no_folder(node: Node, tmp_pa
 
 
 @pytest.mark.parametrize("verb", ["drop", "rename", "restore"])
-def test_a_folder_that_cannot_be_moved_stays_and_is_found(
+def test_a_folder_that_cannot_be_moved_stays_and_its_table_keeps_it(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
     table_id = with_file(node, "a")
@@ -117,7 +119,7 @@ def test_a_folder_that_cannot_be_moved_stays_and_is_found(
     assert "undo the version and make the change again" in caplog.text
 
 
-def test_what_the_warning_says_to_do_moves_the_folder(
+def test_the_advice_in_the_warning_moves_the_folder(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table_id = with_file(node, "a")
@@ -132,7 +134,7 @@ def test_what_the_warning_says_to_do_moves_the_folder(
     assert refused(node) == (0, 1, 0)
 
 
-def test_the_folder_of_a_schema_that_cannot_be_removed_is_left(
+def test_a_schema_folder_that_cannot_be_removed_is_left(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def busy(path: Path) -> None:
@@ -146,7 +148,7 @@ def test_the_folder_of_a_schema_that_cannot_be_removed_is_left(
     assert "is still there" in caplog.text
 
 
-def test_a_folder_with_something_in_it_is_no_refusal(
+def test_a_schema_folder_with_contents_is_left_without_a_warning(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_file(node, "a")
@@ -161,7 +163,7 @@ def test_a_folder_with_something_in_it_is_no_refusal(
 
 @pytest.mark.parametrize("batch", ["one version", "two versions"])
 @pytest.mark.parametrize("away", ["drop", "rename"])
-def test_a_new_table_never_shows_the_files_of_one_that_could_not_be_moved(
+def test_a_new_table_never_shows_the_files_of_a_table_that_could_not_be_moved(
     node: Node, batch: str, away: str
 ) -> None:
     old = with_file(node, "a")
@@ -174,7 +176,7 @@ def test_a_new_table_never_shows_the_files_of_one_that_could_not_be_moved(
     assert node.store.location(old) == node.place("a")
     assert node.store.location(new) == node.place(f"a~{new}")
     assert (files(node, old), files(node, new)) == (["of a"], [])
-    # And once more, with a table that is called like that place.
+    # Again, with a table that has the name of the alternative place.
     other = f"a~{new + 2}"
     node.ddl(create(node, other))
     node.ddl(rename(node, "a", "c"), create(node, "a"))
@@ -183,8 +185,10 @@ def test_a_new_table_never_shows_the_files_of_one_that_could_not_be_moved(
     assert node.store.location(newest) == node.place(f"{other}~2")
 
 
-def test_a_new_table_does_not_share_the_place_of_one_whose_folder_is_gone(node: Node) -> None:
-    """What a writer puts there later would be shown in both."""
+def test_a_new_table_does_not_share_the_place_of_a_table_whose_folder_is_missing(
+    node: Node,
+) -> None:
+    """Otherwise a file that a writer puts there later would show in both."""
     old = with_file(node, "a")
     node.folder("b").mkdir()
     (node.folder("b") / "file").write_text("in the way")
@@ -196,10 +200,10 @@ def test_a_new_table_does_not_share_the_place_of_one_whose_folder_is_gone(node: 
     assert node.store.location(new) == node.place(f"a~{new}")
 
 
-def test_a_folder_out_of_sight_is_not_given_to_a_new_table(
+def test_a_folder_that_cannot_be_inspected_is_not_given_to_a_new_table(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can say that it is empty, so the table that lies there keeps it."""
+    """The folder may have contents, so its old table keeps it."""
     old = with_file(node, "a")
     lstat, mkdir = os.lstat, os.mkdir
 
@@ -217,7 +221,7 @@ def test_a_folder_out_of_sight_is_not_given_to_a_new_table(
     assert node.store.location(node.table("a").id) == node.place(f"a~{node.table('a').id}")
 
 
-def test_files_that_were_kept_are_not_shown_in_a_new_table(node: Node) -> None:
+def test_a_new_table_does_not_show_files_that_a_drop_kept(node: Node) -> None:
     old = with_file(node, "a")
     node.ddl(drop("a", keep_data=True))
     node.ddl(create(node, "a"))
@@ -226,7 +230,7 @@ def test_files_that_were_kept_are_not_shown_in_a_new_table(node: Node) -> None:
 
 
 @pytest.mark.parametrize("replaces", ["the one that is there", "another"])
-def test_a_place_is_taken_over_from_the_table_that_the_entry_names(
+def test_a_new_table_takes_over_only_the_place_of_the_table_that_it_replaces(
     node: Node, replaces: str
 ) -> None:
     old = with_file(node, "a")
@@ -243,7 +247,7 @@ def test_a_place_is_taken_over_from_the_table_that_the_entry_names(
 
 
 def test_a_folder_is_not_moved_to_the_place_of_another_table(node: Node) -> None:
-    """An empty folder there would be replaced, and the other table would show the files."""
+    """The move would replace an empty folder there, and the other table would show the files."""
     node.ddl(create(node, "a"))
     old = node.table("a").id
     node.ddl(drop("a", keep_data=True))
@@ -254,8 +258,8 @@ def test_a_folder_is_not_moved_to_the_place_of_another_table(node: Node) -> None
     assert refused(node) == (0, 1, 0)
 
 
-def test_a_table_without_a_folder_does_not_get_that_of_another(node: Node) -> None:
-    """Nothing at the old place and a folder at the new one: as if it had been moved before."""
+def test_a_table_without_a_folder_does_not_get_the_folder_of_another(node: Node) -> None:
+    """No folder at the old place and one at the new place look like a move that was done before."""
     old = with_file(node, "a")
     node.ddl(drop("a", keep_data=True))
     node.ddl(create(node, "b"))
@@ -265,7 +269,7 @@ def test_a_table_without_a_folder_does_not_get_that_of_another(node: Node) -> No
     assert files(node, old) == ["of a"]
 
 
-def test_a_table_that_stayed_where_dropped_ones_are_comes_back_from_there(node: Node) -> None:
+def test_a_table_that_stayed_among_the_dropped_tables_is_restored_from_there(node: Node) -> None:
     table_id = with_file(node, "a")
     first = node.ddl(drop("a"))
     node.folder("a").write_text("in the way")
@@ -280,7 +284,7 @@ def test_a_table_that_stayed_where_dropped_ones_are_comes_back_from_there(node: 
     assert node.folder("a").is_dir()
 
 
-def test_who_lies_at_a_place_is_the_same_before_and_after_it_is_written(node: Node) -> None:
+def test_the_holders_of_a_place_are_the_same_before_and_after_they_are_written(node: Node) -> None:
     a, b, new = Place("w.db/a"), Place("w.db/b"), Place("w.db/new")
     with node.database.write() as connection:
         put_places(connection, {901: a, 902: b})
@@ -305,7 +309,7 @@ def test_who_lies_at_a_place_is_the_same_before_and_after_it_is_written(node: No
 def test_moves_of_many_folders_share_a_sql_transaction(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one sync for each folder in which something changed, before the commit."""
+    """Each parent folder that changed is synced once, before the commit."""
     names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
     node.ddl(*(create(node, name) for name in names))
     version = node.ddl(DropSchema(name="nyc", cascade=True), project=False)
@@ -318,7 +322,7 @@ def test_moves_of_many_folders_share_a_sql_transaction(
 
     def noted_move(*args: object, **more: object) -> object:
         done.append("commit")
-        return move(*args, **more)  # type: ignore[arg-type]  # as they came
+        return move(*args, **more)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
     monkeypatch.setattr(node.log, "move_projection", noted_move)
@@ -327,13 +331,13 @@ def test_moves_of_many_folders_share_a_sql_transaction(
     assert [sorted(turn.split()) for turn in turns] == [
         [".dropped", "nyc.db"],
         [".dropped", "nyc.db"],
-        [],  # the schema, in which something is left
+        [],  # the schema, whose folder is not empty
         [],
     ]
     assert len(list(node.folder(".dropped").iterdir())) == len(names)
 
 
-def test_what_was_moved_and_could_not_be_synced_is_tried_again(
+def test_a_move_that_could_not_be_synced_is_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table_id = with_file(node, "a")
@@ -354,7 +358,7 @@ def test_what_was_moved_and_could_not_be_synced_is_tried_again(
     assert (counts.failures, counts.stayed, counts.unmade) == (1, 0, 0)
 
 
-def test_what_is_short_for_one_folder_holds_up_what_comes_behind_it(
+def test_a_lack_of_space_for_one_folder_delays_the_effects_after_it(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -386,7 +390,7 @@ def test_what_is_short_for_one_folder_holds_up_what_comes_behind_it(
         ("move /w/a", "move /w/aa", True),
     ],
 )
-def test_effects_that_touch_are_not_taken_together(
+def test_effects_on_overlapping_folders_are_not_combined(
     node: Node, first: str, second: str, together: bool
 ) -> None:
     with node.database.read() as connection:

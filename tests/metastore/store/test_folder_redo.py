@@ -1,8 +1,8 @@
-"""Effects on folders are met again after a crash: it ends as if there had been none.
+"""Effects on folders are repeated after a crash: the result is the same as without a crash.
 
-Each script of DDL is run undisturbed, and then once for every point at which the power may go: a
-SQL transaction is lost behind its n-th operation on folders, with all of these operations done, or
-with any part of them taken back, as the disk may lose what was not synced.
+Each script of DDL runs undisturbed first, and then once for every point of a power cut: a SQL
+transaction is lost after its n-th operation on folders, with all of these operations done, or with
+any of them undone, because the disk may lose what was not synced.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MORE_STEPS: dict[str, Step] = STEPS | {
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     made = Store(tmp_path_factory.mktemp("runs"))
     with pytest.MonkeyPatch.context() as patch:
-        # What is lost is said by each run; the disk itself is not waited for.
+        # Each run says what is lost, so there is no need to wait for the disk.
         patch.setattr(warehouse, "sync_folder", lambda _: None)
         logging.getLogger("strandline.metastore").setLevel(logging.ERROR)
         yield made
@@ -56,7 +56,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def written(store: Store, names: Sequence[str]) -> tuple[Script, Script] | None:
-    """The script of these steps, and as it was before them; None if they do not follow."""
+    """Return the script before these steps and with them, or None if a step is impossible."""
     before = Script(f"{store.base}/s.db", alive={"a": 1})
     after = Script(f"{store.base}/s.db", alive={"a": 1})
     return (before, after) if all(MORE_STEPS[name](after) for name in names) else None
@@ -70,7 +70,7 @@ def differing(
     per_version: int = 3,
     subsets: bool = False,
 ) -> str | None:
-    """The first point at which a power cut makes a difference; None if there is none."""
+    """Return the first point at which a power cut makes a difference, or None."""
     scripts = written(store, names)
     if scripts is None:
         return None
@@ -95,7 +95,7 @@ def differing(
         pytest.param("plain", 4, marks=pytest.mark.soak),
     ],
 )
-def test_every_short_script_ends_as_if_the_power_had_not_gone(
+def test_a_power_cut_does_not_change_the_result_of_any_short_script(
     store: Store, layout: str, steps: int
 ) -> None:
     scripts = [
@@ -125,20 +125,22 @@ def check_long_script(store: Store, data: st.DataObject) -> None:
 
 @settings(max_examples=5)
 @given(data=st.data())
-def test_a_long_script_ends_as_if_the_power_had_not_gone(store: Store, data: st.DataObject) -> None:
+def test_a_power_cut_does_not_change_the_result_of_a_few_long_scripts(
+    store: Store, data: st.DataObject
+) -> None:
     check_long_script(store, data)
 
 
 @pytest.mark.soak
 @settings(max_examples=100)
 @given(data=st.data())
-def test_every_long_script_ends_as_if_the_power_had_not_gone(
+def test_a_power_cut_does_not_change_the_result_of_many_long_scripts(
     store: Store, data: st.DataObject
 ) -> None:
     check_long_script(store, data)
 
 
-def test_without_the_rule_that_nothing_is_touched_twice_a_crash_makes_a_difference(
+def test_a_crash_changes_the_result_if_a_transaction_may_touch_a_folder_twice(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Turn, "_free", lambda *_: True)
@@ -147,7 +149,7 @@ def test_without_the_rule_that_nothing_is_touched_twice_a_crash_makes_a_differen
     assert differing(store, ["rename a to b", "drop b"], subsets=True) is not None
 
 
-def test_effects_that_do_not_touch_share_a_sql_transaction(store: Store) -> None:
+def test_effects_on_separate_folders_share_a_sql_transaction(store: Store) -> None:
     scripts = written(store, ["rename a to b", "create c", "create a", "swap a and b", "drop c"])
     assert scripts is not None
     before, script = scripts
@@ -161,26 +163,26 @@ def test_effects_that_do_not_touch_share_a_sql_transaction(store: Store) -> None
 
 
 def inside(script: Script) -> None:
-    """A table is made inside the folder of another, which is then moved."""
+    """Create a table inside the folder of another, which is then moved."""
     script.create("a/inner")
     script.rename("a", "b")
 
 
 def above(script: Script) -> None:
-    """The folder of a table is moved, and a table is made where it was."""
+    """Move the folder of a table, and create a table inside its old place."""
     script.rename("a", "b")
     script.create("a/inner")
 
 
 def linked(script: Script) -> None:
-    """The folder of a table is moved, and one is made in its place under its other name."""
+    """Move the folder of a table, and create a folder in its place under its other name."""
     script.rename("a", "b")
     script.create("../link/a")
 
 
 @pytest.mark.parametrize("write", [inside, above, linked])
 @pytest.mark.parametrize("rule", ["whole", "paths only"])
-def test_folders_inside_folders_and_with_two_names_are_not_taken_for_others(
+def test_nested_folders_and_folders_with_two_names_are_recognized_as_overlapping(
     store: Store, monkeypatch: pytest.MonkeyPatch, write: Callable[[Script], None], rule: str
 ) -> None:
     if rule == "paths only":
@@ -188,7 +190,7 @@ def test_folders_inside_folders_and_with_two_names_are_not_taken_for_others(
         monkeypatch.setattr(
             Turn, "_free", lambda self, *names: self._touched.isdisjoint(set().union(*names))
         )
-    # The places of the script are not own ones of a store.
+    # The places of the script are not places that a store chooses.
     monkeypatch.setattr(Place, "is_of_table", True)
     monkeypatch.setattr(StoreFolders, "may_make", lambda *_: True)
     monkeypatch.setattr(StoreFolders, "verify", lambda *_: None)

@@ -36,7 +36,7 @@ def test_events_are_numbered_from_one_and_read_in_order(dml: Dml) -> None:
     assert len({event.time for event in dml.events()}) == 1
 
 
-def test_who_follows_the_log_is_spared_the_bodies_of_ddl(dml: Dml) -> None:
+def test_followers_of_the_log_do_not_read_the_bodies_of_ddl(dml: Dml) -> None:
     with dml.database.write() as connection:
         dml.log.append(connection, [NewEvent(verb="create_table", table_id=4, body=b"x" * 9_000)])
     dml.append("a")
@@ -47,7 +47,7 @@ def test_who_follows_the_log_is_spared_the_bodies_of_ddl(dml: Dml) -> None:
     assert [staged, committed] == dml.log.read(1, limit=10)
 
 
-def test_a_number_of_an_undone_transaction_is_given_again(dml: Dml) -> None:
+def test_the_event_number_of_a_rolled_back_transaction_is_reused(dml: Dml) -> None:
     def cut_off() -> None:
         with dml.database.write() as connection:
             dml.log.append(connection, [NewEvent(verb="lost")])
@@ -59,7 +59,7 @@ def test_a_number_of_an_undone_transaction_is_given_again(dml: Dml) -> None:
     assert [event.event_id for event in dml.events()] == [1, 2]
 
 
-def test_writers_in_parallel_leave_no_gap(dml: Dml) -> None:
+def test_parallel_writers_leave_no_gap(dml: Dml) -> None:
     other = open_engine(dml.address)
     logs = [(dml.database, dml.log), (other, NotificationLog(other, dml.clock))]
 
@@ -102,7 +102,7 @@ def test_transactions_leave_their_events_in_commit_order(dml: Dml) -> None:
     assert abort.end().writes == ((FLIGHTS, 1),)
 
 
-def test_a_commit_and_an_abort_that_are_repeated_are_logged_once(dml: Dml) -> None:
+def test_a_repeated_commit_or_abort_is_logged_once(dml: Dml) -> None:
     committed = dml.append("a")
     aborted = dml.begin()
     dml.store.stage(aborted, FLIGHTS, add=[data_file("b")])
@@ -113,7 +113,7 @@ def test_a_commit_and_an_abort_that_are_repeated_are_logged_once(dml: Dml) -> No
     assert dml.log.head() == before
 
 
-def test_a_projection_is_moved_from_where_it_stood_only(dml: Dml) -> None:
+def test_a_projection_moves_only_from_its_current_position(dml: Dml) -> None:
     with dml.database.write() as connection:
         start = dml.log.position_on(connection)
         dml.log.move_projection(connection, start, version=3, entries=1)
@@ -125,7 +125,7 @@ def test_a_projection_is_moved_from_where_it_stood_only(dml: Dml) -> None:
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-def test_a_mark_moves_with_every_commit_and_only_then(dml: Dml) -> None:
+def test_a_mark_changes_with_every_commit_and_only_then(dml: Dml) -> None:
     mark = dml.log.mark()
     dml.log.head()
     assert dml.log.mark() == mark
@@ -153,7 +153,7 @@ def test_an_event_whose_columns_were_changed_is_corrupt(dml: Dml, spoiled: dict[
     for event in dml.events():
         event.compare()
     event = dml.events()[0]._replace(**spoiled)
-    if spoiled != {"body": b""}:  # of an older release it may have none
+    if spoiled != {"body": b""}:  # an event of an older release may have no body
         with pytest.raises(CorruptData):
             event.compare()
     with pytest.raises(CorruptData):

@@ -40,7 +40,7 @@ def partition(name: str, location: str | None = None) -> PartitionRow:
     return PartitionRow(values=(name.partition("=")[2],), location=location or name)
 
 
-def test_staged_rows_are_seen_by_their_transaction_alone(dml: Dml) -> None:
+def test_staged_rows_are_visible_only_to_their_transaction(dml: Dml) -> None:
     txn = dml.begin()
     staged = dml.store.stage(txn, FLIGHTS, add=[data_file("b"), data_file("a")])
     assert len(staged.row_ids) == 2
@@ -49,7 +49,7 @@ def test_staged_rows_are_seen_by_their_transaction_alone(dml: Dml) -> None:
     assert files(dml.store, write_ids=own) == ["a", "b"]
 
 
-def test_a_commit_shows_all_tables_of_the_transaction(dml: Dml) -> None:
+def test_a_commit_makes_the_rows_of_all_its_tables_visible(dml: Dml) -> None:
     txn = dml.begin()
     dml.store.stage(txn, FLIGHTS, add=[data_file("f")])
     dml.store.stage(txn, CANCELLATIONS, add=[data_file("c")])
@@ -58,7 +58,7 @@ def test_a_commit_shows_all_tables_of_the_transaction(dml: Dml) -> None:
     assert files(dml.store, CANCELLATIONS) == ["c"]
 
 
-def test_an_abort_leaves_nothing_visible_and_keeps_the_name_free(dml: Dml) -> None:
+def test_an_abort_leaves_nothing_visible_and_the_name_free(dml: Dml) -> None:
     txn = dml.begin()
     dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
     dml.transactions.abort(txn)
@@ -67,7 +67,7 @@ def test_an_abort_leaves_nothing_visible_and_keeps_the_name_free(dml: Dml) -> No
     assert files(dml.store) == ["a"]
 
 
-def test_an_old_list_shows_what_was_there_then(dml: Dml) -> None:
+def test_an_old_list_shows_the_rows_of_its_time(dml: Dml) -> None:
     dml.append("jan", "feb")
     before = dml.transactions.write_ids(FLIGHTS)
     txn = dml.begin()
@@ -92,7 +92,7 @@ def test_rows_as_of_a_time_are_those_committed_by_then(dml: Dml) -> None:
     assert seen == [[], ["jan"], ["feb", "jan"], ["feb", "jan"]]
 
 
-def test_names_narrow_a_read_and_other_tables_and_kinds_do_not_show(dml: Dml) -> None:
+def test_a_read_by_names_returns_only_rows_of_its_table_and_kind(dml: Dml) -> None:
     dml.append("a", "b", "c")
     dml.append("a", table_id=CANCELLATIONS)
     found = dml.store.rows(FLIGHTS, FILES, write_ids=None, names=["c", "x", "a", "c"])
@@ -103,7 +103,7 @@ def test_names_narrow_a_read_and_other_tables_and_kinds_do_not_show(dml: Dml) ->
     assert dml.store.row(FLIGHTS, FILES, "x", write_ids=None) is None
 
 
-def test_more_names_than_a_statement_takes_are_found(dml: Dml) -> None:
+def test_a_read_finds_more_names_than_one_statement_takes(dml: Dml) -> None:
     many = [f"{number:05d}" for number in range(1_203)]
     dml.append(*many)
     assert names(dml.store.rows(FLIGHTS, FILES, write_ids=None, names=many)) == many
@@ -120,7 +120,9 @@ def test_rows_beyond_a_budget_are_counted_and_not_read(dml: Dml) -> None:
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("wanted", [None, ["a", "b"]])
-def test_a_read_searches_its_own_table_only(dml: Dml, wanted: list[str] | None) -> None:
+def test_a_read_searches_an_index_for_its_own_table_only(
+    dml: Dml, wanted: list[str] | None
+) -> None:
     dml.append("a", "b")
     with recorded() as statements:
         dml.store.rows(FLIGHTS, FILES, write_ids=None, names=wanted)
@@ -133,7 +135,7 @@ def test_a_read_searches_its_own_table_only(dml: Dml, wanted: list[str] | None) 
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_each_step_of_a_write_on_a_server_is_two_round_trips(dml: Dml) -> None:
+def test_each_step_of_a_write_on_a_server_takes_two_round_trips(dml: Dml) -> None:
     dml.append("a")
     with recorded(of_this_thread=True) as begun:
         txn_id = dml.begin()
@@ -149,7 +151,7 @@ def test_each_step_of_a_write_on_a_server_is_two_round_trips(dml: Dml) -> None:
     assert [event.event_id for event in dml.events()] == [1, 2, 3, 4]
 
 
-def test_of_two_transactions_that_remove_one_file_the_first_to_commit_wins(dml: Dml) -> None:
+def test_the_first_to_commit_of_two_transactions_that_remove_one_file_wins(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     first, second = dml.begin(), dml.begin()
@@ -162,7 +164,9 @@ def test_of_two_transactions_that_remove_one_file_the_first_to_commit_wins(dml: 
 
 
 @pytest.mark.parametrize("aborted", ["first", "second"])
-def test_both_removals_stay_apart_when_one_transaction_aborts(dml: Dml, aborted: str) -> None:
+def test_an_aborted_removal_does_not_affect_another_removal_of_the_file(
+    dml: Dml, aborted: str
+) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     first, second = dml.begin(), dml.begin()
@@ -174,7 +178,7 @@ def test_both_removals_stay_apart_when_one_transaction_aborts(dml: Dml, aborted:
     assert files(dml.store) == []
 
 
-def test_rows_behind_a_file_are_changed_by_one_of_two_transactions(dml: Dml) -> None:
+def test_touching_a_file_conflicts_with_removing_it(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     deleting, rewriting = dml.begin(), dml.begin()
@@ -185,7 +189,7 @@ def test_rows_behind_a_file_are_changed_by_one_of_two_transactions(dml: Dml) -> 
         dml.transactions.commit(rewriting)
 
 
-def test_two_transactions_that_add_one_name_are_in_conflict(dml: Dml) -> None:
+def test_two_transactions_that_add_the_same_name_conflict(dml: Dml) -> None:
     first, second = dml.begin(), dml.begin()
     for txn in (first, second):
         row = new_partition(partition("month=1"), name="month=1")
@@ -205,7 +209,7 @@ def test_appends_of_different_names_do_not_conflict(dml: Dml) -> None:
     assert len(files(dml.store)) == 2
 
 
-def test_bad_stagings_are_refused_and_change_nothing(dml: Dml) -> None:
+def test_invalid_stagings_are_refused_and_change_nothing(dml: Dml) -> None:
     dml.append("a")
     dml.append("c", table_id=CANCELLATIONS)
     (there,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
@@ -232,7 +236,7 @@ def test_bad_stagings_are_refused_and_change_nothing(dml: Dml) -> None:
     assert dml.contents() == before
 
 
-def test_a_transaction_replaces_what_it_staged_itself(dml: Dml) -> None:
+def test_a_transaction_can_replace_rows_that_it_staged(dml: Dml) -> None:
     txn = dml.begin()
     first = dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=1)])
     with pytest.raises(AlreadyExists):
@@ -273,7 +277,7 @@ def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
     assert files(dml.store) == ["a"]
 
 
-def test_a_plain_change_is_a_transaction_of_its_own(dml: Dml) -> None:
+def test_a_plain_change_is_its_own_transaction(dml: Dml) -> None:
     with dml.store.change(FLIGHTS, author="hive") as change:
         change.stage(add=[new_partition(partition("month=1"), name="month=1")])
         assert list(change.visible(RowKind.PARTITION)) == ["month=1"]
@@ -297,7 +301,7 @@ def test_a_plain_change_that_raises_leaves_nothing(dml: Dml) -> None:
     assert dml.contents() == before
 
 
-def test_a_plain_change_beats_a_transaction_that_began_before(dml: Dml) -> None:
+def test_a_plain_change_wins_over_a_transaction_that_began_before(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     txn = dml.begin()
@@ -320,7 +324,7 @@ def test_setting_parameters_replaces_them(dml: Dml) -> None:
     assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
 
 
-def test_two_writers_may_set_parameters_and_the_newest_row_counts(dml: Dml) -> None:
+def test_two_writers_can_set_parameters_and_the_newest_row_counts(dml: Dml) -> None:
     dml.store.set_parameters(FLIGHTS, (("numRows", "0"),), author="ann")
     (old,) = dml.store.rows(FLIGHTS, RowKind.TABLE_PARAMETERS, write_ids=None)
     first, second = dml.begin(), dml.begin()
@@ -335,7 +339,7 @@ def test_two_writers_may_set_parameters_and_the_newest_row_counts(dml: Dml) -> N
     assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
 
 
-def test_a_place_is_one_fact_for_each_table(dml: Dml) -> None:
+def test_each_table_has_one_place(dml: Dml) -> None:
     assert dml.store.location(FLIGHTS) is None
     for text in ("s.db/a", "s.db/b"):
         location = dml.put_place(FLIGHTS, text)
@@ -344,7 +348,7 @@ def test_a_place_is_one_fact_for_each_table(dml: Dml) -> None:
     assert dml.store.tables_at([Place("s.db/a"), Place("s.db/b")]) == {Place("s.db/b"): {FLIGHTS}}
 
 
-def test_rows_of_a_write_are_there_before_it_commits(dml: Dml) -> None:
+def test_the_rows_of_a_write_can_be_read_before_it_commits(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     txn = dml.begin()
@@ -372,7 +376,7 @@ def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("name", ["a\0b", random.Random(1).randbytes(3_000).hex()])
-def test_a_name_that_a_server_cannot_hold_is_refused_and_nothing_is_changed(
+def test_a_name_that_a_server_cannot_store_is_refused_and_changes_nothing(
     dml: Dml, name: str
 ) -> None:
     txn_id = dml.begin()

@@ -1,4 +1,4 @@
-"""DDL outside the catalog: events, places and folders, on a real catalog in the same database."""
+"""The projection of DDL: events, places and folders, of a real catalog in the same database."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class Node:
             raise Fenced("a newer owner has opened the store; nothing was written")
 
     def ddl(self, *commands: Command, project: bool = True) -> int:
-        """Execute DDL as one version; its number."""
+        """Execute DDL as one version; return its number."""
         applied = self.catalogs.execute(list(commands), author="ann")
         if project:
             self.projector.project_up_to(applied.version)
         return applied.version
 
     def project_a_step(self, version: int) -> None:
-        """Project what one SQL transaction may have."""
+        """Project as much as one SQL transaction may."""
         with self.database.write() as connection:
             self.projector._advance(connection, version, Turn(connection))
 
@@ -152,7 +152,7 @@ def create(node: Node, name: str, **more: object) -> CreateTable:
 
 
 def failing(code: int, *, at: Path | None = None) -> Callable[..., None]:
-    """`os.mkdir` of a system that answers so, at that place or at each."""
+    """Return an `os.mkdir` that fails with ``code``, at one place or everywhere."""
     mkdir = os.mkdir
 
     def make(path: Path, *more: int) -> None:
@@ -198,7 +198,7 @@ def test_an_event_holds_the_records_before_and_after(node: Node) -> None:
     assert decode(change.new, TableDescriptor) == node.table("b")
 
 
-def test_a_managed_table_gets_its_place_and_an_external_one_none(node: Node) -> None:
+def test_a_managed_table_gets_a_place_and_an_external_table_does_not(node: Node) -> None:
     node.ddl(create(node, "a"), create(node, "x", external=True))
     assert node.store.location(node.table("a").id) == node.place("a")
     assert node.folder("a").is_dir()
@@ -228,7 +228,7 @@ def test_a_drop_that_keeps_the_data_moves_nothing(node: Node) -> None:
     assert node.store.location(table.id) == node.place("a")
 
 
-def test_a_schema_gets_a_folder_and_loses_it_when_it_is_empty(node: Node) -> None:
+def test_a_schema_gets_a_folder_that_is_removed_with_it_if_it_is_empty(node: Node) -> None:
     node.ddl(CreateSchema(name="other"))
     assert (node.warehouse / "other.db").is_dir()
     node.ddl(DropSchema(name="other"))
@@ -239,7 +239,7 @@ def test_a_schema_gets_a_folder_and_loses_it_when_it_is_empty(node: Node) -> Non
     assert (node.warehouse / "nyc.db" / ".dropped" / str(table.id)).is_dir()
 
 
-def test_a_folder_whose_new_place_is_taken_stays_and_is_found(node: Node) -> None:
+def test_a_folder_whose_new_place_is_taken_stays_and_its_table_keeps_it(node: Node) -> None:
     node.ddl(create(node, "a"))
     table = node.table("a")
     node.folder("b").mkdir()
@@ -249,7 +249,7 @@ def test_a_folder_whose_new_place_is_taken_stays_and_is_found(node: Node) -> Non
     assert node.folder("a").is_dir()
 
 
-def test_a_second_node_projects_nothing_again(node: Node, tmp_path: Path) -> None:
+def test_a_second_node_does_not_project_a_version_again(node: Node, tmp_path: Path) -> None:
     version = node.ddl(create(node, "a"))
     other = Node(tmp_path, member="two")
     before = other.verbs()
@@ -258,7 +258,7 @@ def test_a_second_node_projects_nothing_again(node: Node, tmp_path: Path) -> Non
     other.database.close()
 
 
-def test_nodes_that_project_at_once_make_each_event_once(node: Node, tmp_path: Path) -> None:
+def test_nodes_that_project_concurrently_write_each_event_once(node: Node, tmp_path: Path) -> None:
     names = [f"t{number}" for number in range(12)]
     for name in names:
         version = node.ddl(create(node, name), project=False)
@@ -277,10 +277,10 @@ def test_nodes_that_project_at_once_make_each_event_once(node: Node, tmp_path: P
     assert all(node.folder(name).is_dir() for name in names)
 
 
-def test_an_effect_that_was_done_and_not_noted_is_recognized(
+def test_an_effect_that_was_done_but_not_recorded_is_recognized(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SQL transaction is lost behind each effect in turn, as by a crash, and done again."""
+    """The SQL transaction is lost after each effect in turn, as in a crash, and repeated."""
     node.ddl(create(node, "a"))
     old = node.table("a")
     (node.folder("a") / "of-old").touch()
@@ -308,7 +308,7 @@ def test_an_effect_that_was_done_and_not_noted_is_recognized(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE])
-def test_what_something_is_short_for_is_an_error_and_is_tried_again(
+def test_an_effect_that_lacks_resources_raises_an_error_and_is_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     with monkeypatch.context() as patch:
@@ -338,7 +338,9 @@ def test_a_fenced_node_projects_nothing(node: Node) -> None:
 
 
 @pytest.mark.parametrize("unprojected", [0, 1, 2, 5])
-def test_a_commit_comes_after_the_ddl_that_it_was_judged_by(node: Node, unprojected: int) -> None:
+def test_a_commit_is_logged_after_the_ddl_that_it_was_checked_against(
+    node: Node, unprojected: int
+) -> None:
     node.ddl(create(node, "a"))
     table = node.table("a")
     txn = node.transactions.begin(user="ann").txn_id
@@ -353,7 +355,9 @@ def test_a_commit_comes_after_the_ddl_that_it_was_judged_by(node: Node, unprojec
 
 
 @pytest.mark.parametrize("unprojected", [0, 1, 3])
-def test_a_plain_change_comes_after_the_ddl_that_it_relies_on(node: Node, unprojected: int) -> None:
+def test_a_plain_change_is_logged_after_the_ddl_that_it_relies_on(
+    node: Node, unprojected: int
+) -> None:
     node.ddl(create(node, "a"))
     for number in range(unprojected):
         node.ddl(create(node, f"t{number}"), project=False)
@@ -365,10 +369,10 @@ def test_a_plain_change_comes_after_the_ddl_that_it_relies_on(node: Node, unproj
     assert len(kept) == 1
 
 
-def test_an_effect_that_touches_the_folder_of_another_waits_for_the_next_sql_transaction(
+def test_an_effect_on_the_folder_of_another_effect_waits_for_the_next_sql_transaction(
     node: Node,
 ) -> None:
-    """Met again together they could not be told apart: both folders would be there."""
+    """Repeated together after a crash, they would be ambiguous: both folders would exist."""
     node.ddl(create(node, "a"))
     version = node.ddl(
         create(node, "new"), rename(node, "a", "b"), create(node, "a"), project=False
@@ -384,7 +388,9 @@ def test_an_effect_that_touches_the_folder_of_another_waits_for_the_next_sql_tra
     assert node.verbs()[-3:] == ["create_table", "rename_table", "create_table"]
 
 
-def test_a_sql_transaction_that_projects_twice_is_one_to_its_effects(node: Node) -> None:
+def test_two_projections_in_one_sql_transaction_are_checked_for_overlap_together(
+    node: Node,
+) -> None:
     node.ddl(create(node, "a"))
     moved = node.ddl(rename(node, "a", "b"), project=False)
     made = node.ddl(create(node, "a"), project=False)
@@ -399,7 +405,7 @@ def test_a_sql_transaction_that_projects_twice_is_one_to_its_effects(node: Node)
     assert node.folder("a").is_dir()
 
 
-def test_a_sql_transaction_has_so_many_effects_at_most(
+def test_the_number_of_effects_of_one_sql_transaction_is_limited(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
@@ -424,7 +430,7 @@ def test_a_sql_transaction_has_so_many_effects_at_most(
 def test_a_version_of_many_effects_is_read_from_the_log_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a version of n effects would be decoded n times."""
+    """Otherwise a version of n effects would be decoded n times."""
     names = [f"t{number}" for number in range(20)]
     node.ddl(*(create(node, name) for name in names))
     moves = [rename(node, name, f"{name}_moved") for name in names]
@@ -442,7 +448,7 @@ def test_a_version_of_many_effects_is_read_from_the_log_once(
     assert node.verbs().count("rename_table") == len(names)
 
 
-def test_folders_that_were_made_and_not_noted_are_found(
+def test_folders_that_were_created_but_not_recorded_are_recognized(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = node.ddl(create(node, "a"), create(node, "b"), project=False)
@@ -461,7 +467,7 @@ def test_folders_that_were_made_and_not_noted_are_found(
     assert node.store.location(node.table("b").id) == node.place("b")
 
 
-def test_what_fails_does_not_hold_up_what_is_before_it(
+def test_a_failing_effect_does_not_delay_the_effects_before_it(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = node.ddl(create(node, "a"), project=False)
@@ -473,7 +479,7 @@ def test_what_fails_does_not_hold_up_what_is_before_it(
     assert node.folder("a").is_dir()
 
 
-def test_the_store_remembers_the_highest_version(node: Node) -> None:
+def test_the_store_records_the_highest_version(node: Node) -> None:
     version = node.ddl(create(node, "a"))
     with node.database.read() as connection:
         state = FenceRow.read(connection)

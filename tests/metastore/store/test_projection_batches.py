@@ -1,4 +1,4 @@
-"""One thread projects for all who wait, and one in the background what no caller waits for."""
+"""One caller projects for all that wait, and a thread projects what no caller waits for."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def held(node: Node) -> Held:
 
 
 class Held:
-    """A projector whose next batch waits until it may go on; then others may come to wait."""
+    """A projector whose next batch waits for ``go_on``; meanwhile other callers can wait for it."""
 
     def __init__(self, node: Node) -> None:
         self.started, self.go_on = threading.Event(), threading.Event()
         project = node.projector._project_batch
 
         def slow(*arguments: Any) -> None:
-            node.projector._project_batch = project  # type: ignore[method-assign]  # as it was
+            node.projector._project_batch = project  # type: ignore[method-assign]  # restored
             self.started.set()
             assert self.go_on.wait(LONG)
             project(*arguments)
 
-        node.projector._project_batch = slow  # type: ignore[method-assign,assignment]  # that it waits
+        node.projector._project_batch = slow  # type: ignore[method-assign,assignment]  # it waits
 
 
 def waiting(projector: Projector, callers: int) -> None:
-    """Return once so many threads wait for the batch that is under way."""
+    """Return once ``callers`` threads wait for the batch in progress."""
     while len(projector._state._waiters) < callers:  # type: ignore[attr-defined]  # no other way
         threading.Event().wait(0.001)
 
 
-def test_callers_that_wait_share_one_batch_and_one_sync_of_each_folder(
+def test_waiting_callers_share_one_batch_and_one_sync_of_each_folder(
     node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
@@ -92,7 +92,7 @@ def test_callers_that_wait_share_one_batch_and_one_sync_of_each_folder(
     assert all(node.folder(f"t{n}").is_dir() for n in range(CALLERS))
 
 
-def test_a_batch_takes_all_that_this_node_has_applied(node: Node) -> None:
+def test_a_batch_projects_all_versions_that_this_node_has_applied(node: Node) -> None:
     first = node.ddl(create(node, "a"), project=False)
     last = node.ddl(create(node, "b"), project=False)
     node.projector.applied_up_to(last)
@@ -100,7 +100,7 @@ def test_a_batch_takes_all_that_this_node_has_applied(node: Node) -> None:
     assert node.projector.projected_version() == last
 
 
-def test_who_waits_hears_what_the_batch_was_short_of_and_tries_nothing_again(
+def test_waiting_callers_get_the_error_of_the_batch_and_do_not_try_again(
     node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = node.ddl(create(node, "a"), project=False)
@@ -117,7 +117,7 @@ def test_who_waits_hears_what_the_batch_was_short_of_and_tries_nothing_again(
     assert node.projector.statistics().failures == 1
 
 
-def test_a_caller_whose_time_is_over_leaves_and_its_version_is_projected(
+def test_a_caller_whose_timeout_passed_gets_an_error_and_its_version_is_projected(
     node: Node, held: Held
 ) -> None:
     version = node.ddl(create(node, "a"), project=False)
@@ -147,10 +147,10 @@ def test_an_interrupted_batch_leaves_the_projection_to_the_next_caller(
     assert node.verbs().count("create_table") == 1
 
 
-def test_what_no_caller_waits_for_is_projected_in_the_background(
+def test_a_version_that_no_caller_waits_for_is_projected_in_the_background(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where something is short the first time."""
+    """Even if resources are lacking at the first attempt."""
     monkeypatch.setattr(projection, "GRACE_SECONDS", 0)
     made = threading.Event()
     move = node.log.move_projection
@@ -181,14 +181,14 @@ def test_what_no_caller_waits_for_is_projected_in_the_background(
     assert "No space left" in caplog.text
 
 
-def test_a_stop_that_comes_as_the_thread_begins_to_project_is_heard(node: Node) -> None:
+def test_a_stop_just_before_the_thread_projects_is_noticed(node: Node) -> None:
     projector = node.projector
 
     class StoppedBehindTheWait(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             self.set()
             projector._news.set()
-            return False  # it was not, when the time was over
+            return False  # it was not set when the time was over
 
     projector._stop = StoppedBehindTheWait()
     projector.start()
@@ -197,7 +197,7 @@ def test_a_stop_that_comes_as_the_thread_begins_to_project_is_heard(node: Node) 
     assert not projector._thread.is_alive()
 
 
-def test_a_node_keeps_no_version_that_another_one_has_projected(
+def test_a_node_forgets_versions_that_another_node_has_projected(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(projection, "GRACE_SECONDS", 0)
@@ -218,7 +218,7 @@ def test_a_node_keeps_no_version_that_another_one_has_projected(
 def test_readers_do_not_wait_for_the_folders_of_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: str
 ) -> None:
-    """A folder that is moved is moved behind the append, one that is made is made with it."""
+    """A folder is moved after the append of its version, and created with it."""
     begins, go_on = threading.Event(), threading.Event()
     change = getattr(Warehouse, effect)
 
@@ -238,7 +238,7 @@ def test_readers_do_not_wait_for_the_folders_of_a_version(
             assert begins.wait(LONG)
             catalog = threads.submit(node.catalogs.present).result(LONG)
             assert (catalog.relation("default", "new") is None) is (effect == "make")
-            # The event loop answers too: it need not wait for anybody.
+            # The event loop can answer too, because it does not wait.
             assert node.catalogs.known_present() is catalog
             assert threads.submit(session.table, "default.old").result(LONG).location
             assert not changing.done()

@@ -1,4 +1,4 @@
-"""A restored table outside the catalog: its folder comes back once, whenever the power goes."""
+"""The projection of restored tables: folders are moved back once, despite any power cut."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def undo_of(node: Node, version: int) -> Undo:
-    """What undoes ``version``."""
+    """Return the command that undoes ``version``."""
     return read_undo(node.catalogs, version)
 
 
-def test_a_restored_table_is_moved_back(node: Node) -> None:
+def test_the_folder_of_a_restored_table_is_moved_back(node: Node) -> None:
     node.ddl(create(node, "a"))
     table = node.table("a")
     (node.folder("a") / "f").write_text("x")
@@ -38,14 +38,14 @@ def test_a_restored_table_is_moved_back(node: Node) -> None:
     assert node.verbs()[-2:] == ["drop_table", "restore_table"]
 
 
-def test_an_external_table_has_no_folder_to_move(node: Node) -> None:
+def test_restoring_an_external_table_moves_no_folder(node: Node) -> None:
     node.ddl(create(node, "x", external=True))
     version = node.ddl(DropTable(schema="nyc", table="x"))
     node.ddl(undo_of(node, version))
     assert node.store.location(node.table("x").id) is None
 
 
-def test_a_restored_schema_has_its_folder_again(node: Node) -> None:
+def test_a_restored_schema_gets_its_folder_again(node: Node) -> None:
     node.ddl(CreateSchema(name="other"))
     version = node.ddl(DropSchema(name="other"))
     assert not (node.warehouse / "other.db").exists()
@@ -53,10 +53,10 @@ def test_a_restored_schema_has_its_folder_again(node: Node) -> None:
     assert (node.warehouse / "other.db").is_dir()
 
 
-def test_a_move_back_that_was_done_and_not_noted_is_recognized(
+def test_a_move_back_that_was_done_but_not_recorded_is_recognized(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SQL transaction is lost behind each move in turn, as by a crash, and done again."""
+    """The SQL transaction is lost after each move in turn, as in a crash, and repeated."""
     node.ddl(create(node, "a"), create(node, "b"))
     tables = {name: node.table(name) for name in "ab"}
     for name in "ab":

@@ -1,4 +1,4 @@
-"""What DDL makes is made in the SQL transaction that appends its version, or behind it."""
+"""DDL creates folders in the SQL transaction that appends its version, and moves them after it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AT_ONCE = Settings(delay_ms=0, clock_skew_ms=0)
 
 
 class Killed(BaseException):
-    """Ends the thread that commits, as a kill of the process would."""
+    """Ends the committing thread, as a kill of the process would."""
 
 
 def create(name: str, schema: str = "default") -> CreateTable:
@@ -98,7 +98,7 @@ def location(node: Node, name: str) -> str:
 
 
 @pytest.mark.parametrize("command", [create("t"), CreateSchema(name="s")], ids=["table", "schema"])
-def test_what_makes_a_folder_is_one_sql_transaction(node: Node, command: Command) -> None:
+def test_ddl_that_creates_a_folder_takes_one_sql_transaction(node: Node, command: Command) -> None:
     before, head = writes(node), node.notifications.head()
     version = execute(node, command)
     assert writes(node) == before + 1
@@ -108,7 +108,7 @@ def test_what_makes_a_folder_is_one_sql_transaction(node: Node, command: Command
 
 
 @pytest.mark.parametrize("command", [rename("old", "new"), drop("old")], ids=["rename", "drop"])
-def test_what_moves_a_folder_is_done_behind_the_append(node: Node, command: Command) -> None:
+def test_a_folder_is_moved_after_the_append(node: Node, command: Command) -> None:
     """A rollback would not move it back."""
     execute(node, create("old"))
     before, head = writes(node), node.notifications.head()
@@ -123,7 +123,7 @@ def test_what_moves_a_folder_is_done_behind_the_append(node: Node, command: Comm
     [rename("external", "new"), drop("external"), replace(drop("kept"), keep_data=True)],
     ids=["rename external", "drop external", "drop, files kept"],
 )
-def test_what_leaves_every_folder_is_one_sql_transaction(node: Node, command: Command) -> None:
+def test_ddl_that_moves_no_folder_takes_one_sql_transaction(node: Node, command: Command) -> None:
     elsewhere = folder_of(node, "elsewhere")
     execute(node, create("kept"), external("external", elsewhere))
     before, head = writes(node), node.notifications.head()
@@ -135,8 +135,8 @@ def test_what_leaves_every_folder_is_one_sql_transaction(node: Node, command: Co
         assert location(node, "new") == elsewhere.as_uri()
 
 
-def test_a_projected_version_leaves_no_garbage_in_circles(node: Node) -> None:
-    """A look for it goes over all objects of a program, and each change would bring the next."""
+def test_a_projected_version_leaves_no_cyclic_garbage(node: Node) -> None:
+    """A collection visits all objects of the process, and each change would bring the next one."""
     execute(node, create("first"))
     gc.disable()
     try:
@@ -148,7 +148,7 @@ def test_a_projected_version_leaves_no_garbage_in_circles(node: Node) -> None:
 
 
 class Points:
-    """What the thread that commits does; it is killed before the n-th of these."""
+    """The operations of the committing thread; it is killed before the n-th of them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, database: type) -> None:
         self.passed: list[str] = []
@@ -164,7 +164,7 @@ class Points:
             patch.setattr(owner, name, self._counted(name, getattr(owner, name)))
 
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:  # Any: as the real one
+        def call(*arguments: Any, **named: Any) -> Any:  # Any: as in the real function
             if threading.current_thread().name == "catalog-committer":
                 if len(self.passed) == self.kill_at:
                     raise Killed(f"before {name}, behind {self.passed}")
@@ -174,7 +174,7 @@ class Points:
         return call
 
     def kill(self, node: Node, command: Command, *, at: int | None) -> bool:
-        """Carry ``command`` out up to that point; whether it came so far."""
+        """Execute ``command`` up to that point; return whether the point was reached."""
         self.passed, self.kill_at = [], at
         try:
             execute(node, command)
@@ -217,13 +217,13 @@ def test_a_kill_at_any_point_leaves_a_version_with_its_effects_or_an_empty_folde
 
 @pytest.fixture
 def in_folder(tmp_path: Path) -> Iterator[Node]:
-    """A node in a folder that projected what it appended last."""
+    """A node on a folder that has projected all its versions."""
     with Node.open(tmp_path / "store") as node:
         execute(node, CreateSchema(name="s"))
         yield node
 
 
-def test_a_version_is_committed_when_its_folders_are_on_disk(
+def test_a_version_is_committed_after_its_folders_are_synced(
     in_folder: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -233,7 +233,7 @@ def test_a_version_is_committed_when_its_folders_are_on_disk(
         sync(folder)
         done.append(folder.name)
 
-    def noted_commit(*arguments: Any) -> None:  # Any: as the real one
+    def noted_commit(*arguments: Any) -> None:  # Any: as in the real function
         done.append("committed")
         commit(*arguments)
 
@@ -244,8 +244,8 @@ def test_a_version_is_committed_when_its_folders_are_on_disk(
     assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
 
 
-def test_a_new_table_lies_beside_a_folder_that_is_there(in_folder: Node) -> None:
-    """It is that of a dropped table, whose files were to be kept."""
+def test_a_new_table_gets_another_place_if_its_folder_exists(in_folder: Node) -> None:
+    """The existing folder is that of a table that was dropped with ``keep_data``."""
     execute(in_folder, create("a"))
     execute(in_folder, DropTable(schema="default", table="a", keep_data=True))
     execute(in_folder, create("a"), create("b"))
@@ -253,7 +253,7 @@ def test_a_new_table_lies_beside_a_folder_that_is_there(in_folder: Node) -> None
     assert location(in_folder, "b") == f"file://{folder_of(in_folder, 'b')}"
 
 
-def test_a_folder_that_could_not_be_synced_lets_the_version_in_and_is_tried_again(
+def test_a_version_whose_folder_could_not_be_synced_is_appended_and_projected_later(
     in_folder: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: int) -> None:
@@ -272,10 +272,10 @@ def test_a_folder_that_could_not_be_synced_lets_the_version_in_and_is_tried_agai
 
 
 @pytest.mark.parametrize("before", ["_commit", "apply_own"])
-def test_the_next_process_finds_what_a_killed_one_left(
+def test_the_next_process_completes_what_a_killed_process_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
-    """Before the commit: a folder and no version. Behind it: all of it, and nobody was told."""
+    """Before the commit: a folder, no version. After it: both, but the caller got no answer."""
     folder, crashed = tmp_path / "store", tmp_path / "crashed"
     with Node.open(folder) as node, monkeypatch.context() as patch:
         points = Points(patch, SqliteDatabase)
@@ -296,14 +296,14 @@ def test_the_next_process_finds_what_a_killed_one_left(
         assert len(made) == 3
 
 
-def test_a_group_is_projected_with_its_append_up_to_the_first_version_that_moves(
+def test_a_group_is_projected_with_its_append_up_to_the_first_move_of_a_folder(
     node: Node,
 ) -> None:
     execute(node, create("old"))
     head = node.notifications.head()
     wanted: list[Command] = [create("a"), create("b"), drop("old"), create("old"), rename("b", "c")]
     together(node, wanted)
-    events = verbs(node, head)[1:]  # behind the one that they waited for
+    events = verbs(node, head)[1:]  # after the version that they waited for
     assert [verb for verb, _ in events][:2] == ["create_table", "create_table"]
     assert len(events) == len(wanted)
     versions = [version for _, version in events]
@@ -318,12 +318,12 @@ def together(node: Node, commands: list[Command]) -> None:
     holding, go_on = threading.Event(), threading.Event()
     validate = node.catalogs._commits._validate
 
-    def held(*arguments: Any) -> Any:  # Any: as the real one
+    def held(*arguments: Any) -> Any:  # Any: as in the real function
         holding.set()
         assert go_on.wait(LONG)
         return validate(*arguments)
 
-    node.catalogs._commits._validate = held  # type: ignore[method-assign,assignment]  # that they wait
+    node.catalogs._commits._validate = held  # type: ignore[method-assign,assignment]  # they wait
     with ThreadPoolExecutor(len(commands) + 1) as threads:
         calls = [threads.submit(execute, node, CreateSchema(name="gate"))]
         assert holding.wait(LONG)
@@ -331,15 +331,17 @@ def together(node: Node, commands: list[Command]) -> None:
             calls.append(threads.submit(execute, node, command))
             while len(node.catalogs._commits._waiting) < number:
                 threading.Event().wait(0.001)
-        node.catalogs._commits._validate = validate  # type: ignore[method-assign]  # as it was
+        node.catalogs._commits._validate = validate  # type: ignore[method-assign]  # restored
         go_on.set()
         for call in calls:
             call.result(LONG)
 
 
-def test_what_another_node_has_not_projected_yet_comes_first(node: Node, store: EmptyStore) -> None:
+def test_versions_that_another_node_has_not_projected_are_projected_first(
+    node: Node, store: EmptyStore
+) -> None:
     with Node.open(store.address, settings=store.settings, background=False) as other:
-        other.catalogs._commits.effects = None  # as of one that dies behind its append
+        other.catalogs._commits.effects = None  # as in a node that dies after its append
         other.catalogs.execute(create("a"), author="bob")
         head = node.notifications.head()
         version = execute(node, create("b"))
@@ -349,8 +351,8 @@ def test_what_another_node_has_not_projected_yet_comes_first(node: Node, store: 
         assert writes(node) == before + 1
 
 
-def test_rows_that_are_fenced_let_the_version_in_and_project_nothing_of_it(node: Node) -> None:
-    """As where an opener of the store ended between its two halves."""
+def test_if_only_the_rows_are_fenced_a_version_is_appended_but_not_projected(node: Node) -> None:
+    """As if a process that opened the store had ended between fencing its two halves."""
     head = node.notifications.head()
     with node.database.write() as connection:
         token = node.catalogs.token
@@ -362,7 +364,7 @@ def test_rows_that_are_fenced_let_the_version_in_and_project_nothing_of_it(node:
     assert node.catalogs.latest_catalog().relation("default", "t") is not None
 
 
-def test_a_catalog_with_a_delay_is_projected_when_a_version_is_active(tmp_path: Path) -> None:
+def test_in_a_catalog_with_a_delay_a_version_is_projected_once_it_is_active(tmp_path: Path) -> None:
     settings = Settings(delay_ms=20, clock_skew_ms=0)
     with Node.open(tmp_path / "store", settings=settings) as node:
         before = writes(node)
@@ -371,10 +373,10 @@ def test_a_catalog_with_a_delay_is_projected_when_a_version_is_active(tmp_path: 
         assert writes(node) >= before + 2
 
 
-def test_on_a_server_a_create_does_not_wait_for_who_lies_at_its_place(
+def test_on_a_server_a_create_does_not_wait_for_a_query_about_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The question goes with those that the SQL transaction begins with."""
+    """The query is sent with the first statements of the SQL transaction."""
     store = new_store("postgresql", tmp_path, settings=AT_ONCE)
     with Node.open(store.address, settings=store.settings) as node:
         session = node.session(user="ann")

@@ -86,7 +86,7 @@ GOLDEN: list[tuple[object, str]] = [
     (
         StatisticsRow(columns=(ANALYZED,)),
         "0100 3100 01 01 3000 01"
-        " 03 01 61 03 696e74 04 68697665 ac02 02 0c00",  # the column: its header is of the list
+        " 03 01 61 03 696e74 04 68697665 ac02 02 0c00",  # the column; the list has its header
     ),
     (
         DdlEvent(
@@ -109,7 +109,7 @@ def test_records_are_written_and_read_as_the_layout_says(value: object, golden: 
 
 
 @pytest.mark.parametrize(("value", "golden"), GOLDEN, ids=lambda v: type(v).__name__)
-def test_a_record_cut_short_is_corrupt(value: object, golden: str) -> None:
+def test_a_truncated_record_is_corrupt(value: object, golden: str) -> None:
     data = bytes.fromhex(golden)
     for length in range(5, len(data)):
         with pytest.raises(CorruptData):
@@ -147,9 +147,7 @@ def stored(new: NewRow) -> Row:
     ],
     ids=["partition", "data file", "delete file", "parameters", "statistics"],
 )
-def test_a_row_gives_back_its_content(
-    new: NewRow, kind: RowKind, name: str, content: Content
-) -> None:
+def test_a_row_returns_its_content(new: NewRow, kind: RowKind, name: str, content: Content) -> None:
     row = stored(new)
     assert (new.kind, new.name) == (kind, name)
     assert row.content == content
@@ -186,7 +184,7 @@ def test_a_row_whose_columns_were_changed_is_corrupt(dml: Dml) -> None:
             _ = row._replace(**spoiled).content
 
 
-def test_a_row_of_an_older_release_has_no_checksum() -> None:
+def test_a_row_of_an_older_release_is_read_without_a_checksum() -> None:
     body = b"\x01\x00" + new_file(FILE).body[6:]
     old = Row(1, 2, RowKind.DATA_FILE, 0, "renamed", 3, body)
     assert old.content == FILE
@@ -204,7 +202,7 @@ STATISTICS = [
 
 
 def _read_by(read: Callable[[Reader], ColumnStatistics], data: bytes) -> object:
-    """What is read, and where the reader stands then; or the error."""
+    """Return what is read and the position after it, or the error message."""
     reader = Reader(data)
     try:
         return read(reader), reader.position
@@ -213,7 +211,7 @@ def _read_by(read: Callable[[Reader], ColumnStatistics], data: bytes) -> object:
 
 
 @pytest.mark.parametrize("value", STATISTICS)
-def test_short_statistics_are_read_as_all_others_whatever_is_wrong_with_them(
+def test_the_reader_of_short_statistics_reads_and_fails_like_the_general_reader(
     value: ColumnStatistics,
 ) -> None:
     out = bytearray()

@@ -1,4 +1,4 @@
-"""Locations as text, and folders made and moved."""
+"""Locations as texts, and creating, moving and removing folders."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_local_locations_name_folders(location: str, path: str) -> None:
         ("/w/\ud800", InvalidInput, "half a character"),
     ],
 )
-def test_other_locations_are_refused_by_name(
+def test_other_locations_are_refused_with_the_reason(
     location: str, error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -63,12 +63,14 @@ def test_other_locations_are_refused_by_name(
 
 
 @pytest.mark.parametrize("place", ["file:{}/a/b", "file:{}", "s3://bucket/a"])
-def test_what_can_be_made_or_is_out_of_reach_is_not_refused(tmp_path: Path, place: str) -> None:
+def test_places_that_can_be_created_or_are_out_of_reach_are_not_refused(
+    tmp_path: Path, place: str
+) -> None:
     FOLDERS.refuse_unmakeable(place.format(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_behind_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_place_at_or_below_a_file_is_refused_before_any_folder_is_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (f"{tmp_path}/file", f"file:{tmp_path}/file/a/b"):
         with pytest.raises(InvalidInput, match="file is not a folder"):
@@ -81,10 +83,10 @@ def test_a_place_where_this_node_may_not_write_is_refused(
     monkeypatch.setattr(os, "access", lambda folder, _mode: folder != tmp_path)
     with pytest.raises(InvalidInput, match="may not make one in"):
         FOLDERS.refuse_unmakeable(f"{tmp_path}/a")
-    FOLDERS.refuse_unmakeable(str(tmp_path))  # it is there
+    FOLDERS.refuse_unmakeable(str(tmp_path))  # this folder exists
 
 
-def test_a_folder_is_made_once_and_again(tmp_path: Path) -> None:
+def test_creating_a_folder_can_be_repeated(tmp_path: Path) -> None:
     place = f"file:{tmp_path}/a/b"
     assert not FOLDERS.exists(place)
     FOLDERS.make(place)
@@ -102,7 +104,7 @@ def test_a_move_takes_the_files_along_and_can_be_repeated(tmp_path: Path) -> Non
     assert not (tmp_path / "old").exists()
 
 
-def test_a_move_replaces_an_empty_folder_and_no_other(tmp_path: Path) -> None:
+def test_a_move_replaces_only_an_empty_folder(tmp_path: Path) -> None:
     for name in ("old", "empty", "full"):
         (tmp_path / name).mkdir()
     (tmp_path / "full" / "f").touch()
@@ -113,7 +115,7 @@ def test_a_move_replaces_an_empty_folder_and_no_other(tmp_path: Path) -> None:
     assert FOLDERS.move(str(tmp_path / "old"), str(tmp_path / "empty")) is Moved.MOVED
 
 
-def test_a_move_of_nothing_to_nothing_is_told(tmp_path: Path) -> None:
+def test_a_move_without_source_and_target_returns_missing(tmp_path: Path) -> None:
     assert FOLDERS.move(str(tmp_path / "a"), str(tmp_path / "b")) is Moved.MISSING
 
 
@@ -140,7 +142,7 @@ def test_a_move_is_synced_before_it_returns(
     assert set(done[1:]) == {str(tmp_path / "db/.dropped"), str(tmp_path / "db")}
 
 
-def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file/below", Path("/proc/strandline/t")):
         with pytest.raises(FolderRefused, match="could not make the folder"):
@@ -156,7 +158,7 @@ def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
         *((code, False) for code in ("ESTALE", "ETIMEDOUT", "EINTR", "EAGAIN")),
     ],
 )
-def test_what_is_refused_is_told_from_what_something_is_short_for(
+def test_permanent_errors_are_refusals_and_temporary_errors_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, refused: bool
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -179,7 +181,7 @@ def test_what_is_refused_is_told_from_what_something_is_short_for(
 
 
 @pytest.mark.parametrize("code", ["EACCES", "EINVAL", "EIO"])
-def test_what_was_done_and_could_not_be_synced_was_not_refused(
+def test_an_operation_that_could_not_be_synced_is_not_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     def fail(_: int) -> None:
@@ -200,10 +202,10 @@ def test_what_was_done_and_could_not_be_synced_was_not_refused(
     assert FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u") is Moved.DONE_BEFORE
 
 
-def test_a_folder_that_may_not_be_read_is_synced_with_everything_else(
+def test_a_folder_that_cannot_be_opened_is_synced_by_syncing_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its entries may be changed all the same, so it is no reason to stop."""
+    """Its entries can still be changed, so this is no reason to fail."""
     synced: list[str] = []
     open_folder = os.open
 
@@ -219,7 +221,7 @@ def test_a_folder_that_may_not_be_read_is_synced_with_everything_else(
     assert synced == ["all"]
 
 
-def test_a_folder_that_is_gone_needs_no_syncing(tmp_path: Path) -> None:
+def test_a_missing_folder_needs_no_sync(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     unsynced = Unsynced()
     unsynced.add([tmp_path / "gone", tmp_path / "file"])
@@ -243,7 +245,7 @@ def test_folders_of_several_changes_are_synced_once_and_by_the_caller(
 
 
 @pytest.mark.parametrize("what", ["make", "move"])
-def test_what_an_attempt_before_did_is_synced_too(
+def test_the_effects_of_an_earlier_attempt_are_synced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """That attempt may have ended before it synced anything."""
@@ -259,10 +261,10 @@ def test_what_an_attempt_before_did_is_synced_too(
     assert {str(tmp_path), str(tmp_path / "new")} <= synced
 
 
-def test_what_cannot_be_seen_is_not_missing(
+def test_a_folder_that_cannot_be_inspected_is_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that is there and out of sight must not be taken for one that was never made."""
+    """A folder that exists but cannot be inspected must not count as one that was never made."""
     assert FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u") is Moved.MISSING
 
     def refuse(path: Path) -> None:
@@ -293,14 +295,16 @@ def test_only_an_empty_folder_is_removed(tmp_path: Path) -> None:
         ("file:/w/t", "file:/w/t/a:b", "file:/w/t/a:b"),
     ],
 )
-def test_what_lies_below_a_table_moves_with_it(base: str, location: str, relative: str) -> None:
+def test_a_location_below_a_table_is_relative_to_it(
+    base: str, location: str, relative: str
+) -> None:
     assert relative_location(base, location) == relative
     there = resolve_location(base, relative)
     assert there.removeprefix("file:").lstrip("/") == location.removeprefix("file:").lstrip("/")
 
 
 def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rename first, then the folders that it changed: a power cut can not undo it."""
+    """The folders that the rename changed are synced after it: a power cut cannot undo it."""
     done: list[tuple[str, str]] = []
     rename, fsync = os.rename, os.fsync
 

@@ -1,4 +1,4 @@
-"""Rows about files lie in the partitions of their zone, the same values always in the same one."""
+"""Rows about files are assigned to zone partitions, equal values always to the same one."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def in_part(*values: int | str | None, first_id: int = 1000) -> Partition:
     return tuple(PartitionValue(first_id + place, value) for place, value in enumerate(values))
 
 
-def test_a_zone_of_one_partition_has_all_in_it() -> None:
+def test_a_zone_of_one_partition_has_all_rows_in_it() -> None:
     assert ZonePartitions(PLAIN, 1).of_values(("a", "b")) == 0
     assert ZonePartitions(TRANSACTIONAL, 1).of_file(in_part(1, "a")) == 0
 
 
-def test_a_place_never_changes() -> None:
+def test_the_zone_partition_of_a_value_never_changes() -> None:
     plain, transactional = ZonePartitions(PLAIN, ZONE), ZonePartitions(TRANSACTIONAL, ZONE)
     days = ["2026-01-01", "2026-01-02", "2026-01-03", "__HIVE_DEFAULT_PARTITION__"]
     assert [plain.of_values((day, "x")) for day in days] == PLACES_OF_VALUES
@@ -76,7 +76,7 @@ PLACES_OF_VALUES = [2, 3, 0, 1]
 PLACES_OF_FILES = [1, 3, 1, 1, 2]
 
 
-def test_files_of_a_table_that_is_not_partitioned_are_together_and_tables_spread() -> None:
+def test_files_of_an_unpartitioned_table_are_together_and_tables_are_spread() -> None:
     tables = [replace(TRANSACTIONAL, id=number, partitioning=()) for number in range(200)]
     counts = Counter(ZonePartitions(table, ZONE).of_file(()) for table in tables)
     assert sorted(counts) == [0, 1, 2, 3]
@@ -100,7 +100,7 @@ def test_equal_values_of_colocation_columns_are_together_in_all_tables() -> None
         assert places[0] == places[1] == ZonePartitions(plain, ZONE).of_values((f"d{number}", "y"))
 
 
-def test_columns_whose_values_are_not_told_do_not_colocate() -> None:
+def test_colocation_by_a_column_whose_values_are_unknown_has_no_effect() -> None:
     bucketed = ZonePartitions(replace(TRANSACTIONAL, colocation=(4,)), ZONE)
     as_before = ZonePartitions(TRANSACTIONAL, ZONE)
     for number in range(20):
@@ -108,12 +108,12 @@ def test_columns_whose_values_are_not_told_do_not_colocate() -> None:
         assert bucketed.of_file(partition) == as_before.of_file(partition)
 
 
-def test_what_is_about_several_partitions_is_in_all() -> None:
+def test_a_row_about_several_zone_partitions_is_at_the_table_level() -> None:
     assert common([2, 2]) == 2
     assert common([2, 1]) == common([]) == common([2, TABLE_LEVEL]) == TABLE_LEVEL
 
 
-# -- as clients write them
+# -- rows that clients write
 
 
 def buckets(node: Node, table_id: int, kind: RowKind) -> dict[str, int]:
@@ -138,7 +138,7 @@ def node(tmp_path: Path) -> Any:
         yield opened
 
 
-def test_files_that_are_staged_lie_in_the_partitions_of_the_zone(node: Node) -> None:
+def test_staged_files_are_assigned_to_the_partitions_of_the_zone(node: Node) -> None:
     session = node.session(user="ann")
     table = session.table("default.t").descriptor
     (field,) = table.partitioning
@@ -170,7 +170,7 @@ def test_files_that_are_staged_lie_in_the_partitions_of_the_zone(node: Node) -> 
     assert deletes == {"one": placed["f0"], "two": TABLE_LEVEL}
 
 
-def test_hive_partitions_lie_in_the_partitions_of_the_zone(node: Node) -> None:
+def test_hive_partitions_are_assigned_to_the_partitions_of_the_zone(node: Node) -> None:
     table = node.session(user="ann").table("default.plain").descriptor
     zone = ZonePartitions(table, ZONE)
     service = HiveMetastoreService(node.metastore, notifications=node.notifications)
