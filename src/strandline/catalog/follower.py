@@ -121,9 +121,9 @@ class CatalogFollower(CatalogApplier):
                     # ``known`` still contains every change that had returned when this call began.
                     return self._history.at_time(min(known, self._clock.current()))
         raise NotFresh(
-            f"this node looked at the log {LOOKS} times and could not prove that its catalog is "
-            "the present one: its clock runs ahead of the store's by more than the catalog allows; "
-            "set the clock, or ask another node"
+            f"this node read the log {LOOKS} times and could not prove that its catalog is "
+            "current: its clock is ahead of the store's clock by more than the catalog allows; "
+            "set the clock, or use another node"
         )
 
     def look(self) -> Timestamp:
@@ -253,8 +253,8 @@ class CatalogFollower(CatalogApplier):
                 )
         elif upper != self._history.latest.version + 1:
             raise Behind(
-                f"the log ends at version {upper - 1}, and version {self._history.latest.version} "
-                "is the latest that was applied here"
+                f"the log ends at version {upper - 1}, but the latest version that this node has "
+                f"applied is {self._history.latest.version}"
             )
         return self._history.at_time(at)
 

@@ -149,7 +149,9 @@ def register(kind: Kind) -> None:
     if kind.name in _KINDS:
         raise ValueError(f"the kind {kind.name} is declared twice")
     if kind.parent is not None and kind.parent not in kind.references:
-        raise ValueError(f"the kind {kind.name} stands in nothing that it refers to")
+        raise ValueError(
+            f"the parent {kind.parent} of the kind {kind.name} is not one of its references"
+        )
     register_collection(kind.collection)
     _KINDS[kind.name] = kind
     for verb in kind.all_verbs():

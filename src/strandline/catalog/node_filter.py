@@ -55,7 +55,7 @@ def compile_node_filter(text: str) -> NodeFilter:
     """Compile ``text``. Raises `InvalidInput`, which gives the position of the error."""
     if len(text) > MAX_FILTER_LENGTH:
         raise InvalidInput(
-            f"a node filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}"
+            f"a node filter may have at most {MAX_FILTER_LENGTH} characters, found {len(text)}"
         )
     if not text.strip():
         return lambda attributes: True
@@ -79,7 +79,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise _wrong(text, at, "this cannot be read")
+            raise _wrong(text, at, "unexpected text")
         kind, word = match.lastgroup, match[match.lastgroup]
         if kind == "word" and word.upper() in _RESERVED:
             kind, word = "keyword", word.upper()
@@ -115,7 +115,7 @@ class _Parser:
 
     def _negation(self, depth: int) -> NodeFilter:
         if depth > MAX_DEPTH:
-            raise self._error(f"it is nested more than {MAX_DEPTH} deep")
+            raise self._error(f"it is nested more than {MAX_DEPTH} levels deep")
         if self._take("keyword", "NOT"):
             negated = self._negation(depth + 1)
             return lambda attributes: not negated(attributes)

@@ -160,7 +160,9 @@ class Planning:
 def refuse_reserved(name: str, what: str) -> None:
     """Raise `IllegalChange` if schema ``name`` is the catalog's own and so cannot be ``what``."""
     if is_reserved(name):
-        raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
+        raise IllegalChange(
+            f"system schema {name} cannot be {what}: it is reserved for the catalog itself"
+        )
 
 
 def altered(old: T, **values: Any) -> T:  # Any: fields of any type

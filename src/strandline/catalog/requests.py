@@ -70,7 +70,7 @@ class Request:
     def check_waiting(self) -> None:
         """Raise `DeadlineExceeded` if the caller has left or was already answered."""
         if self.stage is not Stage.WAITING:
-            raise DeadlineExceeded("the caller no longer waits for this change")
+            raise DeadlineExceeded("the caller is no longer waiting for this change")
 
 
 @dataclass(slots=True)

@@ -168,5 +168,5 @@ def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
             else f"{description[:_MOST_CHARACTERS]}…"
         )
     if len(actions) > _MOST_ACTIONS:
-        words.append(f"and {len(actions) - _MOST_ACTIONS} actions more")
+        words.append(f"and {len(actions) - _MOST_ACTIONS} more actions")
     return "; ".join(words)

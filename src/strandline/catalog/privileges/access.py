@@ -248,7 +248,7 @@ class Access:
         """Raise `PermissionDenied`, naming the action ``what``, unless the user is a superuser."""
         if not self.free:
             raise PermissionDenied(
-                f"user {self.user} is no superuser, and only superusers may {what}"
+                f"user {self.user} is not a superuser, and only superusers may {what}"
             )
 
     def require_owner(self, owner: str, what: str) -> None:
@@ -289,7 +289,7 @@ class Access:
             return
         schema = self.schema_of(subject)
         if schema is None:
-            self.require_superuser(f"reach {self.describe(subject)}, whose schema is gone")
+            self.require_superuser(f"reach {self.describe(subject)}, whose schema no longer exists")
         elif not self.reaches(schema):
             raise self._lacks("USAGE", schema, purpose=f" to reach {self.describe(subject)}")
 

@@ -107,7 +107,7 @@ class _Synchronize:
             try:
                 CreateSystemView(view=view).plan(planning)
             except AlreadyExists as error:
-                logger.warning("system view %s is left out: %s", view.name, error.message)
+                logger.warning("skipping system view %s: %s", view.name, error.message)
         for old in planning.catalog.system_views():
             if old.name not in self.views:
                 qualified = planning.catalog.qualified_name(old)

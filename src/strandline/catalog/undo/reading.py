@@ -57,8 +57,8 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
         )
     if last - version >= MAX_VERSIONS:
         raise InvalidInput(
-            f"versions {version} to {last} cannot be undone as one: at most {MAX_VERSIONS} "
-            "versions can; undo the newest ones first"
+            f"versions {version} to {last} cannot be undone at once: the limit is {MAX_VERSIONS} "
+            "versions; undo the newest ones first"
         )
     latest = _latest(catalogs)
     _check_kept(catalogs, version, latest)
@@ -79,7 +79,10 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     """
     if kind not in restorable():
         known = ", ".join(restorable())
-        raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {known} can")
+        raise InvalidInput(
+            f"objects of the kind {kind[:80]!r} cannot be restored by name; kinds that can are "
+            f"{known}"
+        )
     latest, wanted = _latest(catalogs), _Wanted.named(kind_named(kind), name)
     _refuse_taken(latest, wanted)
     updates = _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version)
@@ -217,13 +220,13 @@ def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> Non
         )
     if version == earliest:
         raise VersionNotFound(
-            f"version {version} cannot be undone: history was trimmed up to it, so what was before "
-            f"it is gone; what was done from {earliest + 1} on can be undone"
+            f"version {version} cannot be undone: history was trimmed up to it, so the state "
+            f"before it is no longer known; versions from {earliest + 1} on can be undone"
         )
     if version < earliest:
         raise VersionNotFound(
             f"version {version} cannot be undone: it was trimmed; the earliest version is "
-            f"{earliest}, and what was done from {earliest + 1} on can be undone"
+            f"{earliest}, and versions from {earliest + 1} on can be undone"
         )
 
 
@@ -291,7 +294,7 @@ def visible_undo(
     if access.free:
         return read_undo(catalogs, version, through=through)
     unseen = VersionNotFound(
-        f"version {version} cannot be undone: there is no such version that user {identity} may see"
+        f"version {version} cannot be undone: it does not exist, or user {identity} may not see it"
         if through is None
         else f"versions {version} to {through} cannot be undone: user {identity} may not see all of"
         " them, or they do not exist"
