@@ -190,7 +190,7 @@ class CatalogFollower(CatalogApplier):
             left = end - time.monotonic()
             if ahead > left:
                 raise DeadlineExceeded(
-                    f"{format_timestamp(at)} lies {ahead:.3f} s ahead of the store's time; ask for "
+                    f"{format_timestamp(at)} is {ahead:.3f} s ahead of the store's time; ask for "
                     "a time in the past"
                 )
             self._stop.wait(max(ahead, 0.001))

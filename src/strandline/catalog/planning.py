@@ -152,8 +152,8 @@ class Planning:
             )
         if normalize(name) in map(normalize, pending):
             raise AlreadyExists(
-                f"{schema.name}.{name} would be the name of two objects that this command makes; "
-                "give one of them another name"
+                f"this command would create two objects with the name {schema.name}.{name}; give "
+                "one of them another name"
             )
 
 

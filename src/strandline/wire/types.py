@@ -115,7 +115,7 @@ class _Trees:
         try:
             return make(reader)
         except (InvalidType, RecursionError) as error:
-            raise reader.corrupt(f"a data type that cannot be ({error})") from None
+            raise reader.corrupt(f"an invalid data type ({error})") from None
 
     def _write_fields(self, out: bytearray, fields: tuple[t.StructField, ...]) -> None:
         write_uint(out, len(fields))

@@ -56,8 +56,8 @@ def check_redefinition(
     for new in kept.values():
         if new.id not in known and not new.nullable and old.transactional:
             raise IllegalChange(
-                f"new column {new.name!r} of {old.name} is NOT NULL, and the rows that are there "
-                "have no value for it; add it as nullable"
+                f"new column {new.name!r} of {old.name} is NOT NULL, but the existing rows have "
+                "no value for it; add it as nullable"
             )
 
 
@@ -146,8 +146,8 @@ def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefini
     if not column.nullable and JUDGED_BY_SPARK not in metadata:
         remedy = "give it a constant default" if completes else "add it as nullable"
         raise IllegalChange(
-            f"new column {column.name!r} of {table.name} is NOT NULL, and the rows that are there "
-            f"have no value for it; {remedy}"
+            f"new column {column.name!r} of {table.name} is NOT NULL, but the existing rows have "
+            f"no value for it; {remedy}"
         )
     if not metadata:
         return column
@@ -188,7 +188,7 @@ class DropColumns:
             refuse_indexed_column(table, column, indexes)
         columns = tuple(c for c in table.columns if normalize(c.name) not in wanted)
         if not columns:
-            raise IllegalChange(f"{table.name} would have no column left")
+            raise IllegalChange(f"{table.name} would have no columns left")
         with planning.entry(
             "drop_columns",
             table=planning.catalog.qualified_name(table),

@@ -134,8 +134,8 @@ def checked_default(
     if _is_literal(text):
         raise _misfit(text, data_type, column)
     raise UnsupportedOperation(
-        f"column {column!r} cannot have the default {text[:80]}: a default is a literal or one of "
-        + ", ".join(f"{name}()" for name in sorted(FUNCTIONS))
+        f"column {column!r} cannot have the default {text[:80]}: a default must be a literal or "
+        "one of " + ", ".join(f"{name}()" for name in sorted(FUNCTIONS))
     )
 
 

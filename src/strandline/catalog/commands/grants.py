@@ -71,17 +71,20 @@ def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
     applicable = grantable().get(kind, _NONE)
     if not applicable:
         known = ", ".join(sorted(spoken(known_kind.name) for known_kind in grantable()))
-        raise InvalidInput(f"nothing can be granted on a {what}; it can on: {known}")
+        raise InvalidInput(
+            f"privileges cannot be granted on a {what}; kinds of objects that have privileges: "
+            f"{known}"
+        )
     if not privileges:
         raise InvalidInput(
-            f"no privilege was named; on a {what} there are: "
+            f"no privilege was given; the privileges on a {what} are: "
             f"{', '.join(privilege_names(applicable))}"
         )
     wrong = privileges & ~applicable
     if wrong:
         raise InvalidInput(
-            f"{', '.join(privilege_names(wrong))} cannot be granted on a {what}; there are: "
-            f"{', '.join(privilege_names(applicable))}"
+            f"{', '.join(privilege_names(wrong))} cannot be granted on a {what}; its privileges "
+            f"are: {', '.join(privilege_names(applicable))}"
         )
 
 
@@ -230,7 +233,8 @@ class AlterDefaultPrivileges:
     def _check(self) -> None:
         if self.kind is ObjectKind.SYSTEM:
             raise InvalidInput(
-                "the system is not made by a command: default privileges are for other kinds"
+                "the system cannot have default privileges: no command creates it; give another "
+                "kind of object"
             )
         _check_applicable(self.kind, self.privileges)
         if self.schema is not None and self.database is not None:
@@ -238,9 +242,13 @@ class AlterDefaultPrivileges:
         kind = kind_of_object(self.kind)
         in_schema = kind is not None and kind.in_schema
         if self.schema is not None and not in_schema:
-            raise InvalidInput(f"a {spoken(self.kind.name)} stands in no schema; name none")
+            raise InvalidInput(
+                f"a {spoken(self.kind.name)} does not belong to a schema; leave the schema out"
+            )
         if self.database is not None and not (in_schema or self.kind is ObjectKind.SCHEMA):
-            raise InvalidInput(f"a {spoken(self.kind.name)} stands in no database; name none")
+            raise InvalidInput(
+                f"a {spoken(self.kind.name)} does not belong to a database; leave the database out"
+            )
 
     def _said(self) -> dict[str, Argument]:
         return {

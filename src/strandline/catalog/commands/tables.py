@@ -107,8 +107,8 @@ def _check_limit(planning: Planning) -> None:
     limit, count = MAX_TABLES.required(planning.catalog), planning.catalog.table_count()
     if count >= limit:
         raise LimitExceeded(
-            f"there are {count} tables and {MAX_TABLES.name} allows {limit}; drop some, or set the "
-            "parameter higher"
+            f"there are {count} tables and {MAX_TABLES.name} allows {limit}; drop some tables, or "
+            "raise the parameter"
         )
 
 
@@ -178,7 +178,7 @@ class DropTable:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         if self.keep_data and self.purge:
-            raise InvalidInput(f"{self.table}: files are kept or purged, not both")
+            raise InvalidInput(f"{self.table}: files can be kept or purged, not both")
         if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
             return
         relation = planning.relation(self.schema, self.table)
@@ -334,7 +334,7 @@ class AlterTable:
         if column_ids(columns, wanted.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
         if wanted.partitioned_by and partitioning_of(wanted, columns) != old.partitioning:
-            raise IllegalChange(f"how {old.name} is partitioned cannot be changed")
+            raise IllegalChange(f"the partitioning of {old.name} cannot be changed")
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
         self._rest(planning)

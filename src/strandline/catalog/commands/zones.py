@@ -121,8 +121,9 @@ class AlterZone:
         """Raises `ObjectNotFound`, `InvalidInput`, `IllegalChange`."""
         if self.partitions is not None:
             raise IllegalChange(
-                f"the number of partitions of zone {self.name} cannot be altered: files belong to "
-                "partitions by it; create a new zone and rebuild the tables in it"
+                f"the number of partitions of zone {self.name} cannot be altered: it decides "
+                "which partition a file belongs to; create a new zone and rebuild the tables in "
+                "it"
             )
         _check_settings(self)
         old = _find(planning, self.name, if_exists=self.if_exists)
@@ -283,7 +284,8 @@ def _check_profiles(zone: str, profiles: tuple[str, ...]) -> None:
         raise InvalidInput(f"zone {zone} needs at least one storage profile")
     if len(profiles) > MAX_STORAGE_PROFILES:
         raise InvalidInput(
-            f"zone {zone} may have {MAX_STORAGE_PROFILES} storage profiles, found {len(profiles)}"
+            f"zone {zone} may have at most {MAX_STORAGE_PROFILES} storage profiles, found "
+            f"{len(profiles)}"
         )
     for position, profile in enumerate(profiles):
         check_name(profile, "storage profile")
@@ -332,6 +334,6 @@ def _refuse_to_lose_profiles(
     for table in _tables_in(planning, zone):
         if table.storage_profile in lost:
             raise IllegalChange(
-                f"storage profile {table.storage_profile!r} cannot be taken from zone {zone.name}: "
-                f"table {planning.catalog.qualified_name(table)} lies in it"
+                f"storage profile {table.storage_profile!r} cannot be removed from zone "
+                f"{zone.name}: table {planning.catalog.qualified_name(table)} uses it"
             )
