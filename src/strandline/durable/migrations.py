@@ -96,8 +96,9 @@ def refuse_newer(contents: Contents) -> None:
     ):
         if found > known:
             raise IncompatibleFormat(
-                f"the catalog has {name} {found}, this release knows {name}s up to {known}: a newer"
-                " release has opened it; use that one, or restore a backup from before"
+                f"the catalog has {name} {found}, but this release knows {name}s only up to "
+                f"{known}: a newer release has opened it; use that release, or restore an older "
+                "backup"
             )
 
 
@@ -107,8 +108,8 @@ def refuse_other(contents: Contents) -> None:
     found, known = format_of(contents), len(MIGRATIONS)
     if found < known:
         raise NeedsMigration(
-            f"the catalog has format {found} of an older release, and this one has format {known};"
-            " start a node of this release (`strandline serve`), which migrates it"
+            f"the catalog has format {found} of an older release, but this release has format "
+            f"{known}; start a node of this release (`strandline serve`), which migrates it"
         )
 
 

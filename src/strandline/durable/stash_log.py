@@ -255,12 +255,12 @@ class StashLog(UpdateLog):
             state = tables.state_on(connection)
             if start <= state.since:
                 raise VersionNotFound(
-                    f"version {start} was asked for; the earliest in the log is {state.since}"
+                    f"version {start} is no longer in the log; the earliest is {state.since}"
                 )
             if end > state.upper:
                 raise VersionNotFound(
-                    f"version {max(start, state.upper)} was asked for; the latest in the log is"
-                    f" {state.upper - 1}"
+                    f"version {max(start, state.upper)} is not in the log; the latest is "
+                    f"{state.upper - 1}"
                 )
             parts = run(connection, _VERSIONS, (start, end))
             kinds = self._kinds_on(connection, state)
@@ -386,7 +386,7 @@ def _appended(
     for parts, row in zip(found, rows, strict=True):
         if row.key != appended_key(row.version, parts[1]):
             raise CorruptData(
-                f"{kind} {parts[1]} of version {row.version} lies at another place; {REMEDY}"
+                f"{kind} {parts[1]} of version {row.version} is stored at the wrong place; {REMEDY}"
             )
     return rows
 
@@ -438,12 +438,13 @@ def _snapshot_in(parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds
     numbered = [tables.row_in(row, kinds.names) for row in parts]
     if _weight(numbered) != (state.objects, state.sum):
         raise CorruptData(
-            f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, and"
-            f" {state.objects} were left there, or others; {REMEDY}"
+            f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, which "
+            f"are not the {state.objects} rows that were written; {REMEDY}"
         )
     rows = consolidated(one.row for one in numbered)
     if len(rows) != len(numbered):
         raise CorruptData(
-            f"the snapshot of version {state.since} has rows that were to be consolidated; {REMEDY}"
+            f"the snapshot of version {state.since} has rows that should have been consolidated; "
+            f"{REMEDY}"
         )
     return snapshot_of_rows(state.since, state.since_time, rows)

@@ -246,13 +246,13 @@ class SqlMetastorage(Metastorage):
                 renewed = tables.grant_lease(connection, lease.name, lease.holder, now, ttl_ms)
         if renewed is None:
             holding = (
-                "nobody holds it"
+                "no client holds it"
                 if present is None
                 else f"{present.holder} holds token {present.token}"
             )
             raise Conflict(
-                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
-                f" {holding} now; acquire it anew"
+                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}: "
+                f"{holding} now; acquire it again"
             )
         return renewed
 

@@ -318,7 +318,7 @@ def misfit(
             if field.source_id in not_null:
                 return f"{field.name} is NULL, but its column is NOT NULL"
         elif not _is_result(field.transform, known.value, types[field.source_id]):
-            return f"{_shown(known.value)} is no value of {field.name}, {field.transform}"
+            return f"{_shown(known.value)} is not a valid value of {field.name}, {field.transform}"
     return None
 
 

@@ -105,7 +105,9 @@ class HeadFile:
             return None
         newest = _newest(data)
         if newest is None:
-            logger.warning("%s is damaged, says nothing, and is written anew", self.path)
+            logger.warning(
+                "%s is damaged; its content is ignored and it is written again", self.path
+            )
             return None
         return {name: number for name, number in newest.items() if name != _TURN}
 
@@ -122,10 +124,10 @@ class HeadFile:
         ]
         if missing:
             raise CorruptData(
-                f"the database beside {self.path} is older than it was: missing are "
+                f"the database beside {self.path} is older than it was. Missing are "
                 f"{', '.join(missing)}, which were committed. Its write-ahead log was cut or "
-                "removed, or only the database was put back from an older day. Restore the whole "
-                "folder from a backup; to go on without what is missing, run `strandline "
+                "removed, or only the database was restored from an older backup. Restore the "
+                "whole folder from a backup; to go on without what is missing, run `strandline "
                 f"accept-loss {self.path.parent}`"
             )
 
@@ -141,7 +143,7 @@ class HeadFile:
             self._failed = False
         except OSError as error:
             if not self._failed:  # log it once, until a write succeeds
-                logger.warning("%s cannot be written and stays behind: %s", self.path, error)
+                logger.warning("%s cannot be written and is not up to date: %s", self.path, error)
             self._failed = True
 
     def reset(self, marks: Marks) -> None:

@@ -111,7 +111,9 @@ class Stored(Generic[T]):
     def __init__(self, data: bytes, of: type[T], *, has_id: bool, has_group: bool = False) -> None:
         layout, reader = open_record(data)
         if layout.of is not of:
-            raise reader.corrupt(f"a {layout.of.__name__} record where a {of.__name__} belongs")
+            raise reader.corrupt(
+                f"found a {layout.of.__name__} record where a {of.__name__} record was expected"
+            )
         self.data = data
         self.id = reader.uint() if has_id else 0
         self.parent = reader.uint() if has_id else 0

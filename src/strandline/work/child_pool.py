@@ -135,7 +135,9 @@ class _Child:
             try:
                 await asyncio.to_thread(lambda announced: on_announced(announced.read()), content)
             except Exception:
-                logger.warning("what a child announced was not noted", exc_info=True)
+                logger.warning(
+                    "the announcement of a child process could not be recorded", exc_info=True
+                )
             finally:
                 content.close()
             with suppress(OSError):  # the child has ended; the next `_packet` returns None
@@ -262,8 +264,8 @@ class ChildPool:
         if self._waiting >= self._max_waiting:
             self._turned_away += 1
             raise Overloaded(
-                f"this node already has {len(self._running)} large requests in work and "
-                f"{self._waiting} that wait; nothing was done, try again"
+                f"this node already has {len(self._running)} large requests running and "
+                f"{self._waiting} waiting; nothing was done, try again"
             )
         self._waiting += 1
         try:
@@ -401,8 +403,8 @@ def _lost(fields: Fields) -> StrandlineError:
     if fields["only_reads"]:
         return Unavailable(f"the process that computed {name} has ended; try again")
     return UnknownOutcome(
-        f"the process that carried out {name} has ended: whether it was done, is not known; look "
-        "before you repeat it"
+        f"the process that carried out {name} has ended: it is not known whether the call took "
+        "effect; check before you repeat it"
     )
 
 

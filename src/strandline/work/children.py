@@ -122,12 +122,14 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
             except MemoryError:
                 message = (
                     f"{fields.get('name')} needs more than the {MEMORY_BYTES >> 30} GiB of memory "
-                    "that one call may take; ask for less at once"
+                    "that one call may use; request less at once"
                 )
                 reply_fields, answer = {"error": [LimitExceeded.code, message]}, b""
             except Exception:
-                logger.exception("a child failed at %s", fields.get("name"))
-                message = f"{fields.get('name')} failed inside; the log of the node says where"
+                logger.exception("a child process failed while it answered %s", fields.get("name"))
+                message = (
+                    f"{fields.get('name')} failed with an internal error; see the log of the node"
+                )
                 reply_fields, answer = {"error": [StrandlineError.code, message]}, b""
             del data
             reply = Content.of(answer)

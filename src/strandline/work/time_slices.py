@@ -54,5 +54,7 @@ def shorten_time_slices() -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if library.syscall(number, 0, ctypes.byref(asked), 0) == 0:
         return True
-    logger.info("time slices stay as they are: %s", os.strerror(ctypes.get_errno()))
+    logger.info(
+        "the scheduler's time slices could not be changed: %s", os.strerror(ctypes.get_errno())
+    )
     return False

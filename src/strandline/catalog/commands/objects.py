@@ -58,8 +58,8 @@ class CommentOn:
             raise InvalidInput("the system cannot have a comment; name an object")
         if self.column is not None and self.kind not in _WITH_COLUMNS:
             raise InvalidInput(
-                f"a comment on column {self.column!r} is for a table or view, found "
-                f"{kind.spoken} {self.name}"
+                f"only a column of a table or view can have a comment; column {self.column!r} was "
+                f"given for {kind.spoken} {self.name}"
             )
         if self.text is not None and len(self.text) > MAX_COMMENT_LENGTH:
             raise InvalidInput(

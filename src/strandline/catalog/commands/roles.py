@@ -55,7 +55,10 @@ def grantor_id(planning: Planning) -> int:
 def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
     check_name(name, "role")
     if normalize(name) in RESERVED_NAMES:
-        raise InvalidName(f"no role can be named {name!r}: it stands for everybody or the program")
+        raise InvalidName(
+            f"a role cannot be named {name!r}: the name is reserved for all users or for the "
+            "program itself"
+        )
     existing = planning.catalog.role(name)
     if existing is not None and existing.id != own_id:
         raise AlreadyExists(f"role {existing.name} already exists")

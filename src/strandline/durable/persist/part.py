@@ -90,9 +90,11 @@ def read_part(data: bytes) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptData(f"a part of the log is no Parquet file ({error})") from error
+        raise CorruptData(f"a part of the log is not a Parquet file ({error})") from error
     if tuple(table.column_names) != COLUMNS:
-        raise CorruptData(f"a part of the log has the columns {', '.join(table.column_names)}")
+        raise CorruptData(
+            f"a part of the log has unexpected columns: {', '.join(table.column_names)}"
+        )
     return table
 
 

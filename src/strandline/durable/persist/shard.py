@@ -174,8 +174,8 @@ class Shard:
         state = decode(self._download(ref), ShardState)
         if (state.shard, state.seqno) != (self.name, ref.seqno):
             raise CorruptData(
-                f"{ref.key} is state {state.seqno} of shard {state.shard}, where one of "
-                f"{self.name} belongs; {REMEDY}"
+                f"{ref.key} is state {state.seqno} of shard {state.shard}, where a state of shard "
+                f"{self.name} was expected; {REMEDY}"
             )
         return state
 
@@ -184,8 +184,8 @@ class Shard:
             diff = _diff_in(version)
             if (diff.seqno, diff.time) != (version.seqno, version.time):
                 raise CorruptData(
-                    f"change {diff.seqno} of shard {self.name} stands at {version.seqno}, or has "
-                    f"another time beside it; {REMEDY}"
+                    f"change {diff.seqno} of shard {self.name} is stored at {version.seqno}, or "
+                    f"with a different time; {REMEDY}"
                 )
             state = applied(state, diff)
         return state
@@ -368,8 +368,8 @@ class Shard:
         self._count("downloads")
         if len(data) != ref.size or crc32(data) != ref.checksum:
             raise CorruptData(
-                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes that are not the "
-                f"{ref.size} that were written; {REMEDY}"
+                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes, which are not "
+                f"the {ref.size} bytes that were written; {REMEDY}"
             )
         return data
 

@@ -347,8 +347,8 @@ class EtcdGateway:
         if not isinstance(answer_body, dict) or (succeeded and "header" not in answer_body):
             # A proxy in between may have forwarded the request and lost the answer.
             said = (
-                f"it answered {path} with status {response.status_code} and not as etcd does; is"
-                " it etcd 3.4 or later, with its gateway enabled?"
+                f"it answered {path} with status {response.status_code}, which is not an answer "
+                "of etcd; is it etcd 3.4 or later, with its gateway enabled?"
             )
             raise (
                 _AskAnother(f"{endpoint}: {said}", slow=False)
@@ -363,8 +363,8 @@ class EtcdGateway:
     def _call_under_way(self) -> Iterator[None]:
         if self._process != os.getpid():
             raise UnsupportedOperation(
-                f"etcd ({', '.join(self.endpoints)}) was opened by process {self._process}, before"
-                " this one was forked; open it here anew"
+                f"etcd ({', '.join(self.endpoints)}) was opened by process {self._process} before "
+                "this process was forked; open it again in this process"
             )
         with self._lock:
             self._refuse_when_closed()
@@ -429,8 +429,8 @@ def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
 
 def _unknown(endpoint: str, said: str) -> UnknownOutcome:
     return UnknownOutcome(
-        f"a write was sent to etcd {endpoint} and not acknowledged ({said}); it may or may not have"
-        " taken effect: read what it would have written"
+        f"a write was sent to etcd {endpoint} but not acknowledged ({said}); it may or may not "
+        "have taken effect: read the keys that it writes before you repeat it"
     )
 
 
@@ -449,7 +449,7 @@ def _watch_message(line: str, endpoint: str) -> Json:
     with suppress(ValueError):
         message = json.loads(line)
     if not isinstance(message, dict):
-        raise Unavailable(f"the watch at {endpoint} sent no JSON; is it etcd?")
+        raise Unavailable(f"the watch at {endpoint} did not send JSON; is it etcd?")
     result: Json = message.get("result", {})
     if "error" in message or result.get("canceled"):
         said = message.get("error") or result.get("cancel_reason") or "no reason given"

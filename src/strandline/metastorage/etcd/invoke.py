@@ -321,7 +321,9 @@ class Invoke:
                     delete_operation(keys.data(start_key), keys.data(end_key)),
                 ]
             case Beside():
-                raise UnsupportedOperation("etcd has no SQL transaction to write beside")
+                raise UnsupportedOperation(
+                    "etcd has no SQL transactions, so nothing can be written in the same one"
+                )
 
 
 def _value_of(page: Page) -> bytes | None:
