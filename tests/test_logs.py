@@ -108,7 +108,7 @@ def test_a_long_message_is_cut() -> None:
     written = stream()
     logger.info("x" * 100_000)
     assert len(written.getvalue()) < logs.MAX_LINE_CHARACTERS + 200
-    assert written.getvalue().endswith("… (92000 characters more)\n")
+    assert written.getvalue().endswith("… (92000 more characters)\n")
 
 
 def test_a_flood_is_cut_and_counted_and_what_must_be_kept_is_kept() -> None:

@@ -124,7 +124,7 @@ def test_a_newer_generation_is_not_joined(new_log: NewLog, manager: CatalogManag
     for attempt in attempts:
         with pytest.raises(Fenced, match="generation 1"):
             attempt()
-    with pytest.raises(Replaced, match="which this node is of; it stops"):
+    with pytest.raises(Replaced, match="which this node belongs to; this node stops"):
         manager.sync()
     append(newer, "theirs")
     (applied,) = newer.updates_after(newer.recovered[-1])

@@ -133,7 +133,7 @@ def test_an_index_comes_back_by_what_it_was_and_is(
     [
         ("REGISTERED", ["start", "available"], "from REGISTERED to AVAILABLE"),
         ("REGISTERED", ["start", "rename"], "from REGISTERED to BUILDING"),
-        ("STOPPING", ["remove"], "was dropped before, and then removed"),
+        ("STOPPING", ["remove"], "was dropped and then removed"),
     ],
 )
 def test_an_index_that_only_went_on_stays(
@@ -195,7 +195,7 @@ def test_an_index_that_has_no_name_where_its_table_goes_back_to_is_named(
     version = run(manager, rename("s.t", "r.t"))
     run(manager, CreateIndex(schema="r", index="i", table="t", columns=("b",)))
     run(manager, create_view("s.i"))
-    says = r"index s\.i goes with its table, and its name is held by view i"
+    says = r"index s\.i is restored with its table, but its name is used by view i"
     with pytest.raises(AlreadyExists, match=says):
         undo(manager, version)
 
@@ -246,7 +246,7 @@ def test_names_that_were_exchanged_go_back_over_the_third(manager: CatalogManage
     steps = [("s.a", "s.tmp"), ("s.b", "s.a"), ("s.tmp", "s.b")]
     version = run(manager, *(rename(old, new) for old, new in steps))
     in_the_way = run(manager, create_view("s.tmp"))
-    with pytest.raises(AlreadyExists, match=r"name of table s\.tmp was taken by view tmp"):
+    with pytest.raises(AlreadyExists, match=r"name of table s\.tmp is now used by view tmp"):
         undo(manager, version)
     undo(manager, in_the_way)
     assert visible(undo(manager, version).catalog) == visible(before)

@@ -50,7 +50,7 @@ def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
     [
         ("colour", "blue", "parameter 'colour' is unknown; known are cluster_sizes"),
         ("max_tables", "-5", "max_tables cannot be '-5': it is a whole number, 0 or more"),
-        ("enforce_privileges", "true", "first create a role with superuser"),
+        ("enforce_privileges", "true", "first create a superuser role"),
     ],
 )
 def test_what_cannot_be_set_changes_nothing(

@@ -67,12 +67,12 @@ def test_a_kind_keyed_by_name_can_have_neither_scope_nor_group() -> None:
 
 
 def test_only_names_in_a_namespace_can_be_free() -> None:
-    with pytest.raises(ValueError, match="no scope that a name could be free in"):
+    with pytest.raises(ValueError, match="no scope, so its names cannot become free"):
         Collection("table", TableDescriptor, named=lambda stored: True)
 
 
 def test_a_kind_that_nobody_knows_names_those_that_are_known() -> None:
-    with pytest.raises(IncompatibleFormat, match=r"'tabel', which .* newer .* Known are .*zone"):
+    with pytest.raises(IncompatibleFormat, match=r"'tabel', which .* newer .* Known kinds are .*zone"):
         collection("tabel")
 
 

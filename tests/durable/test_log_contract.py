@@ -241,10 +241,10 @@ def test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay(
             assert restored(snapshot) == expected[version]
         assert reader.updates(5, 6) == last
         for version in (1, 3):
-            with pytest.raises(VersionNotFound, match="earliest in the log is 3"):
+            with pytest.raises(VersionNotFound, match="no longer in the log; the earliest is 3"):
                 reader.updates(version, 6)
         for version in (0, 2):
-            with pytest.raises(VersionNotFound, match="earliest in the log is 3"):
+            with pytest.raises(VersionNotFound, match="no longer in the log; the earliest is 3"):
                 reader.snapshot(version)
         with pytest.raises(VersionNotFound):
             reader.snapshot(6)
@@ -324,7 +324,7 @@ def test_trimming_again_or_lower_changes_nothing(log: UpdateLog, up_to: int) -> 
 
 def test_trimming_to_a_version_that_is_not_there_is_refused(log: UpdateLog) -> None:
     begin(log, 2)
-    with pytest.raises(VersionNotFound, match="goes from version 0 to 2"):
+    with pytest.raises(VersionNotFound, match="has versions 0 to 2"):
         log.compact(3, TOKEN)
     assert log.frontier().since == 0
 
@@ -433,7 +433,7 @@ def test_nobody_prunes_with_another_token_or_above_the_last_version(log: UpdateL
 def test_what_stays_for_good_is_not_pruned(log: UpdateLog, kind: str) -> None:
     begin(log, 3)
     before = log.updates(1, 4)
-    with pytest.raises(ValueError, match=f"objects of {kind} are not removed"):
+    with pytest.raises(ValueError, match=f"objects of the kind {kind} are kept for ever"):
         log.prune(kind, 2, TOKEN)
     assert log.frontier() == Frontier(0, 4)
     assert log.updates(1, 4) == before

@@ -256,7 +256,7 @@ def test_a_sealed_log_takes_no_writer_until_it_is_opened_behind_its_seal(member:
     ):
         with pytest.raises(Fenced):
             refused()
-    with pytest.raises(Replaced, match="is moved from this log to another one"):
+    with pytest.raises(Replaced, match="was moved from this log to another one"):
         member.join()
     sealed = said(member.log)
     unseal(member.log, state.token.epoch + 1, member="late", raise_fence=raised)

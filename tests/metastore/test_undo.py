@@ -257,7 +257,7 @@ def test_a_table_that_came_back_meanwhile_is_seen_at_the_second_look(
         return found
 
     monkeypatch.setattr(READ_UNDO, overtaken)
-    with pytest.raises(Conflict, match="came back and was dropped again") as caught:
+    with pytest.raises(Conflict, match="was restored and dropped again") as caught:
         session.undo(dropped.version)
     assert not isinstance(caught.value, HistoryMoved)
     assert len(reads) == 2

@@ -135,7 +135,7 @@ def test_a_head_file_that_cannot_be_written_stops_no_commit(
         (folder / HEAD_FILE).unlink()
         (folder / HEAD_FILE).mkdir()
         write_some(node, 2)
-        assert caplog.text.count("cannot be written and stays behind") == 1
+        assert caplog.text.count("cannot be written and is not up to date") == 1
         (folder / HEAD_FILE).rmdir()
         write_some(node, 1, first=2)
     said = head_of(folder).says()
@@ -190,7 +190,7 @@ def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
         ("DROP TABLE hold", "lost its table hold"),
         ("DROP TABLE metastorage", "lost its table metastorage"),
         ("ALTER TABLE hold RENAME COLUMN owner TO holder", "no column 'owner' in its table hold"),
-        ("DELETE FROM strandline_schema WHERE part = 'metastore'", "not the version of that part"),
+        ("DELETE FROM strandline_schema WHERE part = 'metastore'", "the version of that part is missing"),
     ],
 )
 def test_a_missing_table_or_column_stops_the_start(folder: Path, statement: str, says: str) -> None:

@@ -43,7 +43,7 @@ def test_a_token_is_made_of_numbers_that_every_store_holds(token: tuple[int, int
 
 def test_there_is_no_row_before_initialization(database: Database) -> None:
     assert state(database) is None
-    with pytest.raises(WrongEnvironment, match="never initialized"):
+    with pytest.raises(WrongEnvironment, match="the object store was not"):
         check(database, FIRST)
     with pytest.raises(WrongEnvironment), database.write() as connection:
         FenceRow.raise_to(connection, FIRST)

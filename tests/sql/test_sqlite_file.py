@@ -258,7 +258,7 @@ def test_who_waits_is_told_which_process_holds_the_lock_and_whether_it_is_stoppe
     assert raised.value.message.endswith("holds its write lock")
     os.kill(holder.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
-    with pytest.raises(DeadlineExceeded, match=r"is stopped; let it go on \(kill -CONT\)"):
+    with pytest.raises(DeadlineExceeded, match=r"is stopped; resume it \(kill -CONT\)"):
         write(database)
     holder.kill()
     holder.wait()

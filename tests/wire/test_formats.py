@@ -53,7 +53,7 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(value: object, data: bytes) ->
     for length in range(len(data)):
         with pytest.raises(TYPED):
             decode(data[:length], type(value))
-    with pytest.raises(CorruptData, match="behind the end"):
+    with pytest.raises(CorruptData, match="after the end"):
         decode(data + b"\x00", type(value))
 
 
@@ -140,7 +140,7 @@ def test_a_privilege_that_this_program_does_not_know_is_corrupt() -> None:
 def test_a_parent_where_there_is_none_is_corrupt() -> None:
     data = bytearray(encode(DATABASE))
     data[10] = 5
-    with pytest.raises(CorruptData, match="a parent where there is none"):
+    with pytest.raises(CorruptData, match="a parent in an object of a kind without parents"):
         decode(seal(bytes(data), b""), d.DatabaseDescriptor)
 
 

@@ -335,7 +335,7 @@ def test_tasks_wait_in_order_and_too_many_are_turned_away() -> None:
             await asyncio.sleep(0)
         await begun(children)
         content = Content.of(b"x")
-        with pytest.raises(Overloaded, match="1 large requests in work and 3 that wait"):
+        with pytest.raises(Overloaded, match="1 large requests running and 3 waiting"):
             await ask(pool, "echo", content)
         assert content.fileno() == -1
         tasks[2].cancel()

@@ -263,7 +263,7 @@ SCENARIOS = [
             f"c {before}",
             alter(to=after),
             IllegalChange,
-            "the length may not shrink",
+            "the length may not become smaller",
             cases=[46],
         )
         for before, after in (

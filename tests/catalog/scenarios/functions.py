@@ -96,7 +96,7 @@ SCENARIOS = [
         "an altered function needs a class too",
         setup=[SCHEMA, FUNCTION],
         run=AlterFunction(schema="s", function="f", class_name=" "),
-        expect=Refused(InvalidInput, "name of a class"),
+        expect=Refused(InvalidInput, "needs a class name"),
     ),
     Scenario(
         "more files than a function may have",
@@ -115,7 +115,7 @@ SCENARIOS = [
         "a function without a class is refused",
         setup=[SCHEMA],
         run=CreateFunction(schema="s", name="f", class_name=" "),
-        expect=Refused(InvalidInput, "name of a class"),
+        expect=Refused(InvalidInput, "needs a class name"),
     ),
     Scenario(
         "a function without a name is refused",

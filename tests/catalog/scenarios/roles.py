@@ -351,7 +351,7 @@ SCENARIOS = [
         run=GrantPrivileges(
             kind=ObjectKind.SCHEMA, name="s", privileges=Privilege(0), grantee="bob"
         ),
-        expect=Refused(InvalidInput, "no privilege was named"),
+        expect=Refused(InvalidInput, "no privilege was given"),
     ),
     Scenario(
         "a grant needs a role to go to",
@@ -487,22 +487,22 @@ SCENARIOS = [
         run=AlterDefaultPrivileges(
             kind=ObjectKind.ZONE, privileges=Privilege.USAGE, grantee="bob", schema="s"
         ),
-        expect=Refused(InvalidInput, "in no schema"),
+        expect=Refused(InvalidInput, "does not belong to a schema"),
     ),
     Scenario(
-        "the system is not made by a command",
+        "the system cannot have default privileges",
         setup=[BOB],
         run=AlterDefaultPrivileges(
             kind=ObjectKind.SYSTEM, privileges=Privilege.CONFIGURE, grantee="bob"
         ),
-        expect=Refused(InvalidInput, "the system is not made by a command"),
+        expect=Refused(InvalidInput, "the system cannot have default privileges"),
     ),
     # -- nobody locks himself out
     Scenario(
         "privileges are not enforced without a superuser",
         setup=[BOB],
         run=ENFORCE,
-        expect=Refused(IllegalChange, "first create a role with superuser"),
+        expect=Refused(IllegalChange, "first create a superuser role"),
     ),
     Scenario(
         "a superuser and the switch in one batch",

@@ -386,7 +386,7 @@ SCENARIOS = [
     Scenario(
         "the default schema cannot be renamed, however its database is spelled",
         run=RenameSchema(name="default", new_name="x", database="HIVE"),
-        expect=Refused(IllegalChange, "is the default one and cannot be renamed"),
+        expect=Refused(IllegalChange, "is the default schema and cannot be renamed"),
     ),
     Scenario(
         "default privileges go with their schema",

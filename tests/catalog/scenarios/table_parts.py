@@ -231,13 +231,13 @@ SCENARIOS = [
                 "columns that partition it as they do plain ones",
                 {"partition_columns": ("b",)},
                 UnsupportedOperation,
-                "give the columns, or transforms of them, in partitioned_by",
+                "give columns of the table, or transforms of them, in partitioned_by",
             ),
             (
                 "transforms, and plain",
                 {"partitioned_by": ("b",), "transactional": False},
                 UnsupportedOperation,
-                "partitioned by its last columns alone",
+                "can be partitioned only by its last columns",
             ),
             (
                 "a transform that its column does not have",

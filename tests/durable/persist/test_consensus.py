@@ -110,7 +110,7 @@ def test_what_is_below_a_version_is_removed_and_never_the_last(
     assert consensus.truncate(KEY, 0) == consensus.truncate(KEY, 1) == 0
     assert consensus.truncate(KEY, 6) == 3
     assert consensus.truncate(KEY, 6) == 0
-    with pytest.raises(InvalidInput, match="its last is 9"):
+    with pytest.raises(InvalidInput, match="its latest version is 9"):
         consensus.truncate(KEY, 10)
     assert numbers(consensus.scan(KEY, 0)) == [6, 9]
     assert consensus.truncate(KEY, 9) == 1
@@ -175,8 +175,8 @@ def test_damage_of_the_last_number_is_an_error(
 ) -> None:
     fill(consensus, 1, 2)
     store.invoke([], [Delete(consensus.version_key(KEY, 2))])
-    with pytest.raises(CorruptData, match="version 2 of s0001 is its last one and is missing"):
+    with pytest.raises(CorruptData, match="version 2 of s0001 is its latest version and is missing"):
         consensus.head(KEY)
     store.invoke([], [Put(consensus.head_key(KEY), b"2")])
-    with pytest.raises(CorruptData, match="no number of 20 digits"):
+    with pytest.raises(CorruptData, match="not a number of 20 digits"):
         consensus.head(KEY)

@@ -79,7 +79,7 @@ def append_of(lower: int, upper: int, *, rows: int = 1, token: bytes = b"t") -> 
 def test_an_append_is_checked_against_the_state_that_it_meets() -> None:
     state = ShardState(SHARD)
     for lower, upper in ((2, 1), (1, 1)):
-        with pytest.raises(InvalidInput, match="no rows lie in versions"):
+        with pytest.raises(InvalidInput, match="cannot have rows in versions"):
             compare_and_append(append_of(lower, upper))
     empty = compare_and_append(append_of(1, 1, rows=0))(state)
     assert empty.upper == 1

@@ -97,6 +97,6 @@ def test_a_log_whose_diffs_are_gone_is_an_error_and_not_a_wait(place: Place) -> 
 
 
 def test_a_part_that_is_no_parquet_file_of_ours_is_corrupt() -> None:
-    with pytest.raises(CorruptData, match="no Parquet file"):
+    with pytest.raises(CorruptData, match="not a Parquet file"):
         read_part(b"PAR1")
     assert part_module.COLUMNS == ("kind", "key", "value", "version", "time", "diff")

@@ -97,7 +97,7 @@ def a_compare_and_set_compares_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @found_by(
     test_shard.test_objects_that_change_and_go_leave_nothing_in_a_snapshot,
-    "does not replace what is there",
+    "does not replace the present object",
 )
 def a_retraction_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
     real = encode_rows
