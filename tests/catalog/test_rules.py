@@ -93,10 +93,13 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "in the schema of the catalog's own views": (
         lambda world: replace(world.table, schema_id=world.named("schema", "system").id),
-        "the catalog's own",
+        "is reserved for the catalog itself",
     ),
     "no schema version": (lambda world: world.with_versions(), "at least one version"),
-    "the numbers of versions fall": (lambda world: world.with_versions(2, 1), "the numbers must increase"),
+    "the numbers of versions fall": (
+        lambda world: world.with_versions(2, 1),
+        "the numbers must increase",
+    ),
     "two columns of one id": (lambda world: world.with_versions(1, id=1), "ids must be unique"),
     "two columns of one name": (lambda world: world.with_versions(1, name="A"), "duplicate"),
     "a column id too high": (lambda world: world.with_versions(1, id=9), "below next_column_id"),

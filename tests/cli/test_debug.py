@@ -160,7 +160,10 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         ),
         (["edit", "id_allocator", '"object"', allocator(2**63 - 1)], "at most to"),
         (["edit", "id_allocator", '"new"', '{"name": "new", "next_id": 0}'], "cannot be 0"),
-        (["edit", "view", str(view_id), view(schema_id=system_id)], "the catalog's own"),
+        (
+            ["edit", "view", str(view_id), view(schema_id=system_id)],
+            "is reserved for the catalog itself",
+        ),
         (["edit", "zone", str(shop_id), zone(id=shop_id)], f"id {shop_id} is that of a schema"),
         (["edit", "zone", str(zone_id), zone(name="other")], "is the default zone"),
         (["delete", "zone", str(zone_id)], "is the default zone"),

@@ -223,7 +223,10 @@ def test_a_trimmed_version_is_in_the_log_and_cannot_be_undone(store: Path) -> No
     assert told[2]["actions"][0]["verb"] == "create_table"
     cases = [
         (("undo", store, 4), "it was trimmed; the earliest version is 5, and versions from 6"),
-        (("undo", store, 5), "history was trimmed up to it, so the state before it is no longer known"),
+        (
+            ("undo", store, 5),
+            "history was trimmed up to it, so the state before it is no longer known",
+        ),
         (("undrop", store, "shop.orders"), "version 5, in which ann dropped it, was trim"),
     ]
     for arguments, says in cases:

@@ -72,7 +72,9 @@ def test_only_names_in_a_namespace_can_be_free() -> None:
 
 
 def test_a_kind_that_nobody_knows_names_those_that_are_known() -> None:
-    with pytest.raises(IncompatibleFormat, match=r"'tabel', which .* newer .* Known kinds are .*zone"):
+    with pytest.raises(
+        IncompatibleFormat, match=r"'tabel', which .* newer .* Known kinds are .*zone"
+    ):
         collection("tabel")
 
 

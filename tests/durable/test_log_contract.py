@@ -108,7 +108,7 @@ def test_a_replay_gives_the_updates_as_they_were_appended(new_log: NewLog) -> No
 def test_a_log_of_another_owner_is_left_alone(log: UpdateLog) -> None:
     begin(log, 2)
     for token in (None, FenceToken(0, 2), FenceToken(1, 1), replace(TOKEN, nonce=TOKEN.nonce + 1)):
-        with pytest.raises(Fenced, match=r"catalog.s is generation 0, epoch 1"):
+        with pytest.raises(Fenced, match=r"catalog.s token is generation 0, epoch 1"):
             log.append(3, token, [update(3)])
         with pytest.raises(Fenced):
             log.compact(2, token or FenceToken(9, 9))

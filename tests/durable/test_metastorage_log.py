@@ -108,7 +108,9 @@ def test_an_update_whose_time_lies_behind_its_append_is_an_error(
     begin(any_log, 3)
     future = add_milliseconds(any_log.check().time, 3_600_000)
     store.invoke([], [timed(update_key(3), update(3)).at(future)])
-    with pytest.raises(CorruptData, match=r"time .* in its record, which is later than the time .* of its key"):
+    with pytest.raises(
+        CorruptData, match=r"time .* in its record, which is later than the time .* of its key"
+    ):
         any_log.updates(1, 4)
 
 

@@ -225,7 +225,9 @@ def test_a_large_value_whose_invoke_was_lost_leaves_nothing_that_stays(place: Et
         store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
         put(store, "a", b"1")
         plan.append(Cut.REQUEST)
-        with pytest.raises(UnknownOutcome, match="read the keys that it writes before you repeat it"):
+        with pytest.raises(
+            UnknownOutcome, match="read the keys that it writes before you repeat it"
+        ):
             put(store, "a", b"x" * LARGE)
         assert len(place.chunks()) == 4
         found = store.get("a")

@@ -274,7 +274,7 @@ def test_privileges_hold_for_undoing_too(node: Node, session: Session) -> None:
     for name in ("shop.p", "shop.never"):
         with pytest.raises(ObjectNotFound, match=f"table {name} cannot be restored: no version"):
             bob.undrop(name)
-    with pytest.raises(VersionNotFound, match="no such version that user bob may see"):
+    with pytest.raises(VersionNotFound, match="it does not exist, or user bob may not see it"):
         bob.undo(dropped.version)
     with pytest.raises(PermissionDenied):
         bob.differences(AsOf(version=added.version))

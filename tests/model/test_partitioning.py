@@ -262,6 +262,6 @@ def test_a_partition_that_is_none_is_told_in_few_words() -> None:
     assert told(*range(10_000)) == (
         "it has 10000 values, of the fields [1000, 1001], the table has [1000]"
     )
-    assert told(1 << 100_000) == "a number of 100001 bits is no value of c, identity"
+    assert told(1 << 100_000) == "a number of 100001 bits is not a valid value of c, identity"
     assert told(None, not_null=(2,)) is None
     assert told(None, not_null=(1,)) == "c is NULL, and its column is NOT NULL"

@@ -185,12 +185,15 @@ def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("DROP TABLE notification_log", "lost its table notification_log"),
-        ("DROP TABLE strandline_fence", "lost its table strandline_fence"),
-        ("DROP TABLE hold", "lost its table hold"),
-        ("DROP TABLE metastorage", "lost its table metastorage"),
+        ("DROP TABLE notification_log", "no longer has its table notification_log"),
+        ("DROP TABLE strandline_fence", "no longer has its table strandline_fence"),
+        ("DROP TABLE hold", "no longer has its table hold"),
+        ("DROP TABLE metastorage", "no longer has its table metastorage"),
         ("ALTER TABLE hold RENAME COLUMN owner TO holder", "no column 'owner' in its table hold"),
-        ("DELETE FROM strandline_schema WHERE part = 'metastore'", "the version of that part is missing"),
+        (
+            "DELETE FROM strandline_schema WHERE part = 'metastore'",
+            "the version of that part is missing",
+        ),
     ],
 )
 def test_a_missing_table_or_column_stops_the_start(folder: Path, statement: str, says: str) -> None:

@@ -237,7 +237,11 @@ UNREADABLE = CaseTable(
         (lambda data: data[:2] + b"\xff\x7f" + data[4:], IncompatibleFormat, "object type 32767"),
         (lambda data: data[:4] + b"\x09" + data[5:], IncompatibleFormat, "format version 9"),
         (lambda data: data[:4] + b"\x00" + data[5:], IncompatibleFormat, "format version 0"),
-        (lambda data: data[:4] + b"\x02" + data[5:], IncompatibleFormat, "known are 1 to 1"),
+        (
+            lambda data: data[:4] + b"\x02" + data[5:],
+            IncompatibleFormat,
+            "known versions are 1 to 1",
+        ),
         (lambda data: data[:4] + b"\xff\xff\x7f" + data[5:], IncompatibleFormat, "2097151"),
         (lambda data: data[:4] + b"\x81\x80\x80\x00" + data[5:], CorruptData, "at byte"),
         (lambda data: data[:4] + b"\x81\x80\x80\x01" + data[5:], CorruptData, "three bytes"),

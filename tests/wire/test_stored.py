@@ -85,7 +85,7 @@ def test_a_change_that_does_not_replace_what_is_there_is_corrupt() -> None:
     kind = COLLECTIONS["schema"]
     data = encode(SCHEMA)
     change = Change("schema", kind.key(kind.stored(data)), b"something else", data)
-    with pytest.raises(CorruptData, match="parted"):
+    with pytest.raises(CorruptData, match="memory differ"):
         EMPTY.apply([change])
 
 

@@ -270,7 +270,9 @@ def test_a_child_that_fails_to_open_the_store_says_so_at_its_first_task(failures
     async def body(pool: ChildPool, children: Children) -> None:
         children.failures = [ZeroDivisionError("secret") for _ in range(failures)]
         if failures == 2:
-            with pytest.raises(StrandlineError, match="echo failed inside") as refusal:
+            with pytest.raises(
+                StrandlineError, match="echo failed with an internal error"
+            ) as refusal:
                 await ask(pool, "echo")
             assert type(refusal.value) is StrandlineError
         assert await ask(pool, "echo", b"x") == b"x"
@@ -283,7 +285,7 @@ def test_errors_come_back_as_they_are() -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
-        with pytest.raises(StrandlineError, match="fails failed inside") as told:
+        with pytest.raises(StrandlineError, match="fails failed with an internal error") as told:
             await ask(pool, "fails")
         assert "secret" not in str(told.value)
         assert pool.statistics().children == 1

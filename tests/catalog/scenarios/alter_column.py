@@ -160,7 +160,7 @@ SCENARIOS = [
         "c double",
         alter(default="rand()"),
         UnsupportedOperation,
-        "cannot have the default rand(): a default is a literal or one of current_date()",
+        "cannot have the default rand(): a default must be a literal or one of current_date()",
         cases=[52],
     ),
     Scenario(

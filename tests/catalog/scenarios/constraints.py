@@ -215,7 +215,9 @@ SCENARIOS = [
     refused(replace(DEFAULT, columns=("no",)), ObjectNotFound, "column no of table p"),
     refused(replace(DEFAULT, columns=("id", "v")), InvalidInput, "names 2 columns; name one"),
     refused(replace(DEFAULT, columns=()), InvalidInput, "names 0 columns"),
-    refused(replace(DEFAULT, text="x" * (MAX_TEXT + 1)), InvalidInput, f"at most {MAX_TEXT} are allowed"),
+    refused(
+        replace(DEFAULT, text="x" * (MAX_TEXT + 1)), InvalidInput, f"at most {MAX_TEXT} are allowed"
+    ),
     refused(replace(FOREIGN, parent="s.no"), ObjectNotFound, "table s.no does not exist"),
     refused(replace(FOREIGN, parent_columns=("v",)), ObjectNotFound, "primary or unique key of"),
     refused(replace(FOREIGN, parent_columns=()), InvalidInput, "has 1 columns and refers to 0"),

@@ -238,7 +238,7 @@ SCENARIOS = [
     Scenario(
         "the default schema keeps its name",
         run=RenameSchema(name="default", new_name="main"),
-        expect=Refused(IllegalChange, "is the default one"),
+        expect=Refused(IllegalChange, "is the default schema"),
     ),
     Scenario(
         "the default schema is altered",
@@ -332,12 +332,12 @@ SCENARIOS = [
     Scenario(
         "the default database stays",
         run=DropDatabase(name="hive"),
-        expect=Refused(IllegalChange, "is the default one"),
+        expect=Refused(IllegalChange, "is the default database"),
     ),
     Scenario(
         "the default database keeps its name",
         run=RenameDatabase(name="HIVE", new_name="lake"),
-        expect=Refused(IllegalChange, "is the default one"),
+        expect=Refused(IllegalChange, "is the default database"),
     ),
     Scenario(
         "a database does not take another's name",

@@ -418,7 +418,7 @@ SCENARIOS = [
     Scenario(
         "a table is owned in a schema",
         run=SetOwner(kind=ObjectKind.TABLE, name="t", owner="bob"),
-        expect=Refused(InvalidInput, "lies in a schema"),
+        expect=Refused(InvalidInput, "a table belongs to a schema"),
     ),
     Scenario(
         "more stale rows than can be counted",

@@ -49,7 +49,7 @@ def fill(consensus: Consensus, *seqnos: int) -> None:
 def test_a_key_that_was_never_set_has_no_version(consensus: Consensus) -> None:
     assert consensus.head(KEY) is None
     assert consensus.scan(KEY, 0) == []
-    with pytest.raises(InvalidInput, match="its last is none"):
+    with pytest.raises(InvalidInput, match="its latest version is none"):
         consensus.truncate(KEY, 0)
     assert consensus.compare_and_set(KEY, 0, 1, b"x") is None
     assert consensus.head(KEY) is None
@@ -175,7 +175,9 @@ def test_damage_of_the_last_number_is_an_error(
 ) -> None:
     fill(consensus, 1, 2)
     store.invoke([], [Delete(consensus.version_key(KEY, 2))])
-    with pytest.raises(CorruptData, match="version 2 of s0001 is its latest version and is missing"):
+    with pytest.raises(
+        CorruptData, match="version 2 of s0001 is its latest version and is missing"
+    ):
         consensus.head(KEY)
     store.invoke([], [Put(consensus.head_key(KEY), b"2")])
     with pytest.raises(CorruptData, match="not a number of 20 digits"):

@@ -592,7 +592,7 @@ def test_appends_go_on_while_blobs_cannot_be_written_and_have_a_bound(
     log = place.log(blob=meddled(place.blob, "set", write))
     with caplog.at_level(logging.WARNING):
         begin(log, 11)
-    assert "the catalog's log was not tidied up: the disk is full" in caplog.text
+    assert "maintenance of the catalog's log failed: the disk is full" in caplog.text
     with pytest.raises(Unavailable, match="the disk is full"):
         log.append(12, TOKEN, [update(12)])
     with pytest.raises(Unavailable, match="the disk is full"):

@@ -192,5 +192,5 @@ def _refuse_to_drop_used_sizes(planning: Planning, sizes: Mapping[str, ClusterSi
             if size not in sizes:
                 raise IllegalChange(
                     f"size {size} cannot be removed from {CLUSTER_SIZES.name}: {who}cluster "
-                    f"{cluster.name} uses it; change that size first"
+                    f"{cluster.name} uses it; change the size there first"
                 )
