@@ -264,4 +264,4 @@ def test_a_partition_that_is_none_is_told_in_few_words() -> None:
     )
     assert told(1 << 100_000) == "a number of 100001 bits is not a valid value of c, identity"
     assert told(None, not_null=(2,)) is None
-    assert told(None, not_null=(1,)) == "c is NULL, and its column is NOT NULL"
+    assert told(None, not_null=(1,)) == "c is NULL, but its column is NOT NULL"

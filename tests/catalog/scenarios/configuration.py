@@ -41,7 +41,7 @@ SCENARIOS = [
     Scenario(
         "an unknown parameter is refused with those that there are",
         run=SetConfiguration(name="max_table", value="1"),
-        expect=Refused(InvalidInput, f"known are {', '.join(PARAMETERS)}"),
+        expect=Refused(InvalidInput, f"known parameters are {', '.join(PARAMETERS)}"),
     ),
     Scenario(
         "an unknown parameter does not go back to a default",

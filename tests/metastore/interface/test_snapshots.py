@@ -121,9 +121,9 @@ def test_a_partitioned_table_takes_files_of_its_partitions_and_finds_them_by_its
     for bad, message in (
         (file(4), r"0 values, of the fields \[\], the table has \[1000, 1001, 1002\]"),
         (file(4, 0, 2), r"2 values, of the fields \[1000, 1001\]"),
-        (file(4, "1970-01-01", 2, "a"), "'1970-01-01' is no value of ts_day, day"),
-        (file(4, 0, 4, "a"), r"4 is no value of k_bucket, bucket\[4\]"),
-        (file(4, 0, 2, 7), "7 is no value of v, identity"),
+        (file(4, "1970-01-01", 2, "a"), "'1970-01-01' is not a valid value of ts_day, day"),
+        (file(4, 0, 4, "a"), r"4 is not a valid value of k_bucket, bucket\[4\]"),
+        (file(4, 0, 2, 7), "7 is not a valid value of v, identity"),
     ):
         with pytest.raises(InvalidInput, match=message):
             session.stage(txn_id, table_id, add=[bad])
