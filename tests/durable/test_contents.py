@@ -188,5 +188,5 @@ def test_what_only_grows_never_goes_back_nor_away(there: object, back: object) -
     assert transaction.contents is contents
     old, new = kind.stored_value(there), kind.stored_value(back)
     for data in (new.data, None):
-        with pytest.raises(CorruptData, match="would decrease"):
+        with pytest.raises(CorruptData, match="would go back"):
             contents.apply([Change(kind.kind, kind.key(old), old.data, data)], at=SECOND)

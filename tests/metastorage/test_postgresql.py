@@ -448,5 +448,5 @@ def test_tables_that_are_gone_are_corrupt_data(url: str, store: SqlMetastorage) 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP TABLE metastorage")
     for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):
-        with pytest.raises(CorruptData, match="tables that were created in .* are missing"):
+        with pytest.raises(CorruptData, match=r"tables that were created in .* are missing"):
             call()

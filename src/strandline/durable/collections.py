@@ -85,7 +85,7 @@ class Collection:
         if after is not None and after >= before:
             return None
         to = "nothing" if after is None else after
-        return f"{self.kind} {old.name!r} would decrease from {before} to {to}"
+        return f"{self.kind} {old.name!r} would go back from {before} to {to}"
 
 
 @dataclass(frozen=True, slots=True)
