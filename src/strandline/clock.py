@@ -171,15 +171,15 @@ class HybridClock:
         Raises `WrongClock` while the wall clock is further ahead than elapsed time allows.
         """
         with self._moved:
-            says, wall = self._wall_and_reckoned()
-            if says != wall:
+            read_ms, accepted_ms = self._wall_and_reckoned()
+            if read_ms != accepted_ms:
                 raise WrongClock(
-                    f"this machine's clock says {_shown(says)}, but it should be about "
-                    f"{_shown(wall)}: it jumped forward by more than the allowed "
+                    f"this machine's clock says {_shown(read_ms)}, but it should be about "
+                    f"{_shown(accepted_ms)}: it jumped forward by more than the allowed "
                     f"{self.max_ahead_ms} ms. Nothing was written. Set the clock, or restart the "
                     "node if the clock is right"
                 )
-            self._latest = max(self._latest + 1, wall << LOGICAL_BITS)
+            self._latest = max(self._latest + 1, accepted_ms << LOGICAL_BITS)
             return Timestamp(self._latest)
 
     def current(self) -> Timestamp:

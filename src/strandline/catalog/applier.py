@@ -101,14 +101,14 @@ class LogTime:
         self._clock = clock
         self._allowed = AHEAD_MS if allowed_ms is None else allowed_ms
         self._warned = False
-        self._heard: Timestamp | None = None
+        self._latest_time: Timestamp | None = None
         self.times_ahead = 0
 
     def hear(self, at: Timestamp) -> None:
         """Move the clock past ``at``. Warns once while the times stay too far ahead."""
-        if at == self._heard:  # the versions of a group have one time
+        if at == self._latest_time:  # the versions of a group have one time
             return
-        self._heard = at
+        self._latest_time = at
         self._clock.update(at)
         ahead = self._clock.ahead_of_wall(at)
         if ahead <= self._allowed:
@@ -409,9 +409,9 @@ class CatalogApplier:
         latest = self._history.latest
         try:
             updates = self._state.updates_after(latest)
-        except TrimmedAway as gone:
+        except TrimmedAway as error:
             # The catalog is complete, but the listeners never see the versions in between.
-            logger.warning("%s", gone)
+            logger.warning("%s", error)
             self._history = History(self._activated(self._state.start()))
             self._log_time.hear(self._given(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))

@@ -109,14 +109,14 @@ class CatalogFollower(CatalogApplier):
                 self._for_all(self.sync, since=looks)
             return self._history.latest
         for _ in range(LOOKS):
-            looks, asked = self._looks, self._clock.current()
+            looks, called_at = self._looks, self._clock.current()
             with self._applying:
                 present = self.known_present()  # another thread may have looked meanwhile
                 if present is not None:
                     return present
                 self._for_all(self._look, since=looks)
                 known = self._horizon.known
-                if asked <= known:
+                if called_at <= known:
                     # On a slow machine the look may take longer than the delay. The catalog of
                     # ``known`` still contains every change that had returned when this call began.
                     return self._history.at_time(min(known, self._clock.current()))

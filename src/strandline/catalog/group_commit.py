@@ -157,11 +157,11 @@ class GroupCommit:
             raise self._late(request)
         try:
             self._enqueue(request)
-            done = request.gate.acquire(timeout=request.left())
+            is_answered = request.gate.acquire(timeout=request.left())
         except BaseException:
             self._leave(request)
             raise
-        if not done and self._leave(request):
+        if not is_answered and self._leave(request):
             raise self._late(request)
 
     def _enqueue(self, request: Request) -> None:
@@ -185,7 +185,7 @@ class GroupCommit:
         with self._lock:
             if request.stage is Stage.DONE:
                 return False
-            request.gone = True
+            request.has_left = True
             if request.stage is Stage.WAITING:
                 request.stage = Stage.LEFT
                 if request in self._waiting:
@@ -455,7 +455,7 @@ class GroupCommit:
         with self._lock:
             for request in requests:
                 if request.stage is Stage.SENT:
-                    request.stage = Stage.LEFT if request.gone else Stage.WAITING
+                    request.stage = Stage.LEFT if request.has_left else Stage.WAITING
                     if self._stop.is_set():
                         self._finish(request, _stopping())
 

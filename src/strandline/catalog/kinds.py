@@ -246,8 +246,8 @@ def referred_kind(of: KindOf, value: Any) -> str | None:
 
 def references(value: Any) -> Iterator[tuple[str, int]]:
     """The kind and id of every object that must exist for this descriptor."""
-    for name, of in kind_of(value).references.items():
-        kind, object_id = referred_kind(of, value), int(getattr(value, name))
+    for name, kind_of_field in kind_of(value).references.items():
+        kind, object_id = referred_kind(kind_of_field, value), int(getattr(value, name))
         if kind is not None and object_id:
             yield kind, object_id
 

@@ -128,9 +128,9 @@ class _Parser:
     def _comparison(self) -> NodeFilter:
         name = self._attribute()
         if self._take("keyword", "IS"):
-            wanted = not self._take("keyword", "NOT")
+            is_null = not self._take("keyword", "NOT")
             self._expect("keyword", "NULL")
-            return lambda attributes: (attributes.get(name) is None) is wanted
+            return lambda attributes: (attributes.get(name) is None) is is_null
         if self._take("keyword", "IN"):
             self._expect("sign", "(")
             values = [self._value()]
@@ -198,16 +198,16 @@ def _both(left: NodeFilter, right: NodeFilter) -> NodeFilter:
     return lambda attributes: left(attributes) and right(attributes)
 
 
-def _holds(sign: str, actual: Value | None, wanted: Value) -> bool:
-    return actual is not None and _COMPARISONS[sign](*_comparable(actual, wanted))
+def _holds(sign: str, actual: Value | None, expected: Value) -> bool:
+    return actual is not None and _COMPARISONS[sign](*_comparable(actual, expected))
 
 
-def _comparable(actual: Value, wanted: Value) -> tuple[Value, Value]:
+def _comparable(actual: Value, expected: Value) -> tuple[Value, Value]:
     """Return both as numbers if each is a number or the text of one, else both as texts."""
-    numbers = _number(actual), _number(wanted)
+    numbers = _number(actual), _number(expected)
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0], numbers[1]
-    return _text(actual), _text(wanted)
+    return _text(actual), _text(expected)
 
 
 def _number(value: Value) -> int | float | None:

@@ -54,7 +54,7 @@ class Request:
         self.began = time.monotonic()
         self.end = end  # an instant of time.monotonic()
         self.stage = Stage.WAITING
-        self.gone = False  # its caller has left with `UnknownOutcome`
+        self.has_left = False  # its caller has left with `UnknownOutcome`
         self.version: int | None = None  # of its commands, once they are in the log
         self.gate = threading.Lock()
         self.gate.acquire()

@@ -128,15 +128,15 @@ def time_of(pair: KeyValue) -> Timestamp:
     The record may contain an earlier time than the key (the log was given the time). Raises
     `CorruptData` if it contains a later one.
     """
-    inside = time_in(pair.value)
-    if inside is None:
+    recorded = time_in(pair.value)
+    if recorded is None:
         return pair.time
-    if inside > pair.time:
+    if recorded > pair.time:
         raise CorruptData(
-            f"{pair.key} of the log has time {inside} in its record, which is later than the time "
-            f"{pair.time} of its key; restore the store from a backup"
+            f"{pair.key} of the log has time {recorded} in its record, which is later than the "
+            f"time {pair.time} of its key; restore the store from a backup"
         )
-    return inside
+    return recorded
 
 
 def _update_in(pair: KeyValue) -> Update:
@@ -422,12 +422,12 @@ class MetastorageLog(UpdateLog):
                 prepared = chunks.prepare(
                     self._store, snapshot, fence=fence, chunk_bytes=self._chunk_bytes
                 )
-            standing = (
+            snapshot_unchanged = (
                 ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
             )
             place = update_key(up_to)
             outcome = self._store.invoke(
-                [standing, fence, Exists(place), *prepared.conditions],
+                [snapshot_unchanged, fence, Exists(place), *prepared.conditions],
                 [
                     Put(SNAPSHOT_VERSION, _digits(up_to)),
                     Put(place, prepared.value),

@@ -90,13 +90,13 @@ def _number(name: str, text: str | None) -> int:
 
 def refuse_newer(contents: Contents) -> None:
     """Raise `IncompatibleFormat` if this program does not understand the catalog."""
-    for name, found, known in (
+    for name, present, known in (
         ("format", format_of(contents), len(MIGRATIONS)),
         ("content version", content_of(contents), CONTENT_VERSION),
     ):
-        if found > known:
+        if present > known:
             raise IncompatibleFormat(
-                f"the catalog has {name} {found}, but this release knows {name}s only up to "
+                f"the catalog has {name} {present}, but this release knows {name}s only up to "
                 f"{known}: a newer release has opened it; use that release, or restore an older "
                 "backup"
             )
@@ -105,10 +105,10 @@ def refuse_newer(contents: Contents) -> None:
 def refuse_other(contents: Contents) -> None:
     """Raise `NeedsMigration` or `IncompatibleFormat` unless the format is this program's."""
     refuse_newer(contents)
-    found, known = format_of(contents), len(MIGRATIONS)
-    if found < known:
+    present, known = format_of(contents), len(MIGRATIONS)
+    if present < known:
         raise NeedsMigration(
-            f"the catalog has format {found} of an older release, but this release has format "
+            f"the catalog has format {present} of an older release, but this release has format "
             f"{known}; start a node of this release (`strandline serve`), which migrates it"
         )
 

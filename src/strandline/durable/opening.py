@@ -176,15 +176,15 @@ class OpenableState:
                 "every version is written with one; restore the store from a backup"
             )
         refuse_sealed(current)
-        held = FenceToken(0, 0) if current is None else current
+        holder = FenceToken(0, 0) if current is None else current
         if deploy_generation is None:
-            deploy_generation = held.deploy_generation
-        if held.deploy_generation > deploy_generation:
+            deploy_generation = holder.deploy_generation
+        if holder.deploy_generation > deploy_generation:
             raise Fenced(
                 f"this node has deploy generation {deploy_generation}, but generation "
-                f"{held.deploy_generation} holds the catalog; start the newer program"
+                f"{holder.deploy_generation} holds the catalog; start the newer program"
             )
-        token = held.next(deploy_generation)
+        token = holder.next(deploy_generation)
         fencing = fencing_transaction(position, token, author=author)
         filling = CatalogTransaction(fencing, author=author)
         if fill is not None:

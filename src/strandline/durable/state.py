@@ -156,8 +156,8 @@ class ReadOnlyState:
             return []
         try:
             updates = self.log.updates(version + 1, end)
-        except VersionNotFound as gone:  # trimmed since the frontier was read
-            raise TrimmedAway(gone.message) from gone
+        except VersionNotFound as error:  # trimmed since the frontier was read
+            raise TrimmedAway(error.message) from error
         applied: list[AppliedUpdate] = []
         for update in updates:
             contents = contents.apply(update.changes(), at=update.time)

@@ -116,7 +116,7 @@ class CatalogTransaction:
         values have one key, the last one counts. Raises `AlreadyExists`, in which case none of them
         is put.
         """
-        before, done = self.contents, len(self._changes)
+        before, kept_changes = self.contents, len(self._changes)
         of_keys = {}
         for value in values:
             written = self._written(value)
@@ -138,7 +138,7 @@ class CatalogTransaction:
                 self._change(written)
         except AlreadyExists:
             self.contents = before
-            del self._changes[done:]
+            del self._changes[kept_changes:]
             raise
 
     def set_system_object_mapping(self, mapping: Iterable[SystemObjectFingerprint]) -> None:

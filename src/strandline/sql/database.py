@@ -381,13 +381,13 @@ class Database(ABC):
         try:
             yield
         except Exception as error:
-            ours = self._translate(error)
-            if ours is None:
+            translated = self._translate(error)
+            if translated is None:
                 raise
             try:
-                raise ours from error
+                raise translated from error
             finally:
-                del ours  # else a reference cycle keeps the frame and an open cursor alive
+                del translated  # else a reference cycle keeps the frame and an open cursor alive
         finally:
             with self._state:
                 self._active -= 1

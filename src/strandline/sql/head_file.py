@@ -118,9 +118,11 @@ class HeadFile:
         """
         lost = {name: (marks.get(name, 0), said[name]) for name in said}
         missing = [
-            f"{name}s {has + 1} to {had}" if had > has + 1 else f"{name} {had}"
-            for name, (has, had) in lost.items()
-            if had > has
+            f"{name}s {stored_number + 1} to {recorded_number}"
+            if recorded_number > stored_number + 1
+            else f"{name} {recorded_number}"
+            for name, (stored_number, recorded_number) in lost.items()
+            if recorded_number > stored_number
         ]
         if missing:
             raise CorruptData(
@@ -164,9 +166,11 @@ class HeadFile:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             data = os.pread(file, 2 * SLOT_BYTES, 0)
-            said = self._last[1] if data == self._last[0] else _newest(data) or {}
-            merged = {name: max(said.get(name, 0), number) for name, number in marks.items()}
-            merged[_TURN] = turn = said.get(_TURN, 0) + 1
+            written_marks = self._last[1] if data == self._last[0] else _newest(data) or {}
+            merged = {
+                name: max(written_marks.get(name, 0), number) for name, number in marks.items()
+            }
+            merged[_TURN] = turn = written_marks.get(_TURN, 0) + 1
             start, slot = turn % 2 * SLOT_BYTES, _slot(merged)
             os.pwrite(file, slot, start)
             self._last = data[:start] + slot + data[start + SLOT_BYTES :], merged

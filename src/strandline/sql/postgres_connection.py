@@ -238,12 +238,12 @@ def _until(
     The driver resumes it with 0 if it was not ready within an interval.
     """
     try:
-        wanted: Any = next(gen)
+        awaited_state: Any = next(gen)
         while True:
-            ready = yield wanted
+            ready = yield awaited_state
             if not ready and (time.monotonic() >= deadline or is_given_up()):
                 raise NoAnswer("no answer before the deadline")
-            wanted = gen.send(ready)
+            awaited_state = gen.send(ready)
     except StopIteration as end:
         answer: T = end.value
         return answer
@@ -351,19 +351,21 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     if not isinstance(original, psycopg.Error):
         return None
     state = original.sqlstate or ""
-    said = str(original).strip().partition("\n")[0] or type(original).__name__
+    reason = str(original).strip().partition("\n")[0] or type(original).__name__
     if state in _CORRUPT_STATES:
-        return CorruptData(f"{name} found damaged data ({said}); restore a backup of the database")
+        return CorruptData(
+            f"{name} found damaged data ({reason}); restore a backup of the database"
+        )
     if state in _LOST_TABLE_STATES:
-        return CorruptData(f"tables that were created in {name} are missing ({said})")
+        return CorruptData(f"tables that were created in {name} are missing ({reason})")
     if state == _NO_SCHEMA:
-        return InvalidInput(f"{name} does not have the schema in its search_path ({said})")
+        return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
     if state in _TOO_LARGE_STATES:
-        return InvalidInput(f"a value is larger than {name} can hold ({said})")
+        return InvalidInput(f"a value is larger than {name} can hold ({reason})")
     if isinstance(original, psycopg.DataError) and not state:  # by the driver: a NUL in a text
-        return InvalidInput(f"{name} cannot hold a value ({said})")
+        return InvalidInput(f"{name} cannot hold a value ({reason})")
     if state in _LATE_STATES:
-        return DeadlineExceeded(f"{name} cancelled a statement ({said}); try again")
+        return DeadlineExceeded(f"{name} cancelled a statement ({reason}); try again")
     if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):
         return None
-    return Unavailable(f"{name} cannot be used now ({said}); nothing was changed, try again")
+    return Unavailable(f"{name} cannot be used now ({reason}); nothing was changed, try again")

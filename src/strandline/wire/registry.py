@@ -135,15 +135,15 @@ def register(
     )
 
 
-def _in_order(of: type[Any], names: Sequence[str]) -> bool:
+def _in_order(cls: type[Any], names: Sequence[str]) -> bool:
     """Whether ``names`` are the first positional parameters of the constructor of ``of``."""
-    parameters = signature(of).parameters.values()
+    parameters = signature(cls).parameters.values()
     by_position = [item.name for item in parameters if item.kind is not item.KEYWORD_ONLY]
     return by_position[: len(names)] == list(names)
 
 
-def _by_name(of: Callable[..., T], names: Sequence[str]) -> Callable[..., T]:
-    return lambda *values: of(**dict(zip(names, values, strict=True)))
+def _by_name(cls: Callable[..., T], names: Sequence[str]) -> Callable[..., T]:
+    return lambda *values: cls(**dict(zip(names, values, strict=True)))
 
 
 def register_codec(
@@ -178,11 +178,11 @@ def register_codec(
     _by_header[added.header] = added
 
 
-def _newest(of: type[Any]) -> Format:
+def _newest(cls: type[Any]) -> Format:
     try:
-        return _by_type[of][-1]
+        return _by_type[cls][-1]
     except KeyError:
-        raise TypeError(f"{of.__name__} has no registered format") from None
+        raise TypeError(f"{cls.__name__} has no registered format") from None
 
 
 def newest_header(of: type[Any]) -> bytes:

@@ -429,8 +429,10 @@ def _cluster(planning: Planning, name: str) -> ClusterDescriptor:
 
 
 def _named(catalog: Catalog, cluster: ClusterDescriptor, name: str) -> ClusterReplica | None:
-    wanted = normalize(name)
-    return next((r for r in catalog.replicas(cluster.id) if normalize(r.name) == wanted), None)
+    normalized_name = normalize(name)
+    return next(
+        (r for r in catalog.replicas(cluster.id) if normalize(r.name) == normalized_name), None
+    )
 
 
 def _find(

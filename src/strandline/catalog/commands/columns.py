@@ -175,8 +175,8 @@ class DropColumns:
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return
-        wanted = {normalize(name) for name in self.names}
-        dropped = [c for c in table.columns if normalize(c.name) in wanted]
+        given_names = {normalize(name) for name in self.names}
+        dropped = [c for c in table.columns if normalize(c.name) in given_names]
         dropped_names = {normalize(c.name) for c in dropped}
         missing = [name for name in self.names if normalize(name) not in dropped_names]
         if missing and not self.if_exists:
@@ -186,7 +186,7 @@ class DropColumns:
             refuse_used_column(table, column, what="cannot be dropped")
             refuse_partitioning_column(table, column, what="cannot be dropped")
             refuse_indexed_column(table, column, indexes)
-        columns = tuple(c for c in table.columns if normalize(c.name) not in wanted)
+        columns = tuple(c for c in table.columns if normalize(c.name) not in given_names)
         if not columns:
             raise IllegalChange(f"{table.name} would have no columns left")
         with planning.entry(

@@ -96,8 +96,8 @@ class DropConstraint:
         """Raises `ObjectNotFound`."""
         table = planning.table(self.schema, self.table)
         shown = planning.catalog.qualified_name(table)
-        wanted = self.constraint.lower()
-        kept = tuple(known for known in table.constraints if known.name.lower() != wanted)
+        dropped_name = self.constraint.lower()
+        kept = tuple(known for known in table.constraints if known.name.lower() != dropped_name)
         if kept == table.constraints:
             if self.if_exists:
                 return

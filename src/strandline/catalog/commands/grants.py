@@ -105,14 +105,14 @@ class GrantPrivileges:
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
         present = _grants_on(planning.catalog, self.kind, self.name)
-        has = _NONE
+        present_privileges = _NONE
         for grant in present:
             if grant.grantee == grantee:
-                has |= grant.privileges
-        missing = self.privileges & ~has
+                present_privileges |= grant.privileges
+        missing = self.privileges & ~present_privileges
         if missing:
-            wanted = grants([*present, Grant(grantee, grantor_id(planning), missing)])
-            _write(planning, "grant", self.kind, self.name, wanted, _said(self, missing, "to"))
+            new_grants = grants([*present, Grant(grantee, grantor_id(planning), missing)])
+            _write(planning, "grant", self.kind, self.name, new_grants, _said(self, missing, "to"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +129,15 @@ class RevokePrivileges:
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
         present = _grants_on(planning.catalog, self.kind, self.name)
-        wanted = grants(
+        new_grants = grants(
             replace(grant, privileges=grant.privileges & ~self.privileges)
             if grant.grantee == grantee
             else grant
             for grant in present
         )
-        if wanted != present:
-            said = _said(self, self.privileges, "from")
-            _write(planning, "revoke", self.kind, self.name, wanted, said)
+        if new_grants != present:
+            arguments = _said(self, self.privileges, "from")
+            _write(planning, "revoke", self.kind, self.name, new_grants, arguments)
 
 
 def _said(
@@ -165,20 +165,22 @@ def _write(
     verb: str,
     kind: ObjectKind,
     name: str,
-    wanted: Iterable[Grant],
-    said: dict[str, Argument],
+    new_grants: Iterable[Grant],
+    arguments: dict[str, Argument],
 ) -> None:
     """Store the grants, without those of roles that no longer exist."""
     catalog = planning.catalog
     alive = grants(
-        grant for grant in wanted if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
+        grant
+        for grant in new_grants
+        if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
     )
     if kind is not ObjectKind.SYSTEM:
-        with planning.entry(verb, **said) as transaction:
+        with planning.entry(verb, **arguments) as transaction:
             transaction.put(replace(find_object(catalog, kind, name), privileges=alive))
         return
     left = {system_privilege_name(grant.grantee, grant.grantor): grant for grant in alive}
-    with planning.entry(verb, **said) as transaction:
+    with planning.entry(verb, **arguments) as transaction:
         for stored in list(catalog.contents.objects("system_privilege")):
             if stored.name not in left:
                 transaction.delete("system_privilege", stored.name)

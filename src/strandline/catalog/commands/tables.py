@@ -328,12 +328,12 @@ class AlterTable:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
         old = planning.table(self.schema, self.table)
-        wanted = self.definition
-        check_columns(wanted.columns, table=wanted.name)
-        columns, next_id = redefine_columns(old, wanted.columns)
-        if column_ids(columns, wanted.partition_columns) != old.partition_columns:
+        definition = self.definition
+        check_columns(definition.columns, table=definition.name)
+        columns, next_id = redefine_columns(old, definition.columns)
+        if column_ids(columns, definition.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
-        if wanted.partitioned_by and partitioning_of(wanted, columns) != old.partitioning:
+        if definition.partitioned_by and partitioning_of(definition, columns) != old.partitioning:
             raise IllegalChange(f"the partitioning of {old.name} cannot be changed")
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
@@ -365,16 +365,16 @@ class AlterTable:
 
     def _rest(self, planning: Planning) -> None:
         old = planning.table(self.schema, self.table)
-        wanted = self.definition
+        definition = self.definition
         new = replace(
             old,
-            owner=wanted.owner or old.owner,
-            kind=wanted.kind,
-            provider=wanted.provider,
-            storage=wanted.storage,
-            location=wanted.location,
-            properties=wanted.properties,
-            comment=wanted.comment,
+            owner=definition.owner or old.owner,
+            kind=definition.kind,
+            provider=definition.provider,
+            storage=definition.storage,
+            location=definition.location,
+            properties=definition.properties,
+            comment=definition.comment,
         )
         changed = [
             name

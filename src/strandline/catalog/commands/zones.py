@@ -232,22 +232,22 @@ def quorum_range(replicas: int | None) -> tuple[int, int]:
 
 
 def _quorum(
-    zone: str, asked: int | None, replicas: int | None, *, before: int | None = None
+    zone: str, requested: int | None, replicas: int | None, *, before: int | None = None
 ) -> int:
     """Return ``asked`` if it fits the replicas; by default the previous quorum, put in range.
 
     Without a previous quorum, the default is `default_quorum`. Raises `InvalidInput`.
     """
     least, greatest = quorum_range(replicas)
-    if asked is None:
+    if requested is None:
         return default_quorum(replicas) if before is None else min(max(before, least), greatest)
-    if not least <= asked <= greatest:
+    if not least <= requested <= greatest:
         raise InvalidInput(
-            f"quorum size {asked} does not fit zone {zone} with "
+            f"quorum size {requested} does not fit zone {zone} with "
             f"{'a replica on every node' if replicas is None else f'{replicas} replicas'}: "
             f"{least} to {greatest} are possible"
         )
-    return asked
+    return requested
 
 
 def _replicas(number: int) -> int | None:

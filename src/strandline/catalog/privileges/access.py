@@ -127,7 +127,7 @@ class Access:
     ) -> None:
         self.catalog = catalog
         self.user = user
-        self._then = then
+        self._older = then
         self._history = history
         self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
 
@@ -267,11 +267,11 @@ class Access:
 
     def _last(self, kind: str, subject: Subject) -> Any:  # Any: of the same class as the subject
         """The last state of a dropped object. Searches every version: it may have come back."""
-        if self._then is None or self._history is None:
+        if self._older is None or self._history is None:
             return subject
         key = kind, subject.id
         if key not in self._dropped:
-            versions = range(self.catalog.version - 1, self._then.version, -1)
+            versions = range(self.catalog.version - 1, self._older.version, -1)
             states = (self._history(version).get(kind, subject.id) for version in versions)
             self._dropped[key] = next((state for state in states if state is not None), subject)
         return self._dropped[key]
@@ -280,8 +280,8 @@ class Access:
         """The schema that contains the object, or None."""
         schema_id = self._present(subject).schema_id
         schema = self.catalog.schema_by_id(schema_id)
-        if schema is None and self._then is not None:
-            schema = self._then.schema_by_id(schema_id)
+        if schema is None and self._older is not None:
+            schema = self._older.schema_by_id(schema_id)
         return schema
 
     def _require_reach(self, subject: Subject | None) -> None:
@@ -337,10 +337,10 @@ def owned_by(contents: Contents, name: str) -> Iterator[tuple[str, AnyStored]]:
     reads the owner of every object without decoding the object: in the record, the owner comes
     directly after id, parent, name and group.
     """
-    wanted = normalize(name)
+    normalized_name = normalize(name)
     for kind in owned_kinds():
         for stored in contents.objects(kind.name):
-            if normalize(owner_of(kind.collection, stored)) == wanted:
+            if normalize(owner_of(kind.collection, stored)) == normalized_name:
                 yield kind.name, stored
 
 

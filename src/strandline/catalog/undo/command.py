@@ -228,9 +228,9 @@ class Undo:
             for kind, object_id in references(stored.value):
                 if planning.catalog.get(kind, object_id) is None:
                     raise self._gone(planning.catalog, stored.value, kind, object_id)
-            was = before.contents.get(*target)
+            stored_before = before.contents.get(*target)
             check = declared_kind(target.kind).undo.check
-            check(planning, None if was is None else was.value, stored.value)
+            check(planning, None if stored_before is None else stored_before.value, stored.value)
 
     def _gone(
         self, catalog: Catalog, value: Any, kind: str, object_id: int
@@ -239,11 +239,11 @@ class Undo:
         for update in reversed(self.later):
             for change in update.changes():
                 if (change.kind, change.key) == (kind, key) and change.new is None:
-                    gone = named_then(catalog, value_of(kind, change.old), self.later)
+                    dropped_name = named_then(catalog, value_of(kind, change.old), self.later)
                     when = listed([update], Target(kind, key))
                     return ObjectNotFound(
-                        f"{gone}, which {kind_of(value).spoken} {value.name} belongs to, was "
-                        f"dropped in {when}; undo that drop first"
+                        f"{dropped_name}, which {kind_of(value).spoken} {value.name} belongs to, "
+                        f"was dropped in {when}; undo that drop first"
                     )
         return ObjectNotFound(
             f"{spoken(kind)} {object_id}, which {described(catalog, value)} belongs to, no longer "
@@ -338,13 +338,13 @@ class _Step:
             return None
         target, now = target_of(change), self._now(change)
         net = self.undo.net[target]
-        then = net.was if change.old == net.old else value_of(change.kind, change.old)
-        whole = self._whole(change.kind, then)
-        value = declared_kind(change.kind).undo.comes_back(then, now, net, whole)
+        earlier = net.was if change.old == net.old else value_of(change.kind, change.old)
+        whole = self._whole(change.kind, earlier)
+        value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
-        goes = net.old is None or (now is not None and not renames(change))
-        return called_as(value, now if goes else net.was)
+        keeps_present_name = net.old is None or (now is not None and not renames(change))
+        return called_as(value, now if keeps_present_name else net.was)
 
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)
@@ -377,8 +377,8 @@ class _Step:
             return
         stored = catalog.contents.get(*holder)
         by = f"{spoken(holder.kind)} {stored.name} (id {stored.id})" if stored else "another"
-        said = taken.format(described(catalog, value), by)
-        raise AlreadyExists(f"{said}; rename or drop that first")
+        problem = taken.format(described(catalog, value), by)
+        raise AlreadyExists(f"{problem}; rename or drop that first")
 
     def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
         """The verb of the entry that takes this one back, and its arguments."""

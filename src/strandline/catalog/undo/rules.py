@@ -97,18 +97,20 @@ def index_comes_back(
     return replace(then, status=status) if then.alive else then
 
 
-def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: bool) -> IndexStatus:
-    if left is None and together:  # no transaction wrote to its table meanwhile
-        building = was.status is IndexStatus.BUILDING
-        return IndexStatus.REGISTERED if building else was.status
-    if left is None and not was.alive:
-        raise IllegalChange(f"index {was.name} was dropped and then removed; create it again")
-    if left is not None and left.status is was.status:
-        return was.status
-    if left is not None and left.alive:
+def _status(
+    before: IndexDescriptor, after: IndexDescriptor | None, *, together: bool
+) -> IndexStatus:
+    if after is None and together:  # no transaction wrote to its table meanwhile
+        building = before.status is IndexStatus.BUILDING
+        return IndexStatus.REGISTERED if building else before.status
+    if after is None and not before.alive:
+        raise IllegalChange(f"index {before.name} was dropped and then removed; create it again")
+    if after is not None and after.status is before.status:
+        return before.status
+    if after is not None and after.alive:
         raise IllegalChange(
-            f"index {was.name} changed from {was.status.name} to {left.status.name}, which cannot "
-            "be reversed; drop the index, or create it again"
+            f"index {before.name} changed from {before.status.name} to {after.status.name}, which "
+            "cannot be reversed; drop the index, or create it again"
         )
     return IndexStatus.REGISTERED
 
@@ -153,13 +155,15 @@ def check_table(planning: Planning, before: TableDescriptor | None, after: Any) 
             _check_column(before, column, kept[column.id])
 
 
-def _check_column(table: TableDescriptor, now: ColumnDescriptor, then: ColumnDescriptor) -> None:
+def _check_column(
+    table: TableDescriptor, present: ColumnDescriptor, restored: ColumnDescriptor
+) -> None:
     try:
-        check_column_change(table, now, then)
+        check_column_change(table, present, restored)
     except IllegalChange as error:
         raise IllegalChange(
-            f"column {now.name!r} of {table.name} cannot be restored to its earlier definition: "
-            f"{error.message}"
+            f"column {present.name!r} of {table.name} cannot be restored to its earlier "
+            f"definition: {error.message}"
         ) from error
 
 

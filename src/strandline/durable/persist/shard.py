@@ -163,9 +163,9 @@ class Shard:
                     raise _Gone(
                         f"change {base.seqno + 1} of shard {self.name} is missing; {REMEDY}"
                     )
-            except _Gone as gone:
+            except _Gone as error:
                 if head.seqno == seqno:
-                    raise CorruptData(str(gone)) from gone
+                    raise CorruptData(str(error)) from error
                 seqno = head.seqno
                 continue
             return self._following(base, versions)
@@ -313,17 +313,17 @@ class Shard:
             state = self.recent()
             try:
                 return read(state)
-            except _Gone as gone:
+            except _Gone as error:
                 if self.refresh().seqno == state.seqno:
-                    raise CorruptData(str(gone)) from gone
+                    raise CorruptData(str(error)) from error
 
     def reading_of(self, state: ShardState, read: Callable[[], T]) -> T | None:
         """The result of ``read``, which reads ``state``; None if its blobs were swept since."""
         try:
             return read()
-        except _Gone as gone:
+        except _Gone as error:
             if self.refresh().seqno == state.seqno:
-                raise CorruptData(str(gone)) from gone
+                raise CorruptData(str(error)) from error
             return None
 
     def history(self, state: ShardState, start: int, end: int) -> list[Row]:
