@@ -39,7 +39,7 @@ class Request:
         "end",
         "error",
         "gate",
-        "gone",
+        "has_left",
         "identity",
         "stage",
         "version",

@@ -199,9 +199,7 @@ def _reads_whole(text: str, data_type: DataType) -> bool:
     suffix = (match[3] or "").upper()
     if suffix and suffix not in _SUFFIX_RANGES:
         return False
-    bits = min(
-        _BITS[whole_type] for whole_type in (data_type, _SUFFIX_RANGES.get(suffix, data_type))
-    )  # type: ignore[index]  # called for whole numbers only
+    bits = min(_BITS[kind] for kind in (data_type, _SUFFIX_RANGES.get(suffix, data_type)))  # type: ignore[index]  # called for whole numbers only
     value = int(match[1] + match[2])
     return -(1 << bits - 1) <= value < 1 << bits - 1
 
