@@ -176,8 +176,8 @@ class HybridClock:
                 raise WrongClock(
                     f"this machine's clock says {_shown(read_ms)}, but it should be about "
                     f"{_shown(accepted_ms)}: it jumped forward by more than the allowed "
-                    f"{self.max_ahead_ms} ms. Nothing was written. Set the clock, or restart the "
-                    "node if the clock is right"
+                    f"{self.max_ahead_ms} ms, and nothing was written. Set the clock, or restart "
+                    "the node if the clock is right"
                 )
             self._latest = max(self._latest + 1, accepted_ms << LOGICAL_BITS)
             return Timestamp(self._latest)
@@ -214,7 +214,7 @@ class HybridClock:
         return WrongClock(
             f"the store's time would be {format_timestamp(at)}, but this machine's clock says "
             f"{format_timestamp(add_milliseconds(at, -self.ahead_of_wall(at)))}; at most "
-            f"{self.max_ahead_ms} ms ahead is allowed. Nothing was written. If this clock is "
+            f"{self.max_ahead_ms} ms ahead is allowed, and nothing was written. If this clock is "
             f"wrong, set it; if it is right, {todo}"
         )
 
