@@ -126,7 +126,7 @@ class HeadFile:
         ]
         if missing:
             raise CorruptData(
-                f"the database beside {self.path} is older than it was. Missing are "
+                f"the database beside {self.path} is older than it was: missing are "
                 f"{', '.join(missing)}, which were committed. Its write-ahead log was cut or "
                 "removed, or only the database was restored from an older backup. Restore the "
                 "whole folder from a backup; to go on without what is missing, run `strandline "
