@@ -43,5 +43,5 @@ def test_a_point_that_is_not_armed_does_nothing(setting: str) -> None:
 def test_a_point_that_does_not_exist_is_refused_at_the_start() -> None:
     done = run("nowhere", CODE)
     assert done.returncode != 0
-    assert "no such point" in done.stderr
+    assert "unknown point" in done.stderr
     assert "commit-durable" in done.stderr

@@ -108,7 +108,7 @@ def test_a_long_message_is_truncated() -> None:
     written = stream()
     logger.info("x" * 100_000)
     assert len(written.getvalue()) < logs.MAX_LINE_CHARACTERS + 200
-    assert written.getvalue().endswith("… (92000 characters more)\n")
+    assert written.getvalue().endswith("… (92000 more characters)\n")
 
 
 def test_a_flood_of_equal_lines_is_cut_and_counted_except_marked_lines() -> None:

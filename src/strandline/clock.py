@@ -70,7 +70,8 @@ def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
     """
     if not 0 <= milliseconds < _PHYSICAL_LIMIT:
         raise InvalidInput(
-            f"times lie from 1970 to the year 6429, and {milliseconds} ms since 1970 does not"
+            f"time {milliseconds} ms since 1970 is out of bounds: times lie between 1970 and the "
+            "year 6429"
         )
     if not 0 <= logical <= _LOGICAL_MASK:
         raise InvalidInput(f"logical time is out of bounds: {logical}")
@@ -170,15 +171,15 @@ class HybridClock:
         Raises `WrongClock` while the wall clock is further ahead than elapsed time allows.
         """
         with self._moved:
-            says, wall = self._wall_and_reckoned()
-            if says != wall:
+            read_ms, accepted_ms = self._wall_and_reckoned()
+            if read_ms != accepted_ms:
                 raise WrongClock(
-                    f"this machine's clock says {_shown(says)}, and it should be about "
-                    f"{_shown(wall)}: it jumped forward by more than the {self.max_ahead_ms} ms "
-                    "that are allowed, and nothing was written; set the clock, or restart the node "
-                    "if the clock is right"
+                    f"this machine's clock says {_shown(read_ms)}, but it should be about "
+                    f"{_shown(accepted_ms)}: it jumped forward by more than the allowed "
+                    f"{self.max_ahead_ms} ms, and nothing was written. Set the clock, or restart "
+                    "the node if the clock is right"
                 )
-            self._latest = max(self._latest + 1, wall << LOGICAL_BITS)
+            self._latest = max(self._latest + 1, accepted_ms << LOGICAL_BITS)
             return Timestamp(self._latest)
 
     def current(self) -> Timestamp:
@@ -192,7 +193,7 @@ class HybridClock:
         Raises `InvalidInput` for a time that no clock can move past, as a damaged store may return.
         """
         if heard >= MAX_TIMESTAMP:
-            raise InvalidInput(f"{heard} is no time that a clock could move past")
+            raise InvalidInput(f"time {heard} is out of bounds: no clock can move past it")
         with self._moved:
             self._latest = max(self._latest, heard) + 1
             self._latest = max(self._latest, self._reckoned() << LOGICAL_BITS)
@@ -211,9 +212,9 @@ class HybridClock:
     def too_far_ahead(self, at: Timestamp, *, todo: str) -> WrongClock:
         """Return the error for a store whose next time would be ``at``. ``todo`` is the remedy."""
         return WrongClock(
-            f"the store's time would be {format_timestamp(at)}, and this machine's clock says "
+            f"the store's time would be {format_timestamp(at)}, but this machine's clock says "
             f"{format_timestamp(add_milliseconds(at, -self.ahead_of_wall(at)))}; at most "
-            f"{self.max_ahead_ms} ms ahead are allowed, and nothing was written. If this clock is "
+            f"{self.max_ahead_ms} ms ahead is allowed, and nothing was written. If this clock is "
             f"wrong, set it; if it is right, {todo}"
         )
 

@@ -147,31 +147,37 @@ class Settings:
                 raise InvalidInput(f"{field.name} is {value}; it cannot be negative")
             choices = get_args(kinds[field.name])
             if get_origin(kinds[field.name]) is Literal and value not in choices:
-                raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(choices)}")
+                raise InvalidInput(
+                    f"{field.name} is {value!r}; it must be one of {', '.join(choices)}"
+                )
         if not 0 <= (self.deploy_generation or 0) <= MAX_GENERATION:
             raise InvalidInput(
-                f"deploy_generation is {self.deploy_generation}; it is a number from 0 to"
-                f" {MAX_GENERATION}"
+                f"deploy_generation is {self.deploy_generation}; it must be a number from 0 to "
+                f"{MAX_GENERATION}"
             )
         if self.clock_ahead_limit_ms < _MINUTE_MS:
             raise InvalidInput(
-                f"clock_ahead_limit_ms is {self.clock_ahead_limit_ms}; it is at least "
-                f"{_MINUTE_MS}, since clocks of several machines are never the same"
+                f"clock_ahead_limit_ms is {self.clock_ahead_limit_ms}; it must be at least "
+                f"{_MINUTE_MS}, because the clocks of two machines always differ"
             )
         if not _LEAST_CALL_THREADS <= self.call_threads <= self.max_calls:
             raise InvalidInput(
-                f"call_threads is {self.call_threads} and max_calls {self.max_calls}; there are at "
-                f"least {_LEAST_CALL_THREADS} threads, and at most as many as calls"
+                f"call_threads is {self.call_threads} and max_calls {self.max_calls}; "
+                f"call_threads must be at least {_LEAST_CALL_THREADS} and at most max_calls"
             )
         if not self.host.strip():
             raise InvalidInput("host is empty; name an address of this machine, such as 127.0.0.1")
         if self.thrift_port == self.http_port != 0:
             raise InvalidInput(
-                f"thrift_port and http_port are both {self.http_port}; give each a port of its own"
+                f"thrift_port and http_port are both {self.http_port}; give each its own port"
             )
         for name in self.allowed_hosts:
             if not name.strip():
-                raise InvalidInput("allowed_hosts holds an empty name; write names or addresses")
+                raise InvalidInput(
+                    "allowed_hosts contains an empty name; list host names or addresses"
+                )
         for root in self.location_roots:
             if not root.startswith("/"):
-                raise InvalidInput(f"location_roots holds {root!r}, which is not an absolute path")
+                raise InvalidInput(
+                    f"location_roots contains {root!r}, which is not an absolute path"
+                )

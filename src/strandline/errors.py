@@ -58,7 +58,7 @@ def shortened(message: str) -> str:
         return message
     half = MAX_MESSAGE // 2
     left_out = len(message) - 2 * half
-    return f"{message[:half]}… ({left_out} characters are left out) …{message[-half:]}"
+    return f"{message[:half]}… ({left_out} characters omitted) …{message[-half:]}"
 
 
 class StrandlineError(Exception):

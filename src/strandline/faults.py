@@ -16,9 +16,9 @@ import threading
 ENVIRONMENT_VARIABLE = "STRANDLINE_FAULT"
 
 POINTS: dict[str, str] = {
-    "rows-staged": "rows of a transaction were staged durably; the caller has not heard of it",
+    "rows-staged": "rows of a transaction were staged durably; the caller has no answer yet",
     "commit-sent": "a commit was received; nothing of it is durable",
-    "commit-durable": "a commit is durable; the caller has not heard of it",
+    "commit-durable": "a commit is durable; the caller has no answer yet",
     "ddl-appended": "a catalog version is in the log; this node has not applied it",
 }
 """All points by name, with the moment that each one marks."""
@@ -28,7 +28,9 @@ def _parse(setting: str) -> tuple[str, int]:
     name, _, count = setting.partition(":")
     if name and name not in POINTS:
         known = ", ".join(sorted(POINTS))
-        raise SystemExit(f"{ENVIRONMENT_VARIABLE}={setting}: no such point; known are {known}")
+        raise SystemExit(
+            f"{ENVIRONMENT_VARIABLE}={setting}: unknown point; known points are {known}"
+        )
     return name, int(count or 1)
 
 

@@ -37,7 +37,9 @@ class FenceToken:
     def __post_init__(self) -> None:
         numbers = self.deploy_generation, self.epoch, self.nonce
         if not all(0 <= number < _LIMIT for number in numbers):
-            raise InvalidInput(f"a fence token is made of numbers from 0 on, not {self}")
+            raise InvalidInput(
+                f"the numbers of a fence token must be from 0 to 2^63 - 1, found {self}"
+            )
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -71,7 +73,7 @@ class FenceToken:
         """
         if held is None or self.rank != held.rank:
             return str(self)
-        return f"{self} with another nonce (it was made anew or restored)"
+        return f"{self} with a different nonce (the catalog was recreated or restored)"
 
     def __str__(self) -> str:
         return f"generation {self.deploy_generation}, epoch {self.epoch}"

@@ -75,7 +75,7 @@ class _Formatter(logging.Formatter):
         message = record.getMessage()
         if len(message) > MAX_LINE_CHARACTERS:
             left_out = len(message) - MAX_LINE_CHARACTERS
-            message = f"{message[:MAX_LINE_CHARACTERS]}… ({left_out} characters more)"
+            message = f"{message[:MAX_LINE_CHARACTERS]}… ({left_out} more characters)"
         return message
 
     def fields_of(self, record: logging.LogRecord) -> Mapping[str, object]:

@@ -378,7 +378,7 @@ def undone(before: State, now: State) -> State:
         elif later is None or (later["status"] == "STOPPING") > (status == "STOPPING"):
             status = "REGISTERED"
         elif later["status"] != status:
-            raise IllegalChange("a step that only goes on")
+            raise IllegalChange("which cannot be reversed")
         state = change(state, "index", key, status=status)
     for key, row in now["index"].items():
         table = before["table"].get(row["table"])

@@ -235,8 +235,8 @@ CHANGES = [
         "make a superuser",
         CreateRole(name="n", superuser=True),
         [
-            ("only superusers may make, change or drop", on_system(Privilege.CREATE_ROLE)),
-            ("only superusers may make, change or drop", SUPERUSER),
+            ("only superusers may create, change or drop", on_system(Privilege.CREATE_ROLE)),
+            ("only superusers may create, change or drop", SUPERUSER),
         ],
     ),
     Needs(
@@ -274,8 +274,8 @@ CHANGES = [
         "join the role of a superuser",
         GrantRole(role="boss", member="bob"),
         [
-            ("who is in the role of the superuser boss", AlterRole(name="boss", owner="bob")),
-            ("who is in the role of the superuser boss", SUPERUSER),
+            ("change the members of the superuser role boss", AlterRole(name="boss", owner="bob")),
+            ("change the members of the superuser role boss", SUPERUSER),
         ],
     ),
     Needs(

@@ -193,7 +193,7 @@ REFUSALS = [
         "drop every column",
         [SCHEMA, TABLE, DropColumns(schema="s", table="t", names=("a", "b"))],
         IllegalChange,
-        "no column left",
+        "no columns left",
     ),
     Refused(
         "drop a key column",

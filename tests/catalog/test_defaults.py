@@ -82,7 +82,9 @@ def test_a_default_of_another_type_is_refused(data_type: str, text: str) -> None
 
 @pytest.mark.parametrize("text", NO_DEFAULTS)
 def test_other_expressions_are_refused_as_defaults(text: str) -> None:
-    with pytest.raises(UnsupportedOperation, match=r"a default is a literal or one of current_da"):
+    with pytest.raises(
+        UnsupportedOperation, match=r"a default must be a literal or one of current_da"
+    ):
         check("int", text)
 
 

@@ -137,7 +137,7 @@ def test_only_a_superuser_can_restore_a_dropped_role_with_its_grants(
     enforced.execute(steps, author="root", identity="root")
     dropped = enforced.execute(DropRole(name="group"), author="root", identity="root")
     undo = read_undo(enforced, dropped.version)
-    with pytest.raises(PermissionDenied, match="bring the dropped role group back"):
+    with pytest.raises(PermissionDenied, match="restore the dropped role group"):
         enforced.execute(undo, author="bob", identity="bob")
     enforced.execute(undo, author="root", identity="root")
 

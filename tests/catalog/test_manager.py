@@ -502,7 +502,7 @@ def test_infinite_and_huge_timeouts_are_accepted(manager: CatalogManager, timeou
 
 
 def test_a_negative_timeout_does_not_wait(manager: CatalogManager) -> None:
-    with pytest.raises(DeadlineExceeded, match="nothing of it will happen"):
+    with pytest.raises(DeadlineExceeded, match="will not take effect"):
         manager.execute(create("a"), author="ann", timeout=-1)
     assert manager.execute([], author="ann").version == 2
     with pytest.raises(DeadlineExceeded):

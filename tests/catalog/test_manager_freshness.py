@@ -407,7 +407,9 @@ def test_a_clock_behind_the_log_by_more_than_the_skew_is_logged_once_and_counted
         behind.wall.now = milliseconds(at) - late
         behind.manager.sync()
         assert behind.manager.statistics().times_ahead == count
-    told = [one.getMessage() for one in caplog.records if "set the clocks" in one.getMessage()]
+    told = [
+        one.getMessage() for one in caplog.records if "synchronize the clocks" in one.getMessage()
+    ]
     assert len(told) == 1
 
 

@@ -197,7 +197,9 @@ FAULTS: dict[Fault, str] = {
     retry_without_judging: r"CorruptData\(.*, not ",
     ids_from_what_is_there: "handed out twice|is another one",
     event_before_catalog: "before it can be read",
-    trimming_loses_a_row: r"is another one|differs from a replay|does not replace what is there",
+    trimming_loses_a_row: (
+        r"is another one|differs from a replay|does not replace the present object"
+    ),
     trimming_takes_the_time_of_today: "has another time",
     time_taken_too_early: "one time, two answers",
     lost_answer_taken_for_a_loss: r"(AlreadyExists|ObjectNotFound)\(.*not None",

@@ -76,11 +76,11 @@ def function(world: World, object_id: int) -> FunctionDescriptor:
 BROKEN: dict[str, tuple[Break, str]] = {
     "an id that is yet to be given": (
         lambda world: function(world, world.next_id + 5),
-        "was never given",
+        "was never allocated",
     ),
     "an id of two objects": (
         lambda world: function(world, world.table.id),
-        "is that of a table",
+        "already belongs to a table",
     ),
     "the next id is given": (
         lambda world: IdAllocator("other", 0),
@@ -93,16 +93,19 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "in the schema of the catalog's own views": (
         lambda world: replace(world.table, schema_id=world.named("schema", "system").id),
-        "the catalog's own",
+        "is reserved for the catalog itself",
     ),
     "no schema version": (lambda world: world.with_versions(), "at least one version"),
-    "the numbers of versions fall": (lambda world: world.with_versions(2, 1), "the numbers rise"),
-    "two columns of one id": (lambda world: world.with_versions(1, id=1), "each has its own"),
+    "the numbers of versions fall": (
+        lambda world: world.with_versions(2, 1),
+        "the numbers must increase",
+    ),
+    "two columns of one id": (lambda world: world.with_versions(1, id=1), "ids must be unique"),
     "two columns of one name": (lambda world: world.with_versions(1, name="A"), "duplicate"),
     "a column id too high": (lambda world: world.with_versions(1, id=9), "below next_column_id"),
     "a key without its column": (
         lambda world: replace(world.table, primary_key=(9,)),
-        "column 9, which it lacks",
+        "refers to column 9, which the table does not have",
     ),
     "a zone without partitions": (
         lambda world: replace(world.named("zone", "default"), partitions=0),

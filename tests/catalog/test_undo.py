@@ -231,17 +231,17 @@ def test_a_drop_can_be_undone_only_once(manager: CatalogManager) -> None:
     assert f"came back in version {back.version}" in refused(manager, version, Conflict)
     again = run(manager, DropTable(schema="s", table="t"))
     message = refused(manager, version, Conflict)
-    assert f"came back and was dropped again in version {again}" in message
+    assert f"was restored and dropped again in version {again}" in message
 
 
 def test_the_object_that_took_the_old_name_is_named(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     renamed = run(manager, RenameTable(schema="s", table="t", new_name="u"))
     run(manager, create_view("s.T"))
-    assert "name of table s.t was taken by view T" in refused(manager, renamed, AlreadyExists)
+    assert "name of table s.t is now used by view T" in refused(manager, renamed, AlreadyExists)
     dropped = run(manager, DropTable(schema="s", table="u"))
     run(manager, create_table("s.u"))
-    assert "name of table s.u was taken by table u" in refused(manager, dropped, AlreadyExists)
+    assert "name of table s.u is now used by table u" in refused(manager, dropped, AlreadyExists)
 
 
 def test_a_dropped_schema_must_be_restored_before_its_tables(manager: CatalogManager) -> None:
@@ -294,7 +294,9 @@ def test_an_index_on_a_dropped_column_cannot_be_restored(manager: CatalogManager
 def test_widening_a_column_type_cannot_be_undone(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     version = run(manager, AlterColumn(schema="s", table="t", column="a", type=BIGINT))
-    assert "column 'a' of t cannot go back" in refused(manager, version, IllegalChange)
+    assert "column 'a' of t cannot be restored to its earlier definition" in refused(
+        manager, version, IllegalChange
+    )
 
 
 def test_a_started_index_build_cannot_be_undone_and_a_stopped_index_begins_anew(
@@ -304,7 +306,7 @@ def test_a_started_index_build_cannot_be_undone_and_a_stopped_index_begins_anew(
     run(manager, CreateIndex(schema="s", index="i", table="t", columns=("b",)))
     (index,) = manager.present().indexes(table_of(manager.present(), "s.t").id)
     started = run(manager, StartBuildingIndex(index_id=index.id))
-    assert "a step that only goes on" in refused(manager, started, IllegalChange)
+    assert "which cannot be reversed" in refused(manager, started, IllegalChange)
     run(manager, MakeIndexAvailable(index_id=index.id))
     stopped = run(manager, DropIndex(schema="s", index="i"))
     back = undo(manager, stopped).catalog.alive_index("s", "i")
@@ -325,7 +327,7 @@ def test_the_default_zone_is_restored_unless_that_zone_was_dropped(manager: Cata
     run(manager, SetDefaultZone(name="a"))
     version = run(manager, SetDefaultZone(name="b"))
     dropped = run(manager, DropZone(name="a"))
-    assert "that was the default one" in refused(manager, version, ObjectNotFound)
+    assert "that was the default zone" in refused(manager, version, ObjectNotFound)
     undo(manager, dropped)
     zone = undo(manager, version).catalog.default_zone()
     assert zone is not None
@@ -356,8 +358,8 @@ def test_a_restored_role_has_its_grants_again(manager: CatalogManager) -> None:
 
 
 def test_the_first_versions_cannot_be_undone(manager: CatalogManager) -> None:
-    assert "holds the catalog's own bookkeeping alone" in refused(manager, 1, IllegalChange)
-    assert "the one that made the catalog" in refused(manager, 2, IllegalChange)
+    assert "contains only the catalog's internal records" in refused(manager, 1, IllegalChange)
+    assert "the version that created the catalog" in refused(manager, 2, IllegalChange)
 
 
 def test_the_refusal_to_undo_a_trimmed_version_says_that_it_was_trimmed(
@@ -371,8 +373,9 @@ def test_the_refusal_to_undo_a_trimmed_version_says_that_it_was_trimmed(
         message = refused(manager, one, VersionNotFound)
         assert f"it was trimmed; the earliest version is {last}" in message
     message = refused(manager, last, VersionNotFound)
-    assert f"trimmed up to it, so what was before it is gone; what was done from {last + 1} o" in (
-        message
+    assert (
+        f"trimmed up to it, so the state before it is no longer known; versions from {last + 1} o"
+        in (message)
     )
     message = refused(manager, last + 1, VersionNotFound)
     assert f"does not exist; the latest is {last}" in message
@@ -398,7 +401,7 @@ def test_a_change_made_while_the_history_was_read_is_detected(manager: CatalogMa
     version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
     read = read_undo(manager, version)
     run(manager, SetTableProperties(schema="s", table="t", set=(("a", "2"),)))
-    with pytest.raises(Conflict, match=r"table s\.t was changed since"):
+    with pytest.raises(Conflict, match=r"table s\.t has changed since"):
         manager.execute(read, author="ann")
 
 
@@ -454,7 +457,7 @@ def test_undrop_refuses_names_that_were_never_dropped_and_unsupported_kinds(
 ) -> None:
     with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a table of that name"):
         undrop(manager, "s.nothing")
-    with pytest.raises(InvalidInput, match="schema, table, view, function can"):
+    with pytest.raises(InvalidInput, match="kinds that can are schema, table, view, function"):
         read_undrop(manager, "zone", "s.t")
 
 
@@ -503,7 +506,7 @@ def test_undoing_several_versions_is_refused_as_a_whole(manager: CatalogManager)
         undo_all(manager, last, first)
     with pytest.raises(VersionNotFound, match="version 99 cannot be undone: it does not exist"):
         undo_all(manager, first, 99)
-    with pytest.raises(IllegalChange, match="made the catalog"):
+    with pytest.raises(IllegalChange, match="created the catalog"):
         undo_all(manager, 2, last)
     assert manager.latest_catalog() is before
 
@@ -516,7 +519,7 @@ def test_a_range_that_is_too_long_is_refused_before_the_log_is_read(
     monkeypatch.setattr("strandline.catalog.undo.reading.MAX_VERSIONS", 1)
     monkeypatch.setattr(manager, "updates", lambda *_: pytest.fail("the log is read"))
     for through in (last, 10**30):
-        with pytest.raises(InvalidInput, match="as one: at most 1 versions can; undo the newest"):
+        with pytest.raises(InvalidInput, match="at once: the limit is 1 versions; undo the newest"):
             read_undo(manager, first, through=through)
     monkeypatch.undo()
     undo_all(manager, first, last)

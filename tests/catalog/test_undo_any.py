@@ -64,8 +64,8 @@ NOT_AS_IT_WAS = {
 """An index that was not kept up to date for a while begins anew."""
 
 REASONS = re.compile(
-    r"cannot become NOT NULL|cannot change the type|a step that only goes on"
-    r"|was dropped before, and then removed|the catalog its own views"
+    r"cannot become NOT NULL|cannot change the type|which cannot be reversed"
+    r"|was dropped and then removed|the catalog's own views"
 )
 """Why undoing the version of a scenario may be refused, although nothing was changed since."""
 

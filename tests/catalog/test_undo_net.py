@@ -133,7 +133,7 @@ def test_an_index_is_restored_according_to_its_status_before_and_now(
     [
         ("REGISTERED", ["start", "available"], "from REGISTERED to AVAILABLE"),
         ("REGISTERED", ["start", "rename"], "from REGISTERED to BUILDING"),
-        ("STOPPING", ["remove"], "was dropped before, and then removed"),
+        ("STOPPING", ["remove"], "was dropped and then removed"),
     ],
 )
 def test_forward_steps_of_an_index_cannot_be_undone(
@@ -199,7 +199,7 @@ def test_an_index_whose_name_is_taken_in_the_old_schema_is_named_in_the_refusal(
     version = run(manager, rename("s.t", "r.t"))
     run(manager, CreateIndex(schema="r", index="i", table="t", columns=("b",)))
     run(manager, create_view("s.i"))
-    says = r"index s\.i goes with its table, and its name is held by view i"
+    says = r"index s\.i is restored with its table, but its name is used by view i"
     with pytest.raises(AlreadyExists, match=says):
         undo(manager, version)
 
@@ -250,7 +250,7 @@ def test_exchanged_names_are_undone_through_the_temporary_name(manager: CatalogM
     steps = [("s.a", "s.tmp"), ("s.b", "s.a"), ("s.tmp", "s.b")]
     version = run(manager, *(rename(old, new) for old, new in steps))
     in_the_way = run(manager, create_view("s.tmp"))
-    with pytest.raises(AlreadyExists, match=r"name of table s\.tmp was taken by view tmp"):
+    with pytest.raises(AlreadyExists, match=r"name of table s\.tmp is now used by view tmp"):
         undo(manager, version)
     undo(manager, in_the_way)
     assert visible(undo(manager, version).catalog) == visible(before)

@@ -310,11 +310,11 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
             ["available", "drop"],
             "REGISTERED",
         ),
-        "a step that only goes on",
+        "which cannot be reversed",
     ),
     names_are_given_back_step_by_step: (
         by_net(net_tests.test_an_intermediate_name_may_be_taken_meanwhile),
-        r"s\.old was taken by",
+        r"s\.old is now used by",
     ),
     who_has_the_name_is_dropped: (
         by(tests.test_the_object_that_took_the_old_name_is_named),
@@ -347,11 +347,11 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
     ),
     parameters_go_back_over_what_they_were: (
         by_net(net_tests.test_a_parameter_is_restored_directly_without_its_intermediate_value),
-        "size small cannot be left out",
+        "size small cannot be removed",
     ),
     a_snapshot_is_taken_for_an_update: (
         by(tests.test_the_refusal_to_undo_a_trimmed_version_says_that_it_was_trimmed),
-        "version 4 was asked for",
+        "version 4 is no longer in the log",
     ),
     what_came_while_reading_is_not_seen: (
         by(tests.test_a_table_restored_while_the_history_was_read_is_detected),

@@ -144,15 +144,15 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         return json.dumps({"name": name, "value": value})
 
     return [
-        (["edit", "schema", str(shop_id), schema(name="EMPTY")], "exists already"),
+        (["edit", "schema", str(shop_id), schema(name="EMPTY")], "already exists"),
         (["edit", "schema", str(shop_id), schema(id=1)], "the key is"),
         (["edit", "schema", str(shop_id), schema(colour=1)], "colour"),
         (["edit", "schema", str(shop_id), "{"], "the value is not JSON"),
         (["edit", "schema", '"shop"', schema()], "its id, a number"),
         (["edit", "schema", "shop", schema()], "write a name in quotes"),
-        (["edit", "schema", "true", schema()], "is none"),
+        (["edit", "schema", "true", schema()], "its id, a number, found True"),
         (["edit", "schema", str(shop_id), schema(database_id=999)], "database 999"),
-        (["edit", "schema", str(next_id), schema(id=next_id, name="n")], "was never given"),
+        (["edit", "schema", str(next_id), schema(id=next_id, name="n")], "was never allocated"),
         (["edit", "schema", "-5", schema(id=-5, name="n")], "-5"),
         (
             ["edit", "id_allocator", '"object"', '{"name": "object", "next_id": 3}'],
@@ -160,29 +160,35 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         ),
         (["edit", "id_allocator", '"object"', allocator(2**63 - 1)], "at most to"),
         (["edit", "id_allocator", '"new"', '{"name": "new", "next_id": 0}'], "cannot be 0"),
-        (["edit", "view", str(view_id), view(schema_id=system_id)], "the catalog's own"),
-        (["edit", "zone", str(shop_id), zone(id=shop_id)], f"id {shop_id} is that of a schema"),
-        (["edit", "zone", str(zone_id), zone(name="other")], "is the default one"),
-        (["delete", "zone", str(zone_id)], "is the default one"),
-        (["delete", "schema", str(default_id)], "is the default one"),
-        (["edit", "database", str(database_id), database(name="other")], "is the default one"),
-        (["edit", "zone", str(zone_id), zone(partitions=0)], "which never changes"),
+        (
+            ["edit", "view", str(view_id), view(schema_id=system_id)],
+            "is reserved for the catalog itself",
+        ),
+        (
+            ["edit", "zone", str(shop_id), zone(id=shop_id)],
+            f"id {shop_id} already belongs to a schema",
+        ),
+        (["edit", "zone", str(zone_id), zone(name="other")], "is the default zone"),
+        (["delete", "zone", str(zone_id)], "is the default zone"),
+        (["delete", "schema", str(default_id)], "is the default schema"),
+        (["edit", "database", str(database_id), database(name="other")], "is the default database"),
+        (["edit", "zone", str(zone_id), zone(partitions=0)], "cannot be changed"),
         (["edit", "schema", str(shop_id), schema(name=" ")], "must not be empty"),
-        (["edit", "system_view", "5", "{}"], "no kind 'system_view'"),
+        (["edit", "system_view", "5", "{}"], "objects of the kind 'system_view' cannot be edited"),
         (["edit", "config", '"default_zone"', config("default_zone", "x")], "the id of a zone"),
         (["edit", "system_configuration", '"max_tables"', config("max_tables", "-1")], "'-1'"),
         (["edit", "system_configuration", '"colour"', config("colour", "7")], "is unknown"),
         (["delete", "schema", "[" * 100_000], "is not JSON"),
         (["edit", "schema", str(shop_id), "[" * 100_000], "too deep"),
-        (["edit", "fence", '"catalog"', "{}"], "no kind 'fence'"),
-        (["edit", "colour", '"x"', "{}"], "no kind 'colour'"),
+        (["edit", "fence", '"catalog"', "{}"], "objects of the kind 'fence' cannot be edited"),
+        (["edit", "colour", '"x"', "{}"], "objects of the kind 'colour' cannot be edited"),
         (["delete", "setting", '"content_version"'], "migrates it"),
         (["edit", "config", '"environment"', '{"name": "environment", "value": "x"}'], "relocate"),
         *(
             ([command, "config", f'"{name}"', *value], reason)
             for name, reason in (
-                ("delay_duration_ms", "when the catalog is made"),
-                ("max_clock_skew_ms", "when the catalog is made"),
+                ("delay_duration_ms", "when the catalog is created"),
+                ("max_clock_skew_ms", "when the catalog is created"),
                 ("format_version", "migrates it"),
             )
             for command, value in (
@@ -215,13 +221,13 @@ def broken_tables(table: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
     return [
         ({**table, "schema_versions": []}, "at least one version"),
-        ({**table, "schema_versions": [version, version]}, "the numbers rise"),
-        ({**table, "next_column_id": table["next_column_id"] - 1}, "only ever grows"),
-        (columns(first, {**second, "id": first["id"]}), "each has its own"),
+        ({**table, "schema_versions": [version, version]}, "the numbers must increase"),
+        ({**table, "next_column_id": table["next_column_id"] - 1}, "can only increase"),
+        (columns(first, {**second, "id": first["id"]}), "ids must be unique"),
         (columns(first, {**second, "id": table["next_column_id"]}), "below next_column_id"),
-        (columns(first, {**second, "id": 0}), "each has its own"),
+        (columns(first, {**second, "id": 0}), "ids must be unique"),
         (columns(first, {**second, "name": first["name"].upper()}), "duplicate column"),
-        ({**table, "primary_key": [99]}, "column 99, which it lacks"),
+        ({**table, "primary_key": [99]}, "column 99, which the table does not have"),
     ]
 
 

@@ -48,9 +48,9 @@ def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("colour", "blue", "parameter 'colour' is unknown; known are cluster_sizes"),
-        ("max_tables", "-5", "max_tables cannot be '-5': it is a whole number, 0 or more"),
-        ("enforce_privileges", "true", "first create a role with superuser"),
+        ("colour", "blue", "parameter 'colour' is unknown; known parameters are cluster_sizes"),
+        ("max_tables", "-5", "max_tables cannot be '-5': it must be a whole number, 0 or more"),
+        ("enforce_privileges", "true", "first create a superuser role"),
     ],
 )
 def test_an_invalid_parameter_is_refused_and_changes_nothing(

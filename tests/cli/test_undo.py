@@ -135,7 +135,7 @@ def test_a_refusal_is_one_line_and_an_exit_status(store: Path) -> None:
         node.session(user="bob").execute(command)
     cases = [
         (("undo", store, 4), 75, "table shop.orders was altered again in version 7 by bob"),
-        (("undo", store, 2), 64, "the one that made the catalog"),
+        (("undo", store, 2), 64, "the version that created the catalog"),
         (("undo", store, 99), 66, "does not exist; the latest is 7"),
         (("undrop", store, "shop.orders"), 73, "name is taken by table shop.orders; ren"),
         (
@@ -222,8 +222,11 @@ def test_a_trimmed_version_is_shown_in_the_log_and_cannot_be_undone(store: Path)
     ]
     assert told[2]["actions"][0]["verb"] == "create_table"
     cases = [
-        (("undo", store, 4), "it was trimmed; the earliest version is 5, and what was done from 6"),
-        (("undo", store, 5), "history was trimmed up to it, so what was before it is gone"),
+        (("undo", store, 4), "it was trimmed; the earliest version is 5, and versions from 6"),
+        (
+            ("undo", store, 5),
+            "history was trimmed up to it, so the state before it is no longer known",
+        ),
         (("undrop", store, "shop.orders"), "version 5, in which ann dropped it, was trim"),
     ]
     for arguments, says in cases:

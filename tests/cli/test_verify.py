@@ -147,7 +147,7 @@ def test_an_object_that_breaks_a_rule_is_named_with_the_command_that_repairs_it(
         assert CliRunner().invoke(main, arguments).exit_code == 0
     (found,) = findings(store)
     assert (found["finding"], found["place"]) == ("record", f"table {table.id}")
-    assert "column 9, which it lacks" in str(found["message"])
+    assert "column 9, which the table does not have" in str(found["message"])
     assert "strandline debug edit" in str(found["message"])
 
 

@@ -67,12 +67,14 @@ def test_a_kind_keyed_by_name_has_neither_scope_nor_group() -> None:
 
 
 def test_only_a_kind_with_a_scope_can_free_names() -> None:
-    with pytest.raises(ValueError, match="no scope that a name could be free in"):
+    with pytest.raises(ValueError, match="no scope, so its names cannot become free"):
         Collection("table", TableDescriptor, named=lambda stored: True)
 
 
 def test_an_unknown_kind_is_refused_with_a_list_of_the_known_kinds() -> None:
-    with pytest.raises(IncompatibleFormat, match=r"'tabel', which .* newer .* Known are .*zone"):
+    with pytest.raises(
+        IncompatibleFormat, match=r"'tabel', which .* newer .* Known kinds are .*zone"
+    ):
         collection("tabel")
 
 

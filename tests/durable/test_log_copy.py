@@ -258,7 +258,7 @@ def test_a_sealed_log_refuses_writers_until_it_is_unsealed(member: Member) -> No
     ):
         with pytest.raises(Fenced):
             refused()
-    with pytest.raises(Replaced, match="is moved from this log to another one"):
+    with pytest.raises(Replaced, match="was moved from this log to another one"):
         member.join()
     sealed = said(member.log)
     unseal(member.log, state.token.epoch + 1, member="late", raise_fence=raised)

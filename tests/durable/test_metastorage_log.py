@@ -108,7 +108,9 @@ def test_an_update_whose_time_is_after_that_of_its_key_is_corrupt(
     begin(any_log, 3)
     future = add_milliseconds(any_log.check().time, 3_600_000)
     store.invoke([], [timed(update_key(3), update(3)).at(future)])
-    with pytest.raises(CorruptData, match=r"time .* in its record and .* beside it"):
+    with pytest.raises(
+        CorruptData, match=r"time .* in its record, which is later than the time .* of its key"
+    ):
         any_log.updates(1, 4)
 
 
@@ -338,7 +340,7 @@ def test_a_snapshot_stored_at_another_version_is_corrupt(
     begin(any_log, 3)
     assert any_log.compact(2, TOKEN)
     store.invoke([], [Put(update_key(2), encode(Snapshot(1, any_log.check().time, ())))])
-    with pytest.raises(CorruptData, match="snapshot of version 1 stands at version 2"):
+    with pytest.raises(CorruptData, match="snapshot of version 1 at version 2"):
         any_log.snapshot()
 
 

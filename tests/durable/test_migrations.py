@@ -106,7 +106,7 @@ def test_a_catalog_with_a_newer_content_version_is_refused(
         holder = member.open()
     head = member.head()
     for refused in (member.open, member.join, member.openable().open_read_only):
-        with pytest.raises(IncompatibleFormat, match=r"content version \d+, this release"):
+        with pytest.raises(IncompatibleFormat, match=r"content version \d+, but this release"):
             refused()
     assert member.head() == head
     holder.confirm_leadership()

@@ -391,6 +391,6 @@ def test_an_incomplete_version_is_not_trimmed(file: Path) -> None:
 def test_reading_past_the_last_version_names_the_last_version(file: Path) -> None:
     with stash_in(file) as log:
         begin(log, 2)
-        with pytest.raises(VersionNotFound, match="the latest in the log is 2"):
+        with pytest.raises(VersionNotFound, match="not in the log; the latest is 2"):
             log.updates(2, 4)
         assert log.token() == TOKEN

@@ -225,7 +225,9 @@ def test_the_chunks_of_a_lost_invoke_are_removed_by_the_next_write(place: EtcdPl
         store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
         put(store, "a", b"1")
         plan.append(Cut.REQUEST)
-        with pytest.raises(UnknownOutcome, match="read what it would have written"):
+        with pytest.raises(
+            UnknownOutcome, match="read the keys that it writes before you repeat it"
+        ):
             put(store, "a", b"x" * LARGE)
         assert len(place.chunks()) == 4
         found = store.get("a")

@@ -261,7 +261,7 @@ def test_a_table_that_was_restored_and_dropped_meanwhile_is_a_conflict(
         return found
 
     monkeypatch.setattr(READ_UNDO, overtaken)
-    with pytest.raises(Conflict, match="came back and was dropped again") as caught:
+    with pytest.raises(Conflict, match="was restored and dropped again") as caught:
         session.undo(dropped.version)
     assert not isinstance(caught.value, HistoryMoved)
     assert len(reads) == 2
@@ -278,7 +278,7 @@ def test_privileges_apply_to_undo_too(node: Node, session: Session) -> None:
     for name in ("shop.p", "shop.never"):
         with pytest.raises(ObjectNotFound, match=f"table {name} cannot be restored: no version"):
             bob.undrop(name)
-    with pytest.raises(VersionNotFound, match="no such version that user bob may see"):
+    with pytest.raises(VersionNotFound, match="it does not exist, or user bob may not see it"):
         bob.undo(dropped.version)
     with pytest.raises(PermissionDenied):
         bob.differences(AsOf(version=added.version))

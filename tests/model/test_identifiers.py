@@ -51,7 +51,7 @@ def test_a_valid_name_is_accepted(name: str) -> None:
     [
         ("", "empty or blank"),
         (" \t", "empty or blank"),
-        ("x" * (MAX_NAME_LENGTH + 1), "may have 255 characters, found 256"),
+        ("x" * (MAX_NAME_LENGTH + 1), "may have at most 255 characters, found 256"),
         ("a\nb", r"found '\n' at position 1"),
         ("a\0", r"found '\x00' at position 1"),
         ("a\x7fb", "control characters"),

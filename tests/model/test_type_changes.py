@@ -130,8 +130,8 @@ def test_compatible_changes_of_nested_types_are_allowed(old: str, new: str) -> N
         ("struct<a:int>", "string", "cannot be read as the new type"),
         ("bigint", "double", "double cannot hold every bigint"),
         ("int", "decimal(9,0)", "at least 10 digits before the point"),
-        ("decimal(9,2)", "decimal(10,4)", "neither the digits before the point"),
-        ("varchar(5)", "varchar(4)", "the length may not shrink"),
+        ("decimal(9,2)", "decimal(10,4)", "neither the digits before the decimal point"),
+        ("varchar(5)", "varchar(4)", "the length may not become smaller"),
         ("string", "string collate UNICODE", "the collation may not change"),
     ],
 )

@@ -214,7 +214,10 @@ def test_invalid_collations_stay_metadata(value: str) -> None:
         ('"struct<a:int>"', "the type: expected the name of a type"),
         ('"decimal(39,0)"', "the type: decimal(39,0)"),
         ('"geometry(4326)"', "the type: expected geometry or geography with a reference system"),
-        ('"geometry(ogc:crs84)"', "the type: 'ogc:crs84' names no spatial reference system"),
+        (
+            '"geometry(ogc:crs84)"',
+            "the type: 'ogc:crs84' is not the name of a spatial reference system",
+        ),
         ('"geometry(EPSG:2147483648)"', "the type: geometry(2147483648) is not a type"),
         ('"geometry(OGC:CRS84, SPHERICAL)"', "the type: expected geometry"),
         ('"geography(OGC:CRS84, VINCENTY)"', "no edges but SPHERICAL"),

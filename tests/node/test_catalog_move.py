@@ -131,7 +131,7 @@ def test_a_running_node_is_replaced_and_can_write_nothing_more(tmp_path: Path) -
             session.stage(
                 txn_id, table.descriptor.id, add=[DataFile(file_id=2, path="x", rows=1, bytes=1)]
             )
-        with pytest.raises(Fenced, match="is moved from this log to another one"):
+        with pytest.raises(Fenced, match="was moved from this log to another one"):
             fill(node, "u")
         with pytest.raises(StrandlineError):
             node.catalogs.present()

@@ -234,7 +234,7 @@ def test_a_node_can_join_while_another_changes_the_catalog(
 def test_rows_older_than_their_catalog_are_refused(folder: Path) -> None:
     Node.open(folder).close()
     sql(folder, "UPDATE strandline_fence SET epoch = 0")
-    with pytest.raises(Fenced, match="restored from an older day than the catalog"):
+    with pytest.raises(Fenced, match="restored from an older backup than the catalog"):
         Node.open(folder)
 
 

@@ -137,7 +137,7 @@ def test_a_head_file_that_cannot_be_written_stops_no_commit(
         (folder / HEAD_FILE).unlink()
         (folder / HEAD_FILE).mkdir()
         write_some(node, 2)
-        assert caplog.text.count("cannot be written and stays behind") == 1
+        assert caplog.text.count("cannot be written and is not up to date") == 1
         (folder / HEAD_FILE).rmdir()
         write_some(node, 1, first=2)
     said = head_of(folder).says()
@@ -187,12 +187,15 @@ def test_a_store_that_was_moved_away_refuses_writes_and_is_unhealthy(
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("DROP TABLE notification_log", "lost its table notification_log"),
-        ("DROP TABLE strandline_fence", "lost its table strandline_fence"),
-        ("DROP TABLE hold", "lost its table hold"),
-        ("DROP TABLE metastorage", "lost its table metastorage"),
+        ("DROP TABLE notification_log", "no longer has its table notification_log"),
+        ("DROP TABLE strandline_fence", "no longer has its table strandline_fence"),
+        ("DROP TABLE hold", "no longer has its table hold"),
+        ("DROP TABLE metastorage", "no longer has its table metastorage"),
         ("ALTER TABLE hold RENAME COLUMN owner TO holder", "no column 'owner' in its table hold"),
-        ("DELETE FROM strandline_schema WHERE part = 'metastore'", "not the version of that part"),
+        (
+            "DELETE FROM strandline_schema WHERE part = 'metastore'",
+            "the version of that part is missing",
+        ),
     ],
 )
 def test_a_store_with_a_missing_table_or_column_is_refused(

@@ -45,7 +45,7 @@ def test_the_numbers_of_a_token_are_limited_to_what_every_store_can_hold(
 
 def test_there_is_no_fence_row_before_initialization(database: Database) -> None:
     assert state(database) is None
-    with pytest.raises(WrongEnvironment, match="never initialized"):
+    with pytest.raises(WrongEnvironment, match="the object store was not"):
         check(database, FIRST)
     with pytest.raises(WrongEnvironment), database.write() as connection:
         FenceRow.raise_to(connection, FIRST)

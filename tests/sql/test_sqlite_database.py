@@ -146,7 +146,7 @@ def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase)
             # What SQLite itself does when a disk is full or fails.
             connection.exec_driver_sql("ROLLBACK")
 
-    with pytest.raises(Unavailable, match="gave this write up"):
+    with pytest.raises(Unavailable, match="rolled this write back"):
         swallow()
     assert ids(sqlite) == []
 

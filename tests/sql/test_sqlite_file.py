@@ -258,7 +258,7 @@ def test_the_error_at_the_deadline_names_the_process_with_the_lock_and_if_it_is_
     assert raised.value.message.endswith("holds its write lock")
     os.kill(holder.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
-    with pytest.raises(DeadlineExceeded, match=r"is stopped; let it go on \(kill -CONT\)"):
+    with pytest.raises(DeadlineExceeded, match=r"is stopped; resume it \(kill -CONT\)"):
         write(database)
     holder.kill()
     holder.wait()

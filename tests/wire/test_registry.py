@@ -237,11 +237,15 @@ UNREADABLE = CaseTable(
         (lambda data: data[:2] + b"\xff\x7f" + data[4:], IncompatibleFormat, "object type 32767"),
         (lambda data: data[:4] + b"\x09" + data[5:], IncompatibleFormat, "format version 9"),
         (lambda data: data[:4] + b"\x00" + data[5:], IncompatibleFormat, "format version 0"),
-        (lambda data: data[:4] + b"\x02" + data[5:], IncompatibleFormat, "known are 1 to 1"),
+        (
+            lambda data: data[:4] + b"\x02" + data[5:],
+            IncompatibleFormat,
+            "known versions are 1 to 1",
+        ),
         (lambda data: data[:4] + b"\xff\xff\x7f" + data[5:], IncompatibleFormat, "2097151"),
         (lambda data: data[:4] + b"\x81\x80\x80\x00" + data[5:], CorruptData, "at byte"),
         (lambda data: data[:4] + b"\x81\x80\x80\x01" + data[5:], CorruptData, "three bytes"),
-        (lambda data: data + b"\x00", CorruptData, "behind the end"),
+        (lambda data: data + b"\x00", CorruptData, "after the end"),
         (lambda data: data[:-1], CorruptData, "left"),
         (lambda data: data[:3], CorruptData, "left"),
     ],
@@ -303,7 +307,7 @@ def test_a_record_is_decoded_only_with_the_context_that_it_was_sealed_with() -> 
     data = registry.seal(encode(entry), b"row 7")
     assert decode(data, ConfigEntry, context=b"row 7") == entry
     for context in (b"row 8", b""):
-        with pytest.raises(CorruptData, match="stands beside"):
+        with pytest.raises(CorruptData, match="the data stored beside"):
             decode(data, ConfigEntry, context=context)
 
 

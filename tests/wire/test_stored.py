@@ -85,7 +85,7 @@ def test_a_change_whose_old_value_is_not_the_stored_value_is_corrupt() -> None:
     kind = COLLECTIONS["schema"]
     data = encode(SCHEMA)
     change = Change("schema", kind.key(kind.stored(data)), b"something else", data)
-    with pytest.raises(CorruptData, match="parted"):
+    with pytest.raises(CorruptData, match="memory differ"):
         EMPTY.apply([change])
 
 

@@ -272,7 +272,9 @@ def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(failures:
     async def body(pool: ChildPool, children: Children) -> None:
         children.failures = [ZeroDivisionError("secret") for _ in range(failures)]
         if failures == 2:
-            with pytest.raises(StrandlineError, match="echo failed inside") as refusal:
+            with pytest.raises(
+                StrandlineError, match="echo failed with an internal error"
+            ) as refusal:
                 await ask(pool, "echo")
             assert type(refusal.value) is StrandlineError
         assert await ask(pool, "echo", b"x") == b"x"
@@ -285,7 +287,7 @@ def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_hide_their_text() 
     async def body(pool: ChildPool, _: Children) -> None:
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
-        with pytest.raises(StrandlineError, match="fails failed inside") as told:
+        with pytest.raises(StrandlineError, match="fails failed with an internal error") as told:
             await ask(pool, "fails")
         assert "secret" not in str(told.value)
         assert pool.statistics().children == 1
@@ -337,7 +339,7 @@ def test_tasks_queue_in_order_and_tasks_beyond_max_waiting_are_refused() -> None
             await asyncio.sleep(0)
         await begun(children)
         content = Content.of(b"x")
-        with pytest.raises(Overloaded, match="1 large requests in work and 3 that wait"):
+        with pytest.raises(Overloaded, match="1 large requests running and 3 waiting"):
             await ask(pool, "echo", content)
         assert content.fileno() == -1
         tasks[2].cancel()

@@ -76,7 +76,7 @@ OWN_SECONDS = 1.0
 AHEAD_MS = 1000
 """The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
-_STOPPING = "this node is stopping; ask another one, or again when it is back"
+_STOPPING = "this node is stopping; use another node, or try again after it has restarted"
 
 
 Announce = Callable[[bytes], None]
@@ -101,14 +101,14 @@ class LogTime:
         self._clock = clock
         self._allowed = AHEAD_MS if allowed_ms is None else allowed_ms
         self._warned = False
-        self._heard: Timestamp | None = None
+        self._latest_time: Timestamp | None = None
         self.times_ahead = 0
 
     def hear(self, at: Timestamp) -> None:
         """Move the clock past ``at``. Warns once while the times stay too far ahead."""
-        if at == self._heard:  # the versions of a group have one time
+        if at == self._latest_time:  # the versions of a group have one time
             return
-        self._heard = at
+        self._latest_time = at
         self._clock.update(at)
         ahead = self._clock.ahead_of_wall(at)
         if ahead <= self._allowed:
@@ -118,8 +118,8 @@ class LogTime:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "the log has a time that is %d ms ahead of this machine's clock, and the catalog"
-                " allows %d; set the clocks of all nodes (with NTP, say)",
+                "the log has a time that is %d ms ahead of this machine's clock, but the catalog "
+                "allows only %d ms; synchronize the clocks of all nodes, for example with NTP",
                 ahead,
                 self._allowed,
             )
@@ -225,7 +225,7 @@ class CatalogApplier:
                 self._applier_failures += 1
                 self._applier_failure = str(error)
                 if isinstance(error, Unavailable | Fenced):
-                    logger.warning("%s; the catalog asks again in %.1f s", error, pause)
+                    logger.warning("%s; the catalog applier tries again in %.1f s", error, pause)
                 else:
                     logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
                 self._stop.wait(pause)
@@ -261,7 +261,7 @@ class CatalogApplier:
         """Raise `Unavailable` with the reason if new versions are not being applied here."""
         self._check_running()
         if self._applier is None or not self._applier.is_alive():
-            raise Unavailable("the thread that applies new versions of the catalog does not run")
+            raise Unavailable("the thread that applies new versions of the catalog is not running")
         if self._applier_failure is not None:
             raise Unavailable(f"new versions cannot be applied: {self._applier_failure}")
 
@@ -362,7 +362,7 @@ class CatalogApplier:
         lost_token = self._state.token
         state = self._join_anew(self._state)
         logger.warning(
-            "another holder fenced this node at %s; it joined %s", lost_token, state.token
+            "another node fenced this node at %s; it has now joined %s", lost_token, state.token
         )
         before, history = self._history.latest, self._recovered(state)
         self._state, self._history = state, history
@@ -409,9 +409,9 @@ class CatalogApplier:
         latest = self._history.latest
         try:
             updates = self._state.updates_after(latest)
-        except TrimmedAway as gone:
+        except TrimmedAway as error:
             # The catalog is complete, but the listeners never see the versions in between.
-            logger.warning("%s", gone)
+            logger.warning("%s", error)
             self._history = History(self._activated(self._state.start()))
             self._log_time.hear(self._given(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))

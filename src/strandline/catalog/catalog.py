@@ -320,6 +320,6 @@ def _key(key: int | str) -> bytes:
     return id_key(key) if 0 <= key < 1 << (8 * KEY_BYTES) else b""
 
 
-def _typed(of: type[D], value: object) -> D | None:
+def _typed(cls: type[D], value: object) -> D | None:
     """``value`` if it is an instance of that class, else None."""
-    return value if isinstance(value, of) else None
+    return value if isinstance(value, cls) else None

@@ -74,7 +74,8 @@ class Parameter(Generic[T]):
         value = self.parse(text.strip())
         if value is None:
             raise InvalidInput(
-                f"configuration parameter {self.name} cannot be {text[:80]!r}: it is {self.type}"
+                f"configuration parameter {self.name} cannot be {text[:80]!r}: it must be "
+                f"{self.type}"
             )
         return value
 
@@ -141,7 +142,7 @@ MAX_TABLES: Parameter[int] = Parameter(
     "a whole number, 0 or more",
     "1000000",
     _count,
-    "How many tables there may be. CREATE TABLE beyond it is refused; tables that are there stay.",
+    "The maximum number of tables. CREATE TABLE fails beyond it; existing tables stay.",
 )
 HISTORY_RETENTION: Parameter[int] = Parameter(
     "history_retention",
@@ -163,7 +164,7 @@ ENFORCE_PRIVILEGES: Parameter[bool] = Parameter(
     "true or false (or on, off)",
     "false",
     _switch,
-    "Whether roles need privileges for what they do. Off: everybody may do everything.",
+    "Whether privileges are enforced. Off: every user may do everything.",
 )
 CLUSTER_SIZES: Parameter[Mapping[str, ClusterSize]] = Parameter(
     "cluster_sizes",
@@ -171,7 +172,7 @@ CLUSTER_SIZES: Parameter[Mapping[str, ClusterSize]] = Parameter(
     '{"small":{"cores":2,"memory":"4g"},"medium":{"cores":4,"memory":"8g"},'
     '"large":{"cores":8,"memory":"16g"}}',
     _sizes,
-    "The sizes that a replica of a cluster can have. A size that is in use stays.",
+    "The sizes that a replica of a cluster can have. A size in use cannot be removed.",
 )
 
 PARAMETERS: Mapping[str, Parameter[Any]] = {  # Any: each has a value type of its own
@@ -193,5 +194,6 @@ def parameter(name: str) -> Parameter[Any]:  # Any: see `PARAMETERS`
         return PARAMETERS[name.strip().lower()]
     except KeyError:
         raise InvalidInput(
-            f"configuration parameter {name[:80]!r} is unknown; known are {', '.join(PARAMETERS)}"
+            f"configuration parameter {name[:80]!r} is unknown; known parameters are "
+            f"{', '.join(PARAMETERS)}"
         ) from None

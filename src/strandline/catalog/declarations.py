@@ -188,7 +188,7 @@ declare(
         references=_IN_SCHEMA,
         object_kind=ObjectKind.SYSTEM_VIEW,
         grantable=Privilege.SELECT,
-        undo=Undoing(why_kept="it gave the catalog its own views, which the program keeps"),
+        undo=Undoing(why_kept="it created the catalog's own views, which the program maintains"),
         verbs=(Verb(name="replace_system_view", kind="system_view", subject="system_view"),),
         views=(rows.system_views, rows.system_view_columns),
     ),
@@ -346,7 +346,9 @@ declare(
 )
 
 for _verb in (
-    Verb(name="initialize", subject="database", why_kept="it is the one that made the catalog"),
+    Verb(
+        name="initialize", subject="database", why_kept="it is the version that created the catalog"
+    ),
     Verb(name="grant"),
     Verb(name="revoke"),
 ):

@@ -25,8 +25,8 @@ from strandline.catalog.undo.net import Net
 # Below, Any stands for a descriptor of the kind.
 
 
-def _unchanged(then: Any, now: Any, net: Net, whole: Net | None) -> Any:
-    return then
+def _unchanged(earlier: Any, now: Any, net: Net, whole: Net | None) -> Any:
+    return earlier
 
 
 def _nothing_follows(catalog: Catalog, value: Any) -> Iterator[Any]:

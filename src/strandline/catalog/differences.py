@@ -154,8 +154,8 @@ def _fields(
         if before == after:
             continue
         inner = f"{path}.{field.name}".lstrip(".")
-        of = refers.get(field.name)
-        kind = None if of is None else referred_kind(of, new)
+        kind_of_field = refers.get(field.name)
+        kind = None if kind_of_field is None else referred_kind(kind_of_field, new)
         if kind is not None:
             yield FieldDifference(
                 inner.removesuffix("_id"),

@@ -34,12 +34,11 @@ from strandline.model.descriptors import (
 EDIT, DELETE = "debug_edit", "debug_delete"
 
 _SET_AT_CREATION = (
-    "it is set when the catalog is made, and the times at which its versions became active depend"
-    " on it"
+    "it is set when the catalog is created, and the times at which its versions became active "
+    "depend on it"
 )
 _IN_BOTH_HALVES = (
-    "it stands in both halves of a store; `strandline relocate --copy` gives a copied store an id"
-    " of its own"
+    "both halves of a store contain it; `strandline relocate --copy` gives a copied store a new id"
 )
 _OF_A_RELEASE = "the next release that opens the catalog migrates it and raises the number itself"
 _FIXED: dict[tuple[str, Key], str] = {
@@ -53,7 +52,7 @@ _FIXED: dict[tuple[str, Key], str] = {
 
 for _name in (EDIT, DELETE):
     declare_verb(
-        Verb(name=_name, subject="object", why_kept="it is a repair by hand; edit the object again")
+        Verb(name=_name, subject="object", why_kept="it was edited by hand; edit the object again")
     )
 
 
@@ -65,7 +64,9 @@ def editable(kind: str) -> Collection:
     """
     known = sorted(set(COLLECTIONS) - {FENCE.kind, "system_view"})
     if kind not in known:
-        raise InvalidInput(f"there is no kind {kind!r} that can be edited: {', '.join(known)}")
+        raise InvalidInput(
+            f"objects of the kind {kind!r} cannot be edited; kinds that can are {', '.join(known)}"
+        )
     return COLLECTIONS[kind]
 
 
@@ -74,8 +75,8 @@ def current(transaction: CatalogTransaction, kind: Collection, key: Key) -> Any:
     expected = int if kind.has_id else str
     if type(key) is not expected:
         raise InvalidInput(
-            f"the key of a {kind.kind} is its {'id, a number' if kind.has_id else 'name, a text'};"
-            f" {key!r} is none"
+            f"the key of a {kind.kind} is its "
+            f"{'id, a number' if kind.has_id else 'name, a text'}, found {key!r}"
         )
     if isinstance(key, int):
         return transaction.get(kind.kind, key) if 0 <= key < 2**63 else None
@@ -86,7 +87,7 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
     """Store ``value`` at ``key``, replacing any object. Raises `InvalidInput`, `AlreadyExists`."""
     _refuse_fixed(kind, key)
     if key_of(kind, value) != key:
-        raise InvalidInput(f"the key is {key!r}, and the value is of {key_of(kind, value)!r}")
+        raise InvalidInput(f"the key is {key!r}, but the value has the key {key_of(kind, value)!r}")
     existing = current(transaction, kind, key)
     if existing is not None and value.name != existing.name:
         _refuse_default(transaction, existing)
@@ -141,7 +142,7 @@ def _refuse_default(transaction: CatalogTransaction, existing: Any) -> None:
     if is_default:
         kind = kind_of(existing).name
         raise InvalidInput(
-            f"{kind} {existing.name!r} is the default one, and can be neither renamed nor deleted"
+            f"{kind} {existing.name!r} is the default {kind}, and cannot be renamed or deleted"
         )
 
 
@@ -153,8 +154,8 @@ def _require_near_next_id(
     present = max(highest + 1, 1 if existing is None else existing.next_id)
     if allocator.next_id > present + MAX_IDS_AT_ONCE:
         raise InvalidInput(
-            f"next_id cannot be {allocator.next_id}: it may go at most to"
-            f" {present + MAX_IDS_AT_ONCE} at once"
+            f"next_id cannot be {allocator.next_id}: it can be raised at most to "
+            f"{present + MAX_IDS_AT_ONCE} at once"
         )
 
 
@@ -162,16 +163,16 @@ def _require_same_partitions(zone: ZoneDescriptor, existing: ZoneDescriptor | No
     """Refuse another number of partitions, because files are assigned to partitions by number."""
     if existing is not None and zone.partitions != existing.partitions:
         raise InvalidInput(
-            f"zone {zone.name} has {existing.partitions} partitions, which never changes:"
-            " files belong to them by a hash"
+            f"the number of partitions of zone {zone.name} is {existing.partitions} and cannot be "
+            "changed: a hash assigns each file to a partition"
         )
 
 
 def _require_no_lower_column_id(table: TableDescriptor, existing: TableDescriptor | None) -> None:
     if existing is not None and table.next_column_id < existing.next_column_id:
         raise InvalidInput(
-            f"next_column_id of {table.name} cannot go back from {existing.next_column_id} to"
-            f" {table.next_column_id}; it only ever grows"
+            f"next_column_id of {table.name} cannot go back from {existing.next_column_id} to "
+            f"{table.next_column_id}; it can only increase"
         )
 
 

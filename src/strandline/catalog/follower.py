@@ -109,21 +109,21 @@ class CatalogFollower(CatalogApplier):
                 self._for_all(self.sync, since=looks)
             return self._history.latest
         for _ in range(LOOKS):
-            looks, asked = self._looks, self._clock.current()
+            looks, called_at = self._looks, self._clock.current()
             with self._applying:
                 present = self.known_present()  # another thread may have looked meanwhile
                 if present is not None:
                     return present
                 self._for_all(self._look, since=looks)
                 known = self._horizon.known
-                if asked <= known:
+                if called_at <= known:
                     # On a slow machine the look may take longer than the delay. The catalog of
                     # ``known`` still contains every change that had returned when this call began.
                     return self._history.at_time(min(known, self._clock.current()))
         raise NotFresh(
-            f"this node looked at the log {LOOKS} times and could not prove that its catalog is "
-            "the present one: its clock runs ahead of the store's by more than the catalog allows; "
-            "set the clock, or ask another node"
+            f"this node read the log {LOOKS} times and could not prove that its catalog is "
+            "current: its clock is ahead of the store's clock by more than the catalog allows; "
+            "set the clock, or use another node"
         )
 
     def look(self) -> Timestamp:
@@ -190,7 +190,7 @@ class CatalogFollower(CatalogApplier):
             left = end - time.monotonic()
             if ahead > left:
                 raise DeadlineExceeded(
-                    f"{format_timestamp(at)} lies {ahead:.3f} s ahead of the store's time; ask for "
+                    f"{format_timestamp(at)} is {ahead:.3f} s ahead of the store's time; ask for "
                     "a time in the past"
                 )
             self._stop.wait(max(ahead, 0.001))
@@ -253,8 +253,8 @@ class CatalogFollower(CatalogApplier):
                 )
         elif upper != self._history.latest.version + 1:
             raise Behind(
-                f"the log ends at version {upper - 1}, and version {self._history.latest.version} "
-                "is the latest that was applied here"
+                f"the log ends at version {upper - 1}, but the latest version that this node has "
+                f"applied is {self._history.latest.version}"
             )
         return self._history.at_time(at)
 

@@ -157,11 +157,11 @@ class GroupCommit:
             raise self._late(request)
         try:
             self._enqueue(request)
-            done = request.gate.acquire(timeout=request.left())
+            is_answered = request.gate.acquire(timeout=request.left())
         except BaseException:
             self._leave(request)
             raise
-        if not done and self._leave(request):
+        if not is_answered and self._leave(request):
             raise self._late(request)
 
     def _enqueue(self, request: Request) -> None:
@@ -185,7 +185,7 @@ class GroupCommit:
         with self._lock:
             if request.stage is Stage.DONE:
                 return False
-            request.gone = True
+            request.has_left = True
             if request.stage is Stage.WAITING:
                 request.stage = Stage.LEFT
                 if request in self._waiting:
@@ -197,19 +197,19 @@ class GroupCommit:
         passed = f"{time.monotonic() - request.began:.1f} s"
         if request.version is not None:
             return UnknownOutcome(
-                f"the change is in the log as version {request.version}, and this node was not "
-                f"done with it within {passed}: its folders and events may still be made. "
-                "Do not repeat it; read the catalog"
+                f"the change is in the log as version {request.version}, but this node did not "
+                f"finish applying it within {passed}: its folders and events may still be "
+                "created. Do not repeat it; read the catalog"
             )
         if request.stage is Stage.SENT:
             return UnknownOutcome(
-                f"the change was sent to the log, which has not answered within {passed}; "
-                "it may still happen: read the catalog before doing it again"
+                f"the change was sent to the log, which did not answer within {passed}. The "
+                "change may still take effect: read the catalog before you repeat it"
             )
         why = f": {request.error}" if request.error else ""
         return DeadlineExceeded(
-            f"the change did not get its turn within the time allowed, and nothing of it will "
-            f"happen; try again{why}"
+            "the change did not start within the time limit and will not take effect; try "
+            f"again{why}"
         )
 
     def stop(self) -> None:
@@ -379,9 +379,11 @@ class GroupCommit:
         try:
             self.effects.project_up_to(version)
         except StrandlineError as error:
-            logger.debug("the effects of version %d are left to its callers: %s", version, error)
+            logger.debug("the callers of version %d will carry out its effects: %s", version, error)
         except Exception:
-            logger.exception("the effects of version %d failed; its callers try them", version)
+            logger.exception(
+                "the effects of version %d failed; its callers will try them again", version
+            )
 
     def _settle(self, group: Group, requests: Sequence[Request]) -> list[AppliedUpdate]:
         """Commit ``group``; if the outcome is unknown, repeat until it is known."""
@@ -453,7 +455,7 @@ class GroupCommit:
         with self._lock:
             for request in requests:
                 if request.stage is Stage.SENT:
-                    request.stage = Stage.LEFT if request.gone else Stage.WAITING
+                    request.stage = Stage.LEFT if request.has_left else Stage.WAITING
                     if self._stop.is_set():
                         self._finish(request, _stopping())
 
@@ -497,4 +499,4 @@ def _appended_only(applied: AppliedUpdate, error: BaseException) -> UnknownOutco
 
 
 def _stopping() -> Stopping:
-    return Stopping("this node is stopping; ask another one, or again when it is back")
+    return Stopping("this node is stopping; use another node, or try again after it has restarted")

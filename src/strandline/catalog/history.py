@@ -138,6 +138,6 @@ class AwaitedVersions:
     ) -> list[tuple[int, Future[Catalog]]]:
         """Remove and return the futures for which ``due`` is true."""
         with self._lock:
-            taken = [awaited for awaited in self._futures if due(*awaited)]
-            self._futures = [awaited for awaited in self._futures if not due(*awaited)]
+            taken = [entry for entry in self._futures if due(*entry)]
+            self._futures = [entry for entry in self._futures if not due(*entry)]
         return taken

@@ -45,8 +45,8 @@ def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fi
     ):
         if not 0 <= value <= limit:
             raise InvalidInput(
-                f"{name} is {value}; it is a number of milliseconds from 0 to {limit}, and cannot "
-                "be changed once the catalog is made"
+                f"{name} is {value}; it must be a number of milliseconds from 0 to {limit}, and "
+                "cannot be changed after the catalog is created"
             )
 
     def initialize(transaction: CatalogTransaction) -> None:

@@ -149,7 +149,9 @@ def register(kind: Kind) -> None:
     if kind.name in _KINDS:
         raise ValueError(f"the kind {kind.name} is declared twice")
     if kind.parent is not None and kind.parent not in kind.references:
-        raise ValueError(f"the kind {kind.name} stands in nothing that it refers to")
+        raise ValueError(
+            f"the parent {kind.parent} of the kind {kind.name} is not one of its references"
+        )
     register_collection(kind.collection)
     _KINDS[kind.name] = kind
     for verb in kind.all_verbs():
@@ -244,8 +246,8 @@ def referred_kind(of: KindOf, value: Any) -> str | None:
 
 def references(value: Any) -> Iterator[tuple[str, int]]:
     """The kind and id of every object that must exist for this descriptor."""
-    for name, of in kind_of(value).references.items():
-        kind, object_id = referred_kind(of, value), int(getattr(value, name))
+    for name, kind_of_field in kind_of(value).references.items():
+        kind, object_id = referred_kind(kind_of_field, value), int(getattr(value, name))
         if kind is not None and object_id:
             yield kind, object_id
 

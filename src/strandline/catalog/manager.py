@@ -123,15 +123,17 @@ class CatalogManager(CatalogFollower):
         """
         batch = list(commands) if isinstance(commands, Sequence) else [commands]
         if len(batch) > MAX_COMMANDS:
-            raise InvalidInput(f"{len(batch)} commands in one batch; at most {MAX_COMMANDS}")
+            raise InvalidInput(
+                f"the batch has {len(batch)} commands; at most {MAX_COMMANDS} are allowed"
+            )
         self._check_running()
         if not batch:  # there is no version to wait for
             present = self.present()
             return Applied(present.version, present.time, (), present)
         if self._listeners.are_called_by_this_thread():
             raise InvalidInput(
-                "a listener of the catalog asked for a change of it: the version that it is told "
-                "of would wait for itself; make the change from another thread"
+                "a catalog listener cannot change the catalog: the version that it handles would "
+                "wait for itself; make the change from another thread"
             )
         request = Request(batch, author, time.monotonic() + timeout, identity=identity)
         self._commits.execute(request)
@@ -226,9 +228,9 @@ class CatalogManager(CatalogFollower):
         everywhere = round_up(add_milliseconds(catalog.time, self.skew))
         if self.delay and everywhere > self._clock.current():
             raise VersionNotFound(
-                f"version {catalog.version} becomes active at {format_timestamp(catalog.time)}, and"
-                f" on every node by {format_timestamp(everywhere)}; trim to it after that, or to an"
-                " older one"
+                f"version {catalog.version} becomes active at {format_timestamp(catalog.time)}, "
+                f"and on every node by {format_timestamp(everywhere)}; trim to it after that "
+                "time, or trim to an older version"
             )
 
     def statistics(self) -> CatalogStatistics:
@@ -251,7 +253,7 @@ class CatalogManager(CatalogFollower):
 
 def _error_of(request: Request) -> BaseException:
     if request.error is None:
-        raise RuntimeError("a request is done without a catalog and without an error")
+        raise RuntimeError("a request ended with neither a catalog nor an error")
     return request.error
 
 

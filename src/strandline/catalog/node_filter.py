@@ -55,7 +55,7 @@ def compile_node_filter(text: str) -> NodeFilter:
     """Compile ``text``. Raises `InvalidInput`, which gives the position of the error."""
     if len(text) > MAX_FILTER_LENGTH:
         raise InvalidInput(
-            f"a node filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}"
+            f"a node filter may have at most {MAX_FILTER_LENGTH} characters, found {len(text)}"
         )
     if not text.strip():
         return lambda attributes: True
@@ -79,7 +79,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise _wrong(text, at, "this cannot be read")
+            raise _wrong(text, at, "unexpected text")
         kind, word = match.lastgroup, match[match.lastgroup]
         if kind == "word" and word.upper() in _RESERVED:
             kind, word = "keyword", word.upper()
@@ -115,7 +115,7 @@ class _Parser:
 
     def _negation(self, depth: int) -> NodeFilter:
         if depth > MAX_DEPTH:
-            raise self._error(f"it is nested more than {MAX_DEPTH} deep")
+            raise self._error(f"it is nested more than {MAX_DEPTH} levels deep")
         if self._take("keyword", "NOT"):
             negated = self._negation(depth + 1)
             return lambda attributes: not negated(attributes)
@@ -128,9 +128,9 @@ class _Parser:
     def _comparison(self) -> NodeFilter:
         name = self._attribute()
         if self._take("keyword", "IS"):
-            wanted = not self._take("keyword", "NOT")
+            is_null = not self._take("keyword", "NOT")
             self._expect("keyword", "NULL")
-            return lambda attributes: (attributes.get(name) is None) is wanted
+            return lambda attributes: (attributes.get(name) is None) is is_null
         if self._take("keyword", "IN"):
             self._expect("sign", "(")
             values = [self._value()]
@@ -198,16 +198,16 @@ def _both(left: NodeFilter, right: NodeFilter) -> NodeFilter:
     return lambda attributes: left(attributes) and right(attributes)
 
 
-def _holds(sign: str, actual: Value | None, wanted: Value) -> bool:
-    return actual is not None and _COMPARISONS[sign](*_comparable(actual, wanted))
+def _holds(sign: str, actual: Value | None, expected: Value) -> bool:
+    return actual is not None and _COMPARISONS[sign](*_comparable(actual, expected))
 
 
-def _comparable(actual: Value, wanted: Value) -> tuple[Value, Value]:
+def _comparable(actual: Value, expected: Value) -> tuple[Value, Value]:
     """Return both as numbers if each is a number or the text of one, else both as texts."""
-    numbers = _number(actual), _number(wanted)
+    numbers = _number(actual), _number(expected)
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0], numbers[1]
-    return _text(actual), _text(wanted)
+    return _text(actual), _text(expected)
 
 
 def _number(value: Value) -> int | float | None:

@@ -152,15 +152,17 @@ class Planning:
             )
         if normalize(name) in map(normalize, pending):
             raise AlreadyExists(
-                f"{schema.name}.{name} would be the name of two objects that this command makes; "
-                "give one of them another name"
+                f"this command would create two objects with the name {schema.name}.{name}; give "
+                "one of them another name"
             )
 
 
 def refuse_reserved(name: str, what: str) -> None:
     """Raise `IllegalChange` if schema ``name`` is the catalog's own and so cannot be ``what``."""
     if is_reserved(name):
-        raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
+        raise IllegalChange(
+            f"system schema {name} cannot be {what}: it is reserved for the catalog itself"
+        )
 
 
 def altered(old: T, **values: Any) -> T:  # Any: fields of any type

@@ -39,7 +39,7 @@ class Request:
         "end",
         "error",
         "gate",
-        "gone",
+        "has_left",
         "identity",
         "stage",
         "version",
@@ -54,7 +54,7 @@ class Request:
         self.began = time.monotonic()
         self.end = end  # an instant of time.monotonic()
         self.stage = Stage.WAITING
-        self.gone = False  # its caller has left with `UnknownOutcome`
+        self.has_left = False  # its caller has left with `UnknownOutcome`
         self.version: int | None = None  # of its commands, once they are in the log
         self.gate = threading.Lock()
         self.gate.acquire()
@@ -70,7 +70,7 @@ class Request:
     def check_waiting(self) -> None:
         """Raise `DeadlineExceeded` if the caller has left or was already answered."""
         if self.stage is not Stage.WAITING:
-            raise DeadlineExceeded("the caller no longer waits for this change")
+            raise DeadlineExceeded("the caller is no longer waiting for this change")
 
 
 @dataclass(slots=True)

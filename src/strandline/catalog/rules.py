@@ -78,7 +78,8 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
         case ZoneDescriptor(name=name, partitions=partitions):
             if not 1 <= partitions <= MAX_PARTITIONS:
                 raise InvalidInput(
-                    f"zone {name} cannot have {partitions} partitions; 1 to {MAX_PARTITIONS} may"
+                    f"zone {name} cannot have {partitions} partitions; 1 to {MAX_PARTITIONS} are "
+                    "possible"
                 )
         case IdAllocator():
             _check_next_id(contents, value)
@@ -97,8 +98,8 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
             and not isinstance(value, SystemViewDescriptor)
         ):
             raise InvalidInput(
-                f"{_spoken(kind)} {value.name} cannot be in schema {referred.name}: it is the"
-                " catalog's own"
+                f"{_spoken(kind)} {value.name} cannot be in schema {referred.name}: the schema is "
+                "reserved for the catalog itself"
             )
 
 
@@ -129,15 +130,15 @@ def _check_id(contents: Contents, kind: Collection, object_id: int) -> None:
     next_id = 1 if allocator is None else allocator.value.next_id
     if not 0 < object_id < next_id:
         raise InvalidInput(
-            f"id {object_id} was never given, the next one is {next_id};"
-            f" edit id_allocator '\"{OBJECT_IDS}\"' first if that is too low"
+            f"id {object_id} was never allocated, and the next id is {next_id}; edit id_allocator "
+            f"'\"{OBJECT_IDS}\"' first if that is too low"
         )
     key = id_key(object_id)
     for other in COLLECTIONS.values():
         if other.has_id and other is not kind and contents.get(other.kind, key) is not None:
             raise InvalidInput(
-                f"id {object_id} is that of a {_spoken(other)};"
-                f" a {_spoken(kind)} needs one of its own"
+                f"id {object_id} already belongs to a {_spoken(other)}; give the {_spoken(kind)} "
+                "a different id"
             )
 
 
@@ -153,8 +154,8 @@ def _check_default_zone(contents: Contents, zone_id: str) -> None:
     known = {str(stored.id) for stored in contents.objects("zone")}
     if zone_id not in known:
         raise InvalidInput(
-            f"{zone_id!r} is not the id of a zone; those of this catalog are"
-            f" {', '.join(sorted(known))}"
+            f"{zone_id!r} is not the id of a zone; the zones of this catalog have the ids "
+            f"{', '.join(sorted(known))}"
         )
 
 
@@ -163,8 +164,8 @@ def _check_columns(table: TableDescriptor) -> None:
     numbers = [version.number for version in table.schema_versions]
     if not numbers or any(later <= earlier for earlier, later in pairwise(numbers)):
         raise InvalidInput(
-            f"the schema versions of {table.name} have the numbers {numbers}; a table has at least"
-            " one version, and the numbers rise"
+            f"the schema versions of {table.name} have the numbers {numbers}; a table has at "
+            "least one version, and the numbers must increase"
         )
     for version in table.schema_versions:
         _check_distinct_columns(table, version)
@@ -172,7 +173,10 @@ def _check_columns(table: TableDescriptor) -> None:
     for field in ("partition_columns", "primary_key", "colocation"):
         unknown = set(getattr(table, field)) - ids
         if unknown:
-            raise InvalidInput(f"{field} of {table.name} has column {min(unknown)}, which it lacks")
+            raise InvalidInput(
+                f"{field} of {table.name} refers to column {min(unknown)}, which the table does "
+                "not have"
+            )
 
 
 def _check_distinct_columns(table: TableDescriptor, version: SchemaVersion) -> None:
@@ -181,8 +185,8 @@ def _check_distinct_columns(table: TableDescriptor, version: SchemaVersion) -> N
     ids = [column.id for column in version.columns]
     if len(set(ids)) < len(ids) or not all(0 < n < table.next_column_id for n in ids):
         raise InvalidInput(
-            f"the columns of {what} have the ids {ids}; each has its own, below next_column_id,"
-            f" which is {table.next_column_id}"
+            f"the columns of {what} have the ids {ids}; ids must be unique and below "
+            f"next_column_id, which is {table.next_column_id}"
         )
 
 

@@ -153,8 +153,8 @@ def describe(verb_name: str, arguments: Arguments) -> str:
         f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}"
         for name, value in sorted(rest.items())
     )
-    said = f"{verb.spoken} {'' if subject is None else arguments[subject]}".strip()
-    return in_one_line(f"{said} ({shown})" if shown else said)
+    text = f"{verb.spoken} {'' if subject is None else arguments[subject]}".strip()
+    return in_one_line(f"{text} ({shown})" if shown else text)
 
 
 def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
@@ -168,5 +168,5 @@ def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
             else f"{description[:_MOST_CHARACTERS]}…"
         )
     if len(actions) > _MOST_ACTIONS:
-        words.append(f"and {len(actions) - _MOST_ACTIONS} actions more")
+        words.append(f"and {len(actions) - _MOST_ACTIONS} more actions")
     return "; ".join(words)

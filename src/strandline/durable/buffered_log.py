@@ -50,8 +50,8 @@ class BufferedLog(UpdateLog):
     def _refuse_newer(self, since: int) -> None:
         if since >= self._base:
             raise NotFresh(
-                f"the log was trimmed to version {since} while version {self._base - 1} was tried"
-                " out; begin again"
+                f"the log was trimmed to version {since} during a trial on version "
+                f"{self._base - 1}; start the trial again"
             )
 
     @property
@@ -76,11 +76,15 @@ class BufferedLog(UpdateLog):
     ) -> tuple[Update, ...]:
         """See `UpdateLog.append`. The time is the last update's time plus one."""
         if companion is not None or times is not None:
-            raise UnsupportedOperation("a log that keeps its appends in memory is nobody's copy")
+            raise UnsupportedOperation(
+                "a log that keeps its appends in memory cannot be a copy of another log"
+            )
         if token != self._token:
-            raise Fenced(f"this writer holds {token}, the log's token is {self._token}")
+            raise Fenced(f"this writer holds token {token}, but the log's token is {self._token}")
         if expected_upper != self._upper:
-            raise OutOfSync(f"version {expected_upper} was expected next; it is {self._upper}")
+            raise OutOfSync(
+                f"version {expected_upper} cannot be appended; the next version is {self._upper}"
+            )
         self._time = Timestamp(self._time + 1)
         appended = tuple(update.at(self._time) for update in updates)
         self._appended += appended
@@ -102,7 +106,9 @@ class BufferedLog(UpdateLog):
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         if end > self._upper:
-            raise VersionNotFound(f"version {end - 1} was asked for; the last is {self._upper - 1}")
+            raise VersionNotFound(
+                f"version {end - 1} is not in the log; the latest is {self._upper - 1}"
+            )
         before = self._log.updates(start, min(end, self._base)) if start < self._base else ()
         return before + tuple(self._appended[max(start - self._base, 0) : end - self._base])
 
@@ -119,7 +125,7 @@ class BufferedLog(UpdateLog):
                         yield Scanned(update.version, update.time, appended.data)
 
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
-        raise UnsupportedOperation("nothing is removed from a log that keeps its appends in memory")
+        raise UnsupportedOperation("a log that keeps its appends in memory cannot be pruned")
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
-        raise UnsupportedOperation("a log that keeps its appends in memory is not compacted")
+        raise UnsupportedOperation("a log that keeps its appends in memory cannot be compacted")

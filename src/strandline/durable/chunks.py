@@ -106,7 +106,7 @@ def read(store: Metastorage, value: bytes) -> Snapshot | None:
     del parts
     if len(data) != pointer.size:
         raise CorruptData(
-            f"the chunks of snapshot {pointer.name} have {len(data)} bytes, {pointer.size} were "
-            "written; restore the store from a backup"
+            f"the chunks of snapshot {pointer.name} have {len(data)} bytes, but {pointer.size} "
+            "bytes were written; restore the store from a backup"
         )
     return decode(data, Snapshot)

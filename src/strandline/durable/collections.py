@@ -57,7 +57,7 @@ class Collection:
         if (self.scope is not None or self.group is not None) and not self.has_id:
             raise ValueError(f"{self.kind} is keyed by name: it has no scope and no group")
         if self.named is not None and self.scope is None:
-            raise ValueError(f"{self.kind} has no scope that a name could be free in")
+            raise ValueError(f"{self.kind} has no scope, so its names cannot become free")
 
     def stored(self, data: bytes) -> AnyStored:
         """The object in the record ``data``."""
@@ -116,7 +116,9 @@ _BY_CLASS: dict[type[Any], Collection] = {}
 def register_collection(added: Collection) -> Collection:
     """Register a kind. Raises `ValueError` if another kind has its name or its class."""
     if COLLECTIONS.get(added.kind, added) != added or _BY_CLASS.get(added.of, added) != added:
-        raise ValueError(f"the kind {added.kind} or its class {added.of.__name__} is registered")
+        raise ValueError(
+            f"the kind {added.kind} or its class {added.of.__name__} is already registered"
+        )
     COLLECTIONS[added.kind] = _BY_CLASS[added.of] = added
     return added
 
@@ -133,8 +135,8 @@ def collection(kind: str) -> Collection:
     except KeyError:
         known = ", ".join(sorted(COLLECTIONS))
         raise IncompatibleFormat(
-            f"the catalog has objects of the kind {kind!r}, which this release does not know: a"
-            f" newer release wrote them; use that one. Known are {known}"
+            f"the catalog has objects of the kind {kind!r}, which this release does not know: a "
+            f"newer release wrote them; use that release. Known kinds are {known}"
         ) from None
 
 

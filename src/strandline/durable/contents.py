@@ -151,8 +151,8 @@ class Contents:
             old = draft.objects(change.kind).get(change.key)
             if (old.data if old else None) != change.old:
                 raise CorruptData(
-                    f"a change of {change.kind} {change.key.hex()} does not replace what is there: "
-                    "the log and this node's memory have parted; restart the node"
+                    f"a change of {change.kind} {change.key.hex()} does not replace the present "
+                    "object: the log and this node's memory differ; restart the node"
                 )
             kind = collection(change.kind)
             new = None if change.new is None else kind.stored(change.new)

@@ -184,7 +184,7 @@ class UpdateLog(ABC):
             return snapshot
         if as_of < snapshot.version:
             raise VersionNotFound(
-                f"version {as_of} was asked for; the earliest in the log is {snapshot.version}"
+                f"version {as_of} is no longer in the log; the earliest is {snapshot.version}"
             )
         contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
         time = snapshot.time
@@ -250,8 +250,8 @@ class UpdateLog(ABC):
             time = self.time_of(updates[-1])
         except (Unavailable, OSError):
             raise UnknownOutcome(
-                f"version {updates[0].version} was sent to the log and not answered, and the log "
-                "cannot be read now; read the catalog when it answers again"
+                f"version {updates[0].version} was sent to the log, which did not answer and "
+                "cannot be read now; read the catalog when the log answers again"
             ) from error
         if time is not None:
             return at_times(updates, times, time)
@@ -259,8 +259,9 @@ class UpdateLog(ABC):
             if isinstance(error, Unavailable):
                 raise error  # not appended; the caller's deadline decides about a retry
             raise UnknownOutcome(
-                f"version {updates[0].version} was sent to the log, not answered ({error}) and is "
-                "not there yet; read the catalog before doing it again"
+                f"version {updates[0].version} was sent to the log, which did not answer "
+                f"({error}) and does not contain it yet; read the catalog before you repeat the "
+                "change"
             ) from error
         raise OutOfSync(f"another node appended version {updates[0].version}") from error
 
@@ -279,7 +280,7 @@ class UpdateLog(ABC):
             refuse_sealed(current)
         refuse_other_token(current, token)
         raise OutOfSync(
-            f"version {updates[0].version} was asked for, the next version is "
+            f"version {updates[0].version} cannot be appended; the next version is "
             f"{self.frontier().upper}"
         )
 
@@ -289,8 +290,8 @@ class Replaced(Fenced):
 
 
 MOVED = (
-    "the catalog is moved from this log to another one; start the node again. If the store cannot"
-    " be opened then, run `strandline durable migrate` again"
+    "the catalog was moved from this log to another one; start the node again. If the store "
+    "cannot be opened then, run `strandline durable migrate` again"
 )
 
 
@@ -313,7 +314,9 @@ def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:
 def refuse_lasting(kind: str) -> None:
     """Raise `ValueError` unless ``kind`` is an append-only kind that is not lasting."""
     if kind in LASTING or kind not in APPEND_ONLY:
-        raise ValueError(f"objects of {kind} are not removed by their age")
+        raise ValueError(
+            f"objects of the kind {kind} are kept for ever; they cannot be removed by age"
+        )
 
 
 def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> None:
@@ -321,8 +324,8 @@ def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> 
     if current != token:
         shown = "gone" if current is None else current.beside(token)
         raise Fenced(
-            f"this node wrote with fence token {token}, and the catalog's is {shown}: another "
-            "holder has opened the store; nothing was changed, try again"
+            f"this node wrote with fence token {token}, but the catalog's token is {shown}: "
+            "another holder has opened the store; nothing was changed, try again"
         )
 
 
@@ -330,8 +333,8 @@ def refuse_absent(version: int, frontier: Frontier) -> None:
     """Raise `VersionNotFound` if the log does not have the version that it is to be trimmed to."""
     if version >= frontier.upper:
         raise VersionNotFound(
-            f"version {version} is not in the log, which goes from version {frontier.since} to "
-            f"{frontier.upper - 1}; trim to one of these"
+            f"version {version} is not in the log, which has versions {frontier.since} to "
+            f"{frontier.upper - 1}; trim to one of them"
         )
 
 
@@ -349,9 +352,9 @@ def check_times(
     for update, time in zip(updates, times, strict=True):
         if not earliest <= time <= latest:
             raise InvalidInput(
-                f"version {update.version} cannot have the time {format_timestamp(time)} in "
-                f"this log: the version before has {format_timestamp(earliest)}, and the log's "
-                f"own time is {format_timestamp(latest)}"
+                f"version {update.version} cannot have the time {format_timestamp(time)} in this "
+                f"log: the previous version has {format_timestamp(earliest)}, and the log's own "
+                f"time is {format_timestamp(latest)}"
             )
         earliest = time
 

@@ -95,7 +95,9 @@ class LogCopy:
                 # moved, the copy refuses what it should accept. That is damage: no caller of the
                 # original is fenced or out of sync because of it.
                 if (self._copy.frontier(), self._original.frontier()) == (copied, frontier):
-                    raise self.differ("what may be appended next", frontier, refused) from refused
+                    raise self.differ(
+                        "the versions that can be appended next", frontier, refused
+                    ) from refused
             except UnsupportedOperation:
                 return frontier, False  # it was opened for reading
 
@@ -114,7 +116,9 @@ class LogCopy:
         appended = _appended(self._original, start, end)
         self._append([replace(u, appended=_objects(appended.get(u.version, ()))) for u in updates])
         if self._copy.frontier().upper < end:
-            raise self.differ(f"versions {start} to {end - 1}", updates, "not what it was given")
+            raise self.differ(
+                f"versions {start} to {end - 1}", updates, "other updates than it was given"
+            )
 
     def _append(self, updates: Sequence[Update]) -> None:
         # The token is read after the updates, so it is the token of the last one or a later one.
@@ -145,8 +149,8 @@ class LogCopy:
         token = self._copy.token()
         if token is None:
             raise CorruptData(
-                f"the log {self._names[1]} has versions and no fence token; restore the store from"
-                " a backup"
+                f"the log {self._names[1]} has versions but no fence token; restore the store "
+                "from a backup"
             )
         return token
 
@@ -258,9 +262,9 @@ class LogCopy:
         """The error that shows what each log has for ``what``."""
         original, copy = self._names
         return CorruptData(
-            f"the two logs of the catalog differ in {what}: {original} has {_shown(first, second)};"
-            f" {copy} has {_shown(second, first)}. One of them was damaged, or lost or doubled an"
-            " update; restore the store from a backup"
+            f"the two logs of the catalog differ in {what}: {original} has "
+            f"{_shown(first, second)}; {copy} has {_shown(second, first)}. One of them was "
+            "damaged, or lost or duplicated an update; restore the store from a backup"
         )
 
 

@@ -107,7 +107,7 @@ def _version_in(pair: KeyValue | None) -> int:
         return 0
     if len(pair.value) != _VERSION_DIGITS or not pair.value.isdigit():
         raise CorruptData(
-            f"{pair.key} of the log is {pair.value[:40]!r}, which is no version of "
+            f"{pair.key} of the log is {pair.value[:40]!r}, which is not a version of "
             f"{_VERSION_DIGITS} digits; restore the store from a backup"
         )
     return int(pair.value)
@@ -128,15 +128,15 @@ def time_of(pair: KeyValue) -> Timestamp:
     The record may contain an earlier time than the key (the log was given the time). Raises
     `CorruptData` if it contains a later one.
     """
-    inside = time_in(pair.value)
-    if inside is None:
+    recorded = time_in(pair.value)
+    if recorded is None:
         return pair.time
-    if inside > pair.time:
+    if recorded > pair.time:
         raise CorruptData(
-            f"{pair.key} of the log has time {inside} in its record and {pair.time} beside it; "
-            "restore the store from a backup"
+            f"{pair.key} of the log has time {recorded} in its record, which is later than the "
+            f"time {pair.time} of its key; restore the store from a backup"
         )
-    return inside
+    return recorded
 
 
 def _update_in(pair: KeyValue) -> Update:
@@ -310,15 +310,15 @@ class MetastorageLog(UpdateLog):
             if snapshot is not None:
                 if snapshot.version != since:
                     raise CorruptData(
-                        f"a snapshot of version {snapshot.version} stands at version {since}; "
-                        "restore the store from a backup"
+                        f"the log has a snapshot of version {snapshot.version} at version "
+                        f"{since}; restore the store from a backup"
                     )
                 return snapshot
             now = self._read_frontier().since
             if now == since:
                 raise CorruptData(
-                    f"the snapshot of version {since} is not in the log, or a part of it; restore "
-                    "the store from a backup"
+                    f"the snapshot of version {since}, or a part of it, is missing in the log; "
+                    "restore the store from a backup"
                 )
             since = now  # another node compacted the log during the read
         return Snapshot(0, MIN_TIMESTAMP, ())
@@ -346,15 +346,17 @@ class MetastorageLog(UpdateLog):
         frontier = self._read_frontier()
         if start <= frontier.since:
             raise VersionNotFound(
-                f"version {start} was asked for; the earliest in the log is {frontier.since}"
+                f"version {start} is no longer in the log; the earliest is {frontier.since}"
             )
         present = {int(pair.key.removeprefix(UPDATE)) for pair in pairs}
         missing = sorted(set(range(start, end)) - present)
         if not missing:
-            raise CorruptData(f"version {start} of the log is a snapshot where an update belongs")
+            raise CorruptData(
+                f"version {start} of the log is a snapshot where an update was expected"
+            )
         if missing[0] >= frontier.upper:
             raise VersionNotFound(
-                f"version {missing[0]} was asked for; the latest in the log is {frontier.upper - 1}"
+                f"version {missing[0]} is not in the log; the latest is {frontier.upper - 1}"
             )
         raise CorruptData(
             f"the log has a hole: version {missing[0]} is missing between {start} and "
@@ -391,7 +393,7 @@ class MetastorageLog(UpdateLog):
             refuse_absent(up_to, frontier)
             if refused_at is not None and refused_at.pruned == frontier.pruned:
                 raise CorruptData(
-                    f"{place} of the log, or its fence, is not what was read of it; {REMEDY}"
+                    f"{place} of the log, or its fence, differs from what was just read; {REMEDY}"
                 )
             refused_at = frontier
             outcome = self._store.invoke(
@@ -420,12 +422,12 @@ class MetastorageLog(UpdateLog):
                 prepared = chunks.prepare(
                     self._store, snapshot, fence=fence, chunk_bytes=self._chunk_bytes
                 )
-            standing = (
+            snapshot_unchanged = (
                 ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
             )
             place = update_key(up_to)
             outcome = self._store.invoke(
-                [standing, fence, Exists(place), *prepared.conditions],
+                [snapshot_unchanged, fence, Exists(place), *prepared.conditions],
                 [
                     Put(SNAPSHOT_VERSION, _digits(up_to)),
                     Put(place, prepared.value),
@@ -457,6 +459,6 @@ class MetastorageLog(UpdateLog):
         refuse_other_token(self.token(), token)
         if self._read_frontier().since == since:
             raise CorruptData(
-                f"version {up_to} is missing in the log, or what was just written of its snapshot; "
-                "nothing was trimmed: restore the store from a backup"
+                f"version {up_to}, or the snapshot of it that was just written, is missing in the "
+                "log; nothing was trimmed: restore the store from a backup"
             )

@@ -90,25 +90,26 @@ def _number(name: str, text: str | None) -> int:
 
 def refuse_newer(contents: Contents) -> None:
     """Raise `IncompatibleFormat` if this program does not understand the catalog."""
-    for name, found, known in (
+    for name, present, known in (
         ("format", format_of(contents), len(MIGRATIONS)),
         ("content version", content_of(contents), CONTENT_VERSION),
     ):
-        if found > known:
+        if present > known:
             raise IncompatibleFormat(
-                f"the catalog has {name} {found}, this release knows {name}s up to {known}: a newer"
-                " release has opened it; use that one, or restore a backup from before"
+                f"the catalog has {name} {present}, but this release knows {name}s only up to "
+                f"{known}: a newer release has opened it; use that release, or restore an older "
+                "backup"
             )
 
 
 def refuse_other(contents: Contents) -> None:
     """Raise `NeedsMigration` or `IncompatibleFormat` unless the format is this program's."""
     refuse_newer(contents)
-    found, known = format_of(contents), len(MIGRATIONS)
-    if found < known:
+    present, known = format_of(contents), len(MIGRATIONS)
+    if present < known:
         raise NeedsMigration(
-            f"the catalog has format {found} of an older release, and this one has format {known};"
-            " start a node of this release (`strandline serve`), which migrates it"
+            f"the catalog has format {present} of an older release, but this release has format "
+            f"{known}; start a node of this release (`strandline serve`), which migrates it"
         )
 
 

@@ -172,19 +172,19 @@ class OpenableState:
         current = self._log.token()
         if current is None and position.version:
             raise CorruptData(
-                f"the log has versions up to {position.version} and no fence token, which every "
-                "version is written with; restore the store from a backup"
+                f"the log has versions up to {position.version} but no fence token, although "
+                "every version is written with one; restore the store from a backup"
             )
         refuse_sealed(current)
-        held = FenceToken(0, 0) if current is None else current
+        holder = FenceToken(0, 0) if current is None else current
         if deploy_generation is None:
-            deploy_generation = held.deploy_generation
-        if held.deploy_generation > deploy_generation:
+            deploy_generation = holder.deploy_generation
+        if holder.deploy_generation > deploy_generation:
             raise Fenced(
-                f"deploy generation {deploy_generation} asked for, "
-                f"{held.deploy_generation} holds the catalog; start the newer program"
+                f"this node has deploy generation {deploy_generation}, but generation "
+                f"{holder.deploy_generation} holds the catalog; start the newer program"
             )
-        token = held.next(deploy_generation)
+        token = holder.next(deploy_generation)
         fencing = fencing_transaction(position, token, author=author)
         filling = CatalogTransaction(fencing, author=author)
         if fill is not None:
@@ -199,7 +199,7 @@ class OpenableState:
         try:
             self._log.append(fencing.version, current, updates, new_token=token)
         except Fenced as lost:
-            raise OutOfSync("another process has opened the catalog meanwhile") from lost
+            raise OutOfSync("another process has opened the catalog in the meantime") from lost
         state = DurableCatalogState(self._log, token=token, member=member)
         if environment is None:
             raise_fence(token, state.environment)
@@ -218,8 +218,8 @@ class OpenableState:
         state = DurableCatalogState(self._log, token=token, member=member)
         if state.recovered[-1].version == 0:
             raise CorruptData(
-                "the log has a fence token and not the first versions, which were written with it; "
-                "restore the store from a backup"
+                "the log has a fence token but not the first versions, which were written with "
+                "it; restore the store from a backup"
             )
         if state.environment is None:
             raise NotFound(_NOTHING_HERE)
@@ -252,8 +252,9 @@ def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
     refuse_sealed(current)
     if current is not None and current.deploy_generation > fenced.token.deploy_generation:
         raise Replaced(
-            f"generation {current.deploy_generation} of this deployment has taken the store over"
-            f" from generation {fenced.token.deploy_generation}, which this node is of; it stops"
+            f"generation {current.deploy_generation} of this deployment has taken the store over "
+            f"from generation {fenced.token.deploy_generation}, which this node belongs to; this "
+            "node stops"
         )
     state = durable_state(fenced.log).join(member=fenced.member)
     if state.token.deploy_generation > fenced.token.deploy_generation:

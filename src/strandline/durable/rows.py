@@ -212,7 +212,8 @@ def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
             head = decode(row.value, UpdateHead)
             if (row.key, row.diff) != (head_key(row.version), 1) or head.version != row.version:
                 raise CorruptData(
-                    f"the head of version {head.version} stands at version {row.version}; {REMEDY}"
+                    f"the head of version {head.version} is stored at version {row.version}; "
+                    f"{REMEDY}"
                 )
             if head.time != row.time or head.version in heads:
                 raise CorruptData(
@@ -222,7 +223,7 @@ def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
         elif row.kind not in APPEND_ONLY:
             objects.setdefault(row.version, []).append(row)
     if headless := objects.keys() - heads.keys():
-        raise CorruptData(f"version {min(headless)} of the log has changes and no head; {REMEDY}")
+        raise CorruptData(f"version {min(headless)} of the log has changes but no head; {REMEDY}")
     return tuple(_joined(heads[number], objects.get(number, [])) for number in sorted(heads))
 
 
@@ -232,8 +233,8 @@ def _joined(head: UpdateHead, objects: list[Row]) -> Update:
     pairs = all(len(of_entry) % 2 == 0 for _, _, of_entry in head.entries)
     if not pairs or sorted(places) != list(range(1, len(objects) + 1)):
         raise CorruptData(
-            f"version {head.version} of the log has {len(objects)} rows of objects, and its head"
-            f" says {len(places)}; {REMEDY}"
+            f"version {head.version} of the log has {len(objects)} rows of objects, but its head "
+            f"lists {len(places)}; {REMEDY}"
         )
     entries = tuple(
         Entry(verb, arguments, tuple(_changes_at(of_entry, objects, head.version)))
@@ -253,7 +254,7 @@ def _changes_at(places: Sequence[int], objects: Sequence[Row], version: int) -> 
             or (new is not None and (new.diff != 1 or new[:2] != either[:2]))
         ):
             raise CorruptData(
-                f"the head of version {version} does not fit the rows of that version; {REMEDY}"
+                f"the head of version {version} does not match the rows of that version; {REMEDY}"
             )
         old_value = None if old is None else old.value
         yield Change(intern(either.kind), either.key, old_value, None if new is None else new.value)
@@ -278,8 +279,8 @@ def consolidated(rows: Iterable[Row]) -> list[Row]:
             continue
         if remaining.diff != 1:
             raise CorruptData(
-                f"the rows of {kind} {key.hex()} do not add up: the log takes away, or adds twice,"
-                f" what it has at version {remaining.version}; {REMEDY}"
+                f"the rows of {kind} {key.hex()} do not add up: the log removes twice, or adds "
+                f"twice, the row of version {remaining.version}; {REMEDY}"
             )
         left.append(remaining)
     return left

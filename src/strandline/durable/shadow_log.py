@@ -118,8 +118,8 @@ class ShadowLog(UpdateLog):
             self._read_back(appended)
         except (Unavailable, Stopping, OSError) as error:
             logger.warning(
-                "version %d is in the log %s and could not be appended to %s, or not be read back;"
-                " the next call brings the two level: %s",
+                "version %d is in the log %s, but could not be appended to %s or read back; the "
+                "next call copies what is missing: %s",
                 updates[-1].version,
                 *self._names,
                 error,

@@ -255,12 +255,12 @@ class StashLog(UpdateLog):
             state = tables.state_on(connection)
             if start <= state.since:
                 raise VersionNotFound(
-                    f"version {start} was asked for; the earliest in the log is {state.since}"
+                    f"version {start} is no longer in the log; the earliest is {state.since}"
                 )
             if end > state.upper:
                 raise VersionNotFound(
-                    f"version {max(start, state.upper)} was asked for; the latest in the log is"
-                    f" {state.upper - 1}"
+                    f"version {max(start, state.upper)} is not in the log; the latest is "
+                    f"{state.upper - 1}"
                 )
             parts = run(connection, _VERSIONS, (start, end))
             kinds = self._kinds_on(connection, state)
@@ -343,7 +343,7 @@ class StashLog(UpdateLog):
                 change_each(
                     connection,
                     "DELETE FROM stash_row WHERE version = ? AND number = ?",
-                    [(one.row.version, one.number) for one in removed],
+                    [(removed_row.row.version, removed_row.number) for removed_row in removed],
                 )
                 tables.put_state(
                     connection,
@@ -381,12 +381,12 @@ def _appended(
     if collection is None:
         return []
     version, number = place
-    found = run(connection, _APPENDED, (collection, version, version, number, end, limit))
-    rows = [tables.appended_in(parts, collection, kinds.names) for parts in found]
-    for parts, row in zip(found, rows, strict=True):
+    results = run(connection, _APPENDED, (collection, version, version, number, end, limit))
+    rows = [tables.appended_in(parts, collection, kinds.names) for parts in results]
+    for parts, row in zip(results, rows, strict=True):
         if row.key != appended_key(row.version, parts[1]):
             raise CorruptData(
-                f"{kind} {parts[1]} of version {row.version} lies at another place; {REMEDY}"
+                f"{kind} {parts[1]} of version {row.version} is stored at the wrong place; {REMEDY}"
             )
     return rows
 
@@ -396,7 +396,7 @@ def _frontier_in(state: StashState, kinds: tables.Kinds) -> Frontier:
 
 
 def _weight(rows: Sequence[Numbered]) -> tuple[int, int]:
-    return len(rows), sum(one.checksum for one in rows)
+    return len(rows), sum(row.checksum for row in rows)
 
 
 def _consolidate(
@@ -407,24 +407,30 @@ def _consolidate(
     ``rows`` are the rows of the versions after ``since``, and all rows of each object of which one
     was removed. Raises `CorruptData` if a version is missing or the rows do not add up.
     """
-    of_versions = updates_of(one.row for one in rows if one.row.version > state.since)
+    of_versions = updates_of(
+        numbered.row for numbered in rows if numbered.row.version > state.since
+    )
     versions = [update.version for update in of_versions]
     if versions != list(range(state.since + 1, up_to + 1)):
         missing = min(set(range(state.since + 1, up_to + 1)) - set(versions))
         raise CorruptData(f"version {missing} is missing in the log; nothing was trimmed: {REMEDY}")
     left: dict[Row, int] = {}
-    for row in consolidated(one.row for one in rows):
+    for row in consolidated(numbered.row for numbered in rows):
         left[row] = left.get(row, 0) + 1
     removed, added = [], []
-    for one in rows:
-        if left.get(one.row, 0):
-            left[one.row] -= 1
-            if one.row.version > state.since:
-                added.append(one)
+    for numbered in rows:
+        if left.get(numbered.row, 0):
+            left[numbered.row] -= 1
+            if numbered.row.version > state.since:
+                added.append(numbered)
         else:
-            removed.append(one)
-    gone = [one for one in removed if one.row.version <= state.since and is_object(one.row.kind)]
-    more, less = _weight(added), _weight(gone)
+            removed.append(numbered)
+    removed_from_snapshot = [
+        numbered
+        for numbered in removed
+        if numbered.row.version <= state.since and is_object(numbered.row.kind)
+    ]
+    more, less = _weight(added), _weight(removed_from_snapshot)
     return removed, replace(
         state,
         since_time=of_versions[-1].time,
@@ -438,12 +444,13 @@ def _snapshot_in(parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds
     numbered = [tables.row_in(row, kinds.names) for row in parts]
     if _weight(numbered) != (state.objects, state.sum):
         raise CorruptData(
-            f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, and"
-            f" {state.objects} were left there, or others; {REMEDY}"
+            f"the snapshot of version {state.since} has {len(numbered)} rows in the stash, which "
+            f"are not the {state.objects} rows that were written; {REMEDY}"
         )
-    rows = consolidated(one.row for one in numbered)
+    rows = consolidated(numbered_row.row for numbered_row in numbered)
     if len(rows) != len(numbered):
         raise CorruptData(
-            f"the snapshot of version {state.since} has rows that were to be consolidated; {REMEDY}"
+            f"the snapshot of version {state.since} has rows that should have been consolidated; "
+            f"{REMEDY}"
         )
     return snapshot_of_rows(state.since, state.since_time, rows)

@@ -165,8 +165,8 @@ def state_in(row: SqlRow | None) -> StashState:
     nonce = row[_COLUMNS_OF_1] if len(row) > _COLUMNS_OF_1 else 0
     if _checksum_of(numbers, nonce) != kept:
         raise CorruptData(
-            f"the one row of the table stash does not have its checksum: upper {row[1]}, since"
-            f" {row[3]}, epoch {row[6]}; {REMEDY}"
+            f"the row of the table stash does not match its checksum: upper {row[1]}, since "
+            f"{row[3]}, epoch {row[6]}; {REMEDY}"
         )
     upper, time, since, since_time, generation, epoch, *counts = numbers
     token = FenceToken(generation, epoch, nonce)
@@ -213,9 +213,9 @@ def row_in(parts: SqlRow, kinds: Mapping[int, str]) -> Numbered:
     row = Row(kind or "", bytes(key), bytes(value), version, Timestamp(time), diff)
     if kind is None or checksum(row) != kept:
         raise CorruptData(
-            f"row {number} of version {version} of the stash, in collection {collection}"
-            f" ({kind or 'which there is not'}), does not have its checksum: it was changed after"
-            f" it was written; {REMEDY}"
+            f"row {number} of version {version} of the stash, in collection {collection} "
+            f"({kind or 'unknown'}), does not match its checksum: it was changed after it was "
+            f"written; {REMEDY}"
         )
     return Numbered(row, number, kept)
 
@@ -249,8 +249,8 @@ def kinds_on(connection: Connection, state: StashState) -> Kinds:
     kinds = Kinds(run(connection, "SELECT id, name, pruned FROM stash_collection"))
     if kinds.sum != state.collections:
         raise CorruptData(
-            f"the table stash_collection is not what was written, it has the rows {kinds.rows};"
-            f" {REMEDY}"
+            "the table stash_collection does not match its checksum: it has the rows "
+            f"{kinds.rows}; {REMEDY}"
         )
     return kinds
 

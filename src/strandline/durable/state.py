@@ -147,7 +147,7 @@ class ReadOnlyState:
         if frontier.since > version:
             raise TrimmedAway(
                 f"the log was trimmed to version {frontier.since} while this node was at version "
-                f"{version}; it begins again from the snapshot"
+                f"{version}; it restarts from the snapshot"
             )
         if up_to is not None:
             end = min(end, up_to + 1)
@@ -156,8 +156,8 @@ class ReadOnlyState:
             return []
         try:
             updates = self.log.updates(version + 1, end)
-        except VersionNotFound as gone:  # trimmed since the frontier was read
-            raise TrimmedAway(gone.message) from gone
+        except VersionNotFound as error:  # trimmed since the frontier was read
+            raise TrimmedAway(error.message) from error
         applied: list[AppliedUpdate] = []
         for update in updates:
             contents = contents.apply(update.changes(), at=update.time)
@@ -313,7 +313,7 @@ class DurableCatalogState(ReadOnlyState):
         """A text that says why this state is fenced and, if the log has it, by which member."""
         opening = None if current is None else opening_with(self.log, current)
         shown = "gone" if current is None else current.beside(self.token)
-        return f"this node holds fence token {self.token}, the catalog's is {shown}" + (
+        return f"this node holds fence token {self.token}, but the catalog's token is {shown}" + (
             "" if opening is None else f", which {opening}"
         )
 

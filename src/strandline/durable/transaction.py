@@ -116,7 +116,7 @@ class CatalogTransaction:
         values have one key, the last one counts. Raises `AlreadyExists`, in which case none of them
         is put.
         """
-        before, done = self.contents, len(self._changes)
+        before, kept_changes = self.contents, len(self._changes)
         of_keys = {}
         for value in values:
             written = self._written(value)
@@ -138,7 +138,7 @@ class CatalogTransaction:
                 self._change(written)
         except AlreadyExists:
             self.contents = before
-            del self._changes[done:]
+            del self._changes[kept_changes:]
             raise
 
     def set_system_object_mapping(self, mapping: Iterable[SystemObjectFingerprint]) -> None:
@@ -183,7 +183,7 @@ class CatalogTransaction:
             return
         holder = self.contents.find(*name)
         if holder is not None and holder != Reference(kind.kind, key):
-            raise AlreadyExists(f"{holder.kind} {new.name!r} exists already")
+            raise AlreadyExists(f"{holder.kind} {new.name!r} already exists")
 
     def delete(self, kind: str, key: int | str) -> None:
         """Remove the object of ``kind`` with that id, or that name if it is keyed by name.
@@ -212,14 +212,16 @@ class CatalogTransaction:
     def allocate_id(self, name: str = OBJECT_IDS, *, amount: int = 1) -> range:
         """Take the next ``amount`` ids of the allocator ``name``; they are never reused."""
         if not 0 <= amount <= MAX_IDS_AT_ONCE:
-            raise InvalidInput(f"{amount} ids asked for at once; ask for 0 to {MAX_IDS_AT_ONCE}")
+            raise InvalidInput(
+                f"{amount} ids cannot be allocated at once; allocate 0 to {MAX_IDS_AT_ONCE}"
+            )
         key = name.encode()
         old = self.contents.get(ID_ALLOCATOR.kind, key)
         start: int = 1 if old is None else old.value.next_id
         if start + amount > MAX_ID:
             raise LimitExceeded(
-                f"{amount} ids of the allocator {name!r} were asked for, and the next one is "
-                f"{start}; the last that can be given is {MAX_ID - 1}"
+                f"the allocator {name!r} cannot allocate {amount} ids: its next id is {start}, "
+                f"and the highest possible id is {MAX_ID - 1}"
             )
         if amount:
             new = ID_ALLOCATOR.stored_value(IdAllocator(name, start + amount))
@@ -233,7 +235,7 @@ class CatalogTransaction:
         A block that changes nothing makes no entry. If the block raises, its changes are undone.
         """
         if self._changes:
-            raise RuntimeError("entries do not nest")
+            raise RuntimeError("entries cannot be nested")
         before = self.contents
         try:
             yield
@@ -310,7 +312,7 @@ class CatalogTransaction:
 def _refuse_running_back(kind: Collection, old: AnyStored | None, new: AnyStored | None) -> None:
     backwards = kind.runs_back(old, new)
     if backwards is not None:
-        raise InvalidInput(f"{backwards}; it only ever grows")
+        raise InvalidInput(f"{backwards}; it can only increase")
 
 
 def _consolidated(changes: list[Change]) -> list[Change]:

@@ -236,7 +236,9 @@ def _snapshot(
     times: tuple[tuple[Timestamp, ...], ...],
 ) -> Snapshot:
     if times and [len(of_kind) for of_kind in times] != [len(records) for _, records in kinds]:
-        raise CorruptData(f"the snapshot of version {version} has times that are not its objects'")
+        raise CorruptData(
+            f"the snapshot of version {version} has times that do not belong to its objects"
+        )
     return Snapshot(version, time, kinds, times)
 
 

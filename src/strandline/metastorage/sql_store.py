@@ -167,10 +167,10 @@ class SqlMetastorage(Metastorage):
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
-        asked = [] if about_leases else _asking(conditions)
-        with self._database.write(first=self._first(asked, on_success)) as connection:
+        queries = [] if about_leases else _asking(conditions)
+        with self._database.write(first=self._first(queries, on_success)) as connection:
             now = take_time(connection, self._clock) if about_leases else None
-            head, succeeded = _head_and_answers(connection, asked or _asking(conditions, now))
+            head, succeeded = _head_and_answers(connection, queries or _asking(conditions, now))
             operations = on_success if succeeded else on_failure
             if operations:
                 now = now or take_time(connection, self._clock)
@@ -246,13 +246,13 @@ class SqlMetastorage(Metastorage):
                 renewed = tables.grant_lease(connection, lease.name, lease.holder, now, ttl_ms)
         if renewed is None:
             holding = (
-                "nobody holds it"
+                "no client holds it"
                 if present is None
                 else f"{present.holder} holds token {present.token}"
             )
             raise Conflict(
-                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
-                f" {holding} now; acquire it anew"
+                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}: "
+                f"{holding} now; acquire it again"
             )
         return renewed
 
@@ -330,15 +330,15 @@ class SqlMetastorage(Metastorage):
             self._forget_old_deletions(connection)
         return True
 
-    def _first(self, asked: Sequence[Query], on_success: Sequence[Operation]) -> Sequence[Query]:
+    def _first(self, queries: Sequence[Query], on_success: Sequence[Operation]) -> Sequence[Query]:
         """The queries that an invoke begins with; none if a later one depends on their answers."""
-        if len(asked) != 1:
+        if len(queries) != 1:
             return ()
         if not on_success:
-            return asked
+            return queries
         beside = (o.asks for o in on_success if isinstance(o, Beside))
         taking = taking_time(self._clock, bounded=False)  # reads the clock without moving it
-        return *asked, taking, *chain.from_iterable(beside)
+        return *queries, taking, *chain.from_iterable(beside)
 
     def _forget_old_deletions(self, connection: Connection) -> None:
         oldest = value(

@@ -308,7 +308,7 @@ def check_key(key: str) -> str:
     """Return ``key``; raises `InvalidInput` if it is not a valid key."""
     if not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
         raise InvalidInput(
-            f"a key is 1 to {MAX_KEY_LENGTH} printable ASCII characters, not {key[:100]!r}"
+            f"a key must have 1 to {MAX_KEY_LENGTH} printable ASCII characters, found {key[:100]!r}"
         )
     return key
 
@@ -322,13 +322,13 @@ def check_bound(bound: str) -> str:
 def check_limit(limit: int | None) -> None:
     """Raises `InvalidInput` for a limit below 1."""
     if limit is not None and limit < 1:
-        raise InvalidInput(f"the limit of a range is at least 1, not {limit}")
+        raise InvalidInput(f"the limit of a range must be at least 1, found {limit}")
 
 
 def check_ttl(ttl_ms: int) -> None:
     """Raises `InvalidInput` for a time to live below 1 ms."""
     if ttl_ms < 1:
-        raise InvalidInput(f"the time to live of a lease is at least 1 ms, not {ttl_ms} ms")
+        raise InvalidInput(f"the time to live of a lease must be at least 1 ms, found {ttl_ms} ms")
 
 
 def check_invoke(
@@ -345,8 +345,8 @@ def check_invoke(
     longest = max(len(conditions), len(on_success), len(on_failure))
     if longest > at_most:
         raise InvalidInput(
-            f"an invoke on this store has at most {at_most} conditions and {at_most} operations in"
-            f" each branch, not {longest}; split it"
+            f"an invoke on this store may have at most {at_most} conditions and {at_most} "
+            f"operations in each branch, found {longest}; split it"
         )
     for condition in conditions:
         match condition:
@@ -394,7 +394,7 @@ def _check_operations(operations: Sequence[Operation]) -> None:
 
 def _check_value(key: str, value: bytes) -> None:
     if not isinstance(value, bytes):
-        raise InvalidInput(f"the value of {key!r} must be bytes, not {type(value).__name__}")
+        raise InvalidInput(f"the value of {key!r} must be bytes, found {type(value).__name__}")
     _check_length(key, len(value))
 
 

@@ -232,8 +232,8 @@ class TableDescriptor:
 
     def column(self, name: str) -> ColumnDescriptor | None:
         """Return the column with this name, ignoring case, or None if it does not exist."""
-        wanted = name.casefold()
-        return next((c for c in self.columns if c.name.casefold() == wanted), None)
+        folded_name = name.casefold()
+        return next((c for c in self.columns if c.name.casefold() == folded_name), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,14 @@ def check_name(name: str, what: str) -> None:
         raise InvalidName(f"the name of a {what} must not be empty or blank, found {name!r}")
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidName(
-            f"the name of a {what} may have {MAX_NAME_LENGTH} characters, found {len(name)}: "
-            f"{name[:40]!r}…"
+            f"the name of a {what} may have at most {MAX_NAME_LENGTH} characters, found "
+            f"{len(name)}: {name[:40]!r}…"
         )
     if not name.isprintable():
         for position, character in enumerate(name):
             if unicodedata.category(character) in _REFUSED_CATEGORIES:
                 raise InvalidName(
-                    f"the name of a {what} must not hold control characters, found "
+                    f"the name of a {what} must not contain control characters, found "
                     f"{character!r} at position {position} of {name!r}"
                 )
     if name != name.strip():

@@ -203,9 +203,11 @@ def partition_fields(
     not accept the column's type.
     """
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise InvalidInput(f"partitioning of {table} is a list of texts like 'day(ts)'")
+        raise InvalidInput(f"the partitioning of {table} must be a list of strings like 'day(ts)'")
     if len(texts) > MAX_FIELDS:
-        raise InvalidInput(f"{table} may be partitioned by {MAX_FIELDS} fields, found {len(texts)}")
+        raise InvalidInput(
+            f"{table} may be partitioned by at most {MAX_FIELDS} fields, found {len(texts)}"
+        )
     fields: list[PartitionField] = []
     for number, text in enumerate(texts):
         transform, column = _parsed(text, table=table)
@@ -273,7 +275,8 @@ def _refuse_redundant(
         name = normalize(field.name)
         if name in names or source in sources:
             raise InvalidInput(
-                f"{table} is partitioned twice by what {field.name!r} says; keep one of the two"
+                f"{table} has two partition fields that partition like {field.name!r}; keep one "
+                "of them"
             )
         if name in columns and columns[name][0] != field.source_id:
             raise InvalidInput(
@@ -313,9 +316,9 @@ def misfit(
     for field, known in zip(fields, partition, strict=True):
         if known.value is None:
             if field.source_id in not_null:
-                return f"{field.name} is NULL, and its column is NOT NULL"
+                return f"{field.name} is NULL, but its column is NOT NULL"
         elif not _is_result(field.transform, known.value, types[field.source_id]):
-            return f"{_shown(known.value)} is no value of {field.name}, {field.transform}"
+            return f"{_shown(known.value)} is not a valid value of {field.name}, {field.transform}"
     return None
 
 

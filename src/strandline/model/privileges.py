@@ -80,9 +80,9 @@ def require_kind(kind: object) -> ObjectKind:
     if isinstance(kind, ObjectKind):
         return kind
     name = str(kind).strip().upper().replace(" ", "_")
-    meant = name if name in ObjectKind.__members__ else "TABLE"
+    suggested = name if name in ObjectKind.__members__ else "TABLE"
     raise InvalidInput(
-        f"kind is {kind!r}; give an ObjectKind, like ObjectKind.{meant}, from "
+        f"kind is {kind!r}; give an ObjectKind, like ObjectKind.{suggested}, from "
         "strandline.model.privileges"
     )
 

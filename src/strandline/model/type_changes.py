@@ -269,12 +269,12 @@ def _widens_atomic(old: AtomicType, new: AtomicType) -> bool:
 def _reason(old: DataType, new: DataType) -> str:
     match old, new:
         case DecimalType(), DecimalType():
-            return "neither the digits before the point nor those behind it may become fewer"
+            return "neither the digits before the decimal point nor those after it may become fewer"
         case AtomicType(), DecimalType() if old in INTEGRAL_TYPES:
             digits = _BIGINT_DIGITS if old == BIGINT else _INT_DIGITS
             return f"the decimal needs at least {digits} digits before the point"
         case CharType() | VarcharType(), CharType() | VarcharType():
-            return "the length may not shrink, and varchar does not become char"
+            return "the length may not become smaller, and varchar cannot become char"
         case StringType(), StringType():
             return "the collation may not change"
         case _ if new == DOUBLE and old == BIGINT:

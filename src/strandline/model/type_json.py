@@ -139,8 +139,8 @@ def system_number(name: str) -> int | None:
     match = _NAME.fullmatch(name)
     if match is None:
         raise InvalidType(
-            f"{name[:80]!r} names no spatial reference system; expected OGC:CRS84, EPSG:<number>, "
-            "ESRI:<number>, SRID:0 or SRID:ANY"
+            f"{name[:80]!r} is not the name of a spatial reference system; expected OGC:CRS84, "
+            "EPSG:<number>, ESRI:<number>, SRID:0 or SRID:ANY"
         )
     return int(match[1])
 
@@ -205,7 +205,7 @@ def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
             f"the JSON of a type does not parse: expected {error.msg} at position {error.pos}"
         ) from None
     except UnicodeEncodeError:
-        raise InvalidType("the JSON of a type holds half a surrogate pair") from None
+        raise InvalidType("the JSON of a type contains half a surrogate pair") from None
     except RecursionError:
         raise InvalidType(
             f"the JSON of a type is nested too deep; at most {MAX_DEPTH} levels are allowed"

@@ -35,11 +35,11 @@ class Counter:
     def take(connection: Connection, *counts: tuple[Counter, int]) -> list[int]:
         """Take that many consecutive numbers of each counter. Returns the last one of each."""
         if connection.dialect.name == "sqlite":
-            return [int(value(connection, of._take, (count,))) for of, count in counts]
+            return [int(value(connection, counter._take, (count,))) for counter, count in counts]
         # Read all before changing one, because a change drops what was read ahead.
-        answers = run_all(connection, *(of.ahead for of, _ in counts))
+        answers = run_all(connection, *(counter.ahead for counter, _ in counts))
         taken = []
-        for (of, count), rows in zip(counts, answers, strict=True):
+        for (counter, count), rows in zip(counts, answers, strict=True):
             taken.append((rows[0][0] if rows else 0) + count)
-            change_each(connection, of._put, [(taken[-1],)])
+            change_each(connection, counter._put, [(taken[-1],)])
         return taken

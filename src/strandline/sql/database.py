@@ -336,9 +336,9 @@ class Database(ABC):
             orphans = columns.keys() & {table.name for table in metadata.sorted_tables}
             if orphans and part != ground.GROUND_PART:
                 raise CorruptData(
-                    f"{self.name} has the table {min(orphans)} of its part {part!r} and not the"
-                    f" version of that part, in {ground.SCHEMA.name}; restore the store from a"
-                    " backup"
+                    f"{self.name} has the table {min(orphans)} of its part {part!r}, but the "
+                    f"version of that part is missing in {ground.SCHEMA.name}; restore the store "
+                    "from a backup"
                 )
 
     @abstractmethod
@@ -381,13 +381,13 @@ class Database(ABC):
         try:
             yield
         except Exception as error:
-            ours = self._translate(error)
-            if ours is None:
+            translated = self._translate(error)
+            if translated is None:
                 raise
             try:
-                raise ours from error
+                raise translated from error
             finally:
-                del ours  # else a reference cycle keeps the frame and an open cursor alive
+                del translated  # else a reference cycle keeps the frame and an open cursor alive
         finally:
             with self._state:
                 self._active -= 1
@@ -415,8 +415,8 @@ class Database(ABC):
     def _refuse_to_wait(self) -> None:
         if self._nobody_waits:
             raise Stopping(
-                f"{self.name} is written to by others, and this node stops and no longer waits for"
-                " them; nothing was written, try again"
+                f"{self.name} is being written by other writers, and this node is stopping and no "
+                "longer waits for them; nothing was written, try again"
             )
 
     def _other_process_that_writes(self) -> str | None:
@@ -426,8 +426,8 @@ class Database(ABC):
     def _refuse_in_a_fork(self) -> None:
         if self._process != os.getpid():
             raise UnsupportedOperation(
-                f"{self.name} was opened by process {self._process}, before this one was forked;"
-                " open it here anew"
+                f"{self.name} was opened by process {self._process} before this process was "
+                "forked; open it again in this process"
             )
 
     def _count(self, what: str) -> None:
@@ -436,7 +436,7 @@ class Database(ABC):
 
     def _late(self, began: float, who: str, *, holder: str | None = None) -> DeadlineExceeded:
         waited = time.monotonic() - began
-        why = holder or f"{who} is writing all the time; try again, or allow more time"
+        why = holder or f"{who} was writing all the time; try again, or allow more time"
         return DeadlineExceeded(f"no write to {self.name} began within {waited:.3f} s: {why}")
 
     def _stopping(self) -> Stopping:

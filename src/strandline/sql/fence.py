@@ -88,13 +88,13 @@ class FenceRow:
         _same_environment(present, environment)
         if token < present.token:
             raise Fenced(
-                f"this writer holds {token}, the object store is at {present.token}: a newer owner"
-                " has opened it; nothing was written"
+                f"this writer holds {token}, but the object store is at {present.token}: a newer "
+                "owner has opened it; nothing was written"
             )
         if token > present.token:
             raise Fenced(
-                f"this writer holds {token}, the object store is only at {present.token}: it was"
-                " restored from an older day than the catalog; nothing was written"
+                f"this writer holds {token}, but the object store is only at {present.token}: it "
+                "was restored from an older backup than the catalog; nothing was written"
             )
 
     @staticmethod
@@ -107,8 +107,8 @@ class FenceRow:
 def _present(state: FenceState | None) -> FenceState:
     if state is None:
         raise WrongEnvironment(
-            "the object store was never initialized, the catalog was: they do not belong together;"
-            " restore both from one backup"
+            "the catalog was initialized, but the object store was not: they do not belong "
+            "together; restore both from one backup"
         )
     return state
 
@@ -116,6 +116,6 @@ def _present(state: FenceState | None) -> FenceState:
 def _same_environment(present: FenceState, environment: str) -> None:
     if present.environment != environment:
         raise WrongEnvironment(
-            f"the catalog belongs to environment {environment!r}, the object store to"
-            f" {present.environment!r}; point both settings at halves of one store"
+            f"the catalog belongs to environment {environment!r}, but the object store belongs to "
+            f"{present.environment!r}; set both addresses to the same store"
         )

@@ -121,8 +121,8 @@ def refuse_incomplete(
         columns = present.get(table.name)
         if columns is None:
             raise CorruptData(
-                f"{name} has lost its table {table.name} (part {part!r}); restore the store from a"
-                " backup"
+                f"{name} no longer has its table {table.name} (part {part!r}); restore the store "
+                "from a backup"
             )
         missing = [column.name for column in table.c if column.name not in columns]
         if missing:
@@ -139,8 +139,9 @@ def refuse_unknown_parts(versions: Mapping[str, int], known: Collection[str], *,
     )
     if unknown:
         raise IncompatibleFormat(
-            f"{name} has a part that this program does not know: {', '.join(unknown)}; known are "
-            f"{', '.join(sorted(known))}. It was written by a newer release: use that release"
+            f"{name} has a part that this program does not know: {', '.join(unknown)}; known "
+            f"parts are {', '.join(sorted(known))}. It was written by a newer release: use that "
+            "release"
         )
 
 
@@ -180,7 +181,10 @@ def is_current(present: int | None, *, part: str, version: int, name: str) -> bo
     if present is None or present == version:
         return present is not None
     if not isinstance(present, int):
-        raise CorruptData(f"{name} gives {present!r} as the version of {part!r}; restore a backup")
+        raise CorruptData(
+            f"{name} has the invalid version {present!r} of its part {part!r}; restore the store "
+            "from a backup"
+        )
     if present > version:
         raise _incompatible(
             present,
@@ -214,7 +218,7 @@ def upgrade(
             version=version,
             name=name,
             release="an older",
-            todo="there is no step from it to this one",
+            todo="it cannot be upgraded to this one",
         )
     for number in missing_steps:
         steps[number](connection)
@@ -225,6 +229,6 @@ def _incompatible(
     present: int, *, part: str, version: int, name: str, release: str, todo: str
 ) -> IncompatibleFormat:
     return IncompatibleFormat(
-        f"{name} was written by {release} release: its part {part!r} has version {present}, this"
-        f" program knows version {version}; {todo}"
+        f"{name} was written by {release} release: its part {part!r} has version {present}, but "
+        f"this program knows version {version}; {todo}"
     )

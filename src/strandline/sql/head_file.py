@@ -105,7 +105,9 @@ class HeadFile:
             return None
         newest = _newest(data)
         if newest is None:
-            logger.warning("%s is damaged, says nothing, and is written anew", self.path)
+            logger.warning(
+                "%s is damaged; its content is ignored and it is written again", self.path
+            )
             return None
         return {name: number for name, number in newest.items() if name != _TURN}
 
@@ -116,16 +118,18 @@ class HeadFile:
         """
         lost = {name: (marks.get(name, 0), said[name]) for name in said}
         missing = [
-            f"{name}s {has + 1} to {had}" if had > has + 1 else f"{name} {had}"
-            for name, (has, had) in lost.items()
-            if had > has
+            f"{name}s {stored_number + 1} to {recorded_number}"
+            if recorded_number > stored_number + 1
+            else f"{name} {recorded_number}"
+            for name, (stored_number, recorded_number) in lost.items()
+            if recorded_number > stored_number
         ]
         if missing:
             raise CorruptData(
                 f"the database beside {self.path} is older than it was: missing are "
                 f"{', '.join(missing)}, which were committed. Its write-ahead log was cut or "
-                "removed, or only the database was put back from an older day. Restore the whole "
-                "folder from a backup; to go on without what is missing, run `strandline "
+                "removed, or only the database was restored from an older backup. Restore the "
+                "whole folder from a backup; to go on without what is missing, run `strandline "
                 f"accept-loss {self.path.parent}`"
             )
 
@@ -141,7 +145,7 @@ class HeadFile:
             self._failed = False
         except OSError as error:
             if not self._failed:  # log it once, until a write succeeds
-                logger.warning("%s cannot be written and stays behind: %s", self.path, error)
+                logger.warning("%s cannot be written and is not up to date: %s", self.path, error)
             self._failed = True
 
     def reset(self, marks: Marks) -> None:
@@ -162,9 +166,11 @@ class HeadFile:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             data = os.pread(file, 2 * SLOT_BYTES, 0)
-            said = self._last[1] if data == self._last[0] else _newest(data) or {}
-            merged = {name: max(said.get(name, 0), number) for name, number in marks.items()}
-            merged[_TURN] = turn = said.get(_TURN, 0) + 1
+            written_marks = self._last[1] if data == self._last[0] else _newest(data) or {}
+            merged = {
+                name: max(written_marks.get(name, 0), number) for name, number in marks.items()
+            }
+            merged[_TURN] = turn = written_marks.get(_TURN, 0) + 1
             start, slot = turn % 2 * SLOT_BYTES, _slot(merged)
             os.pwrite(file, slot, start)
             self._last = data[:start] + slot + data[start + SLOT_BYTES :], merged

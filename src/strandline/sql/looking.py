@@ -46,8 +46,8 @@ def look_in_order(
         except UnknownOutcome as error:
             if not left:
                 raise Unavailable(
-                    f"{database.name} was asked for its time {_LOOKS} times, and each time the"
-                    f" answer was lost ({error.message}); nothing was changed, try again"
+                    f"{database.name} lost its answer to each of {_LOOKS} requests for its time "
+                    f"({error.message}); nothing was changed, try again"
                 ) from error
     raise AssertionError("unreachable")
 

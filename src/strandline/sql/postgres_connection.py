@@ -238,12 +238,12 @@ def _until(
     The driver resumes it with 0 if it was not ready within an interval.
     """
     try:
-        wanted: Any = next(gen)
+        awaited_state: Any = next(gen)
         while True:
-            ready = yield wanted
+            ready = yield awaited_state
             if not ready and (time.monotonic() >= deadline or is_given_up()):
                 raise NoAnswer("no answer before the deadline")
-            wanted = gen.send(ready)
+            awaited_state = gen.send(ready)
     except StopIteration as end:
         answer: T = end.value
         return answer
@@ -259,7 +259,7 @@ def address_of(url: str) -> tuple[str, str]:
     # The driver's error repeats the faulty text, so the first check leaves the password out.
     _parts("postgresql:" + re.sub(r"^//[^/]*@", "//", rest), refused="the driver says: {}")
     address = f"postgresql:{rest}"
-    refused = "look at port, user and password; there @ is written %40, / is %2F and % is %25"
+    refused = "check the port, user and password; in these, write @ as %40, / as %2F and % as %25"
     parts = _parts(address, refused=refused)
     hosts, ports = parts["host"].split(","), parts["port"].split(",")
     if "@" in parts["host"] + parts["dbname"] or not all(p.isdecimal() or not p for p in ports):
@@ -295,7 +295,7 @@ def connect(address: str, *, patience: float) -> Connection:
             keepalives_count=3,
         )
     except UnicodeError as error:  # the lookup of an impossible host name
-        raise psycopg.OperationalError(f"no host can have such a name: {error}") from error
+        raise psycopg.OperationalError(f"invalid host name: {error}") from error
     try:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
@@ -344,26 +344,28 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     if not isinstance(error, DBAPIError | PoolTimeout | psycopg.Error):
         return None
     if isinstance(error, PoolTimeout):
-        return DeadlineExceeded(f"no connection to {name} came free: too many reads at once")
+        return DeadlineExceeded(f"no free connection to {name}: too many reads at once; try again")
     original = getattr(error, "orig", None) or error
     if isinstance(original, NoAnswer):
         return DeadlineExceeded(f"{name} did not answer in time; nothing was changed, try again")
     if not isinstance(original, psycopg.Error):
         return None
     state = original.sqlstate or ""
-    said = str(original).strip().partition("\n")[0] or type(original).__name__
+    reason = str(original).strip().partition("\n")[0] or type(original).__name__
     if state in _CORRUPT_STATES:
-        return CorruptData(f"{name} found damaged data ({said}); restore a backup of the database")
+        return CorruptData(
+            f"{name} found damaged data ({reason}); restore a backup of the database"
+        )
     if state in _LOST_TABLE_STATES:
-        return CorruptData(f"{name} has not the tables that were made in it ({said})")
+        return CorruptData(f"tables that were created in {name} are missing ({reason})")
     if state == _NO_SCHEMA:
-        return InvalidInput(f"{name} has not the schema that its search_path names ({said})")
+        return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
     if state in _TOO_LARGE_STATES:
-        return InvalidInput(f"a value is larger than {name} can hold ({said})")
+        return InvalidInput(f"a value is larger than {name} can hold ({reason})")
     if isinstance(original, psycopg.DataError) and not state:  # by the driver: a NUL in a text
-        return InvalidInput(f"{name} cannot hold a value ({said})")
+        return InvalidInput(f"{name} cannot hold a value ({reason})")
     if state in _LATE_STATES:
-        return DeadlineExceeded(f"{name} gave a statement up ({said}); try again")
+        return DeadlineExceeded(f"{name} cancelled a statement ({reason}); try again")
     if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):
         return None
-    return Unavailable(f"{name} cannot be used now ({said}); nothing was changed, try again")
+    return Unavailable(f"{name} cannot be used now ({reason}); nothing was changed, try again")

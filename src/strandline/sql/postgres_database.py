@@ -338,7 +338,9 @@ class PostgresDatabase(Database):
         if not driver.in_transaction(raw):
             # After a failed statement PostgreSQL answers COMMIT with a rollback and no error. A
             # caller that caught that error must not be told that the write was committed.
-            raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
+            raise Unavailable(
+                f"{self.name} rolled this write back after an error; nothing was written"
+            )
         raw.deadline = time.monotonic() + self._patience
         try:
             run_with_waiting(raw, (), behind=(self._news, _COMMIT) if is_news else (_COMMIT,))
@@ -349,8 +351,8 @@ class PostgresDatabase(Database):
                 self._open_outcomes += 1
                 self._counts["lost_connections"] += 1
             raise UnknownOutcome(
-                f"{self.name} did not answer a commit ({str(error).strip()}); the change may or"
-                " may not be there: read before trying again"
+                f"{self.name} did not answer a commit ({str(error).strip()}); the change may or "
+                "may not have been written: read before you try again"
             ) from error
         finally:
             if is_news:

@@ -72,16 +72,16 @@ class PostgresListener:
         Ends early at `close`, and soon if no connection listens. Returns the number at the end.
         """
         with self._moved:
-            asked = self._wakes_asked
+            wakes_before = self._wakes_asked
 
-            def is_told() -> bool:
-                return self._closed or self._wakes_asked != asked
+            def is_woken() -> bool:
+                return self._closed or self._wakes_asked != wakes_before
 
             if self._hears:
-                self._moved.wait_for(lambda: self._news != after or is_told(), timeout)
+                self._moved.wait_for(lambda: self._news != after or is_woken(), timeout)
             else:  # the number moves at each read, so it proves nothing
                 pause = min(timeout, _DEAF_SECONDS)
-                self._moved.wait_for(lambda: self._hears or is_told(), pause)
+                self._moved.wait_for(lambda: self._hears or is_woken(), pause)
                 self._news += 1
             return self._news
 

@@ -176,9 +176,9 @@ class SqliteDatabase(Database):
         """Raise `StoreMoved` if the file or its log was moved away, deleted or replaced."""
         if self._place is not None and self._present_place() != self._place:
             raise StoreMoved(
-                f"{self.path} or its write-ahead log was moved, deleted or replaced while it was"
-                " open here: nothing was written. Put the folder back where it was and restart"
-                " this process; if it was moved on purpose, start it on the new place"
+                f"{self.path} or its write-ahead log was moved, deleted or replaced while it was "
+                "open here: nothing was written. Put the folder back where it was and restart "
+                "this process; if it was moved on purpose, start it with the new path"
             )
 
     def _present_place(self) -> tuple[object, object]:
@@ -414,15 +414,17 @@ class SqliteDatabase(Database):
         if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
             # A full or failing disk makes SQLite roll back by itself. A caller that caught that
             # error must not be told that the write was committed.
-            raise Unavailable(f"{self.path} gave this write up after an error; nothing was written")
+            raise Unavailable(
+                f"{self.path} rolled this write back after an error; nothing was written"
+            )
         try:
             connection.commit()
         except DBAPIError as error:
             if not sqlite_file.is_io_error(error):
                 raise
             raise UnknownOutcome(
-                f"the disk failed while {self.path} was committing ({error.orig}); the change may"
-                " or may not be there: read before trying again"
+                f"the disk failed while {self.path} was committing ({error.orig}); the change may "
+                "or may not have been written: read before you try again"
             ) from error
 
     def _undo(self, connection: Connection) -> None:

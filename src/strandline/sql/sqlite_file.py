@@ -72,7 +72,7 @@ def file_of(url: str) -> Path:
     name = parsed.database or ""
     if name in ("", ":memory:") or "\0" in name or parsed.query:
         raise InvalidInput(
-            f"{url!r} names no database file; write it like sqlite:////folder/strandline.db"
+            f"{url!r} does not name a database file; write it like sqlite:////folder/strandline.db"
         )
     return Path(name)
 
@@ -87,9 +87,11 @@ def checked_place(path: Path) -> Path:
         if not path.parent.is_dir():
             raise InvalidInput(f"the folder {path.parent} does not exist; create it first")
         if path.is_dir():
-            raise InvalidInput(f"{path} is a folder; a database file is needed in its place")
+            raise InvalidInput(f"{path} is a folder; give the path of a database file")
     except OSError as error:
-        raise Unavailable(f"{path} cannot be reached ({error.strerror}); look at it") from None
+        raise Unavailable(
+            f"{path} cannot be reached ({error.strerror}); check its folder and the rights on it"
+        ) from None
     return path
 
 
@@ -113,8 +115,8 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
             best, kind = point, fields[2]
     if _NETWORK_KINDS.fullmatch(kind):
         raise UnsupportedOperation(
-            f"{path} lies on a network file system ({kind}, mounted at {best}), where SQLite's"
-            " locks do not hold; use a folder on a local disk"
+            f"{path} is on a network file system ({kind}, mounted at {best}), where SQLite's "
+            "locks do not work; use a folder on a local disk"
         )
 
 
@@ -192,10 +194,10 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        ours = translate(error, path)
-        if isinstance(ours, CorruptData):
+        translated = translate(error, path)
+        if isinstance(translated, CorruptData):
             return [str(error)]
-        raise ours or error from error
+        raise translated or error from error
     return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
@@ -209,7 +211,7 @@ def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tupl
     The header of a row has the type of each of its values. SQLite's own check compares that with
     the declaration only in ``STRICT`` tables.
     """
-    found = []
+    mistyped = []
     tables = connection.execute(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
     ).fetchall()
@@ -218,17 +220,20 @@ def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tupl
             "SELECT name, type FROM pragma_table_info(?) ORDER BY cid", (table,)
         ).fetchall()
         columns = [
-            (name, kind) for name, of in declared for word, kind in _TYPES.items() if word in of
+            (name, kind)
+            for name, declared_type in declared
+            for word, kind in _TYPES.items()
+            if word in declared_type
         ]
         tests = [f"""typeof("{name}") NOT IN ('{kind}', 'null')""" for name, kind in columns]
         sums = ", ".join(f"total({test})" for test in tests)
         counts = connection.execute(f'SELECT {sums} FROM "{table}"').fetchone() if tests else ()
-        found += [
+        mistyped += [
             (f"{count:.0f} values of {table}.{name} are not of type {kind}",)
             for (name, kind), count in zip(columns, counts, strict=True)
             if count
         ]
-    return found[:at_most]
+    return mistyped[:at_most]
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:
@@ -247,9 +252,7 @@ def sync(path: Path) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        raise Unavailable(
-            f"{path} cannot be synced ({error.strerror}); look at the disk"
-        ) from error
+        raise Unavailable(f"{path} cannot be synced ({error.strerror}); check the disk") from error
 
 
 def damaged(path: Path, faults: list[str]) -> CorruptData:
@@ -302,43 +305,43 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
     if not isinstance(error, DBAPIError | PoolTimeout | sqlite3.Error):
         return None
     if isinstance(error, PoolTimeout):
-        return DeadlineExceeded(f"no connection to {path} came free: too many reads at once")
+        return DeadlineExceeded(f"no free connection to {path}: too many reads at once; try again")
     code = _code(error)
-    said = getattr(error, "orig", None) or error
+    reason = getattr(error, "orig", None) or error
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return CorruptData(
-            f"{path} is damaged or is no SQLite database ({said}); restore from a backup of the"
-            " whole folder"
+            f"{path} is damaged or is not a SQLite database ({reason}); restore from a backup of "
+            "the whole folder"
         )
-    if str(said).startswith("Could not decode to UTF-8"):
-        return CorruptData(f"{path} has text that is none ({said}); restore from a backup")
-    if code == sqlite3.SQLITE_ERROR and str(said) == "unsupported file format":
+    if str(reason).startswith("Could not decode to UTF-8"):
+        return CorruptData(f"{path} has text that is not UTF-8 ({reason}); restore from a backup")
+    if code == sqlite3.SQLITE_ERROR and str(reason) == "unsupported file format":
         return CorruptData(
-            f"{path} has a file format that this SQLite does not know ({said}); restore from a"
+            f"{path} has a file format that this SQLite does not know ({reason}); restore from a"
             " backup of the whole folder"
         )
-    if code == sqlite3.SQLITE_ERROR and str(said).startswith("no such"):
-        return CorruptData(f"{path} has not the tables that were made in it ({said})")
+    if code == sqlite3.SQLITE_ERROR and str(reason).startswith("no such"):
+        return CorruptData(f"tables that were created in {path} are missing ({reason})")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DeadlineExceeded(f"{path} is locked by another process ({said}); try again")
+        return DeadlineExceeded(f"{path} is locked by another process ({reason}); try again")
     if code == sqlite3.SQLITE_FULL:
         return Unavailable(f"the disk that holds {path} is full; free space and try again")
     if code == sqlite3.SQLITE_TOOBIG:
-        return InvalidInput(f"a value is larger than {path} can hold ({said})")
+        return InvalidInput(f"a value is larger than {path} can hold ({reason})")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return Unavailable(_unwritable(path))
     if code == sqlite3.SQLITE_CANTOPEN:
         writable = os.access(path.parent, os.W_OK)
-        return Unavailable(f"{path} cannot be opened ({said})" if writable else _unwritable(path))
+        return Unavailable(f"{path} cannot be opened ({reason})" if writable else _unwritable(path))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL):
-        return Unavailable(f"reading or writing {path} failed ({said}); look at the disk")
+        return Unavailable(f"reading or writing {path} failed ({reason}); check the disk")
     return None
 
 
 def _unwritable(path: Path) -> str:
     return (
-        f"{path} or its folder cannot be written by this user; readers write too (locks and the"
-        " log's index), so give this user the right to write the folder"
+        f"{path} or its folder cannot be written by this user; readers write too (locks and the "
+        "log's index), so give this user write access to the folder"
     )
 
 
@@ -416,5 +419,5 @@ def _described(process: int) -> str:
     if command:
         who += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
     if state in _STOPPED:
-        return f"{who} holds its write lock and is stopped; let it go on (kill -CONT) or end it"
+        return f"{who} holds its write lock and is stopped; resume it (kill -CONT) or end it"
     return f"{who} holds its write lock"

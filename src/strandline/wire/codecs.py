@@ -97,7 +97,7 @@ class Reader:
     def finish(self) -> None:
         """Raise `CorruptData` unless all bytes were read."""
         if self.position != self.end:
-            raise self.corrupt(f"{self.end - self.position} bytes behind the end of the record")
+            raise self.corrupt(f"{self.end - self.position} bytes after the end of the record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,9 @@ def write_uint(out: bytearray, value: int) -> None:
         out.append(value)
         return
     if value < 0 or value >> 64:
-        raise InvalidInput(f"the number {value} cannot be kept: it does not fit 64 unsigned bits")
+        raise InvalidInput(
+            f"the number {value} cannot be stored: it does not fit into 64 unsigned bits"
+        )
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -137,10 +139,10 @@ def _write_bool(out: bytearray, value: bool) -> None:
 def _read_bool(reader: Reader) -> bool:
     position = reader.position
     if position >= reader.end:
-        raise reader.corrupt("the record ends before a yes or no")
+        raise reader.corrupt("the record ends before a Boolean")
     byte = reader.data[position]
     if byte > 1:
-        raise reader.corrupt(f"{byte} where a yes or no belongs")
+        raise reader.corrupt(f"found {byte} where a Boolean (0 or 1) was expected")
     reader.position = position + 1
     return byte == 1
 
@@ -168,7 +170,7 @@ def encode_text(value: str) -> bytes:
 
 def _no_text(value: str, error: UnicodeEncodeError) -> InvalidInput:
     return InvalidInput(
-        f"{value[:80]!r} is no text: character {error.start} is half of a surrogate pair; "
+        f"{value[:80]!r} is not valid text: character {error.start} is half of a surrogate pair; "
         "send whole characters"
     )
 
@@ -202,14 +204,14 @@ def _read_text(reader: Reader) -> str:
 
 def _write_float(out: bytearray, value: float) -> None:
     if not isfinite(value):
-        raise InvalidInput(f"{value} is no number that can be stored; send a finite one")
+        raise InvalidInput(f"the number {value} cannot be stored; send a finite number")
     out += _FLOAT64.pack(value + 0.0)  # −0.0 equals 0.0, so both have the bytes of 0.0
 
 
 def _read_float(reader: Reader) -> float:
     value: float = _FLOAT64.unpack(reader.take(8))[0]
     if not isfinite(value) or (value == 0 and copysign(1, value) < 0):
-        raise reader.corrupt(f"{value} where a finite number belongs")
+        raise reader.corrupt(f"found {value} where a finite number was expected")
     return value
 
 
@@ -298,7 +300,7 @@ def enum(members: type[E]) -> Codec[E]:
     def read(reader: Reader) -> E:
         number = reader.uint()
         if number not in known:
-            raise reader.corrupt(f"{number}, which is no {members.__name__}")
+            raise reader.corrupt(f"{number} is not a {members.__name__}")
         return known[number]
 
     return Codec(lambda out, value: write_uint(out, value.value), read)
@@ -311,7 +313,7 @@ def flags(members: type[F]) -> Codec[F]:
     def read(reader: Reader) -> F:
         number = reader.uint()
         if number & ~known.value:
-            raise reader.corrupt(f"{number}, which holds more than {members.__name__} has")
+            raise reader.corrupt(f"{number} has bits that are not flags of {members.__name__}")
         return members(number)
 
     return Codec(lambda out, value: write_uint(out, value.value), read)
@@ -323,7 +325,7 @@ def _write_no_parent(out: bytearray, value: object) -> None:
 
 def _read_no_parent(reader: Reader) -> None:
     if reader.uint() != 0:
-        raise reader.corrupt("a parent where there is none")
+        raise reader.corrupt("a parent in an object of a kind without parents")
 
 
 NO_PARENT: Codec[object] = Codec(_write_no_parent, _read_no_parent)

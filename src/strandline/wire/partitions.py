@@ -53,7 +53,8 @@ def _write_value(out: bytearray, value: Physical | None) -> None:
             BYTES.write(out, value)
         case _:
             raise InvalidInput(
-                f"{value!r:.80} is no value of a partition: give a bool, int, str, bytes or None"
+                f"{value!r:.80} is not a valid partition value: give a bool, int, str, bytes or "
+                "None"
             )
 
 
@@ -71,7 +72,7 @@ def _read_value(reader: Reader) -> Physical | None:
         return TEXT.read(reader)
     if kind == _BINARY:
         return BYTES.read(reader)
-    raise reader.corrupt(f"{kind}, which is no kind of value of a partition")
+    raise reader.corrupt(f"partition value of the unknown kind {kind}")
 
 
 _CONSTANTS: dict[int, bool | None] = {_NULL: None, _FALSE: False, _TRUE: True}

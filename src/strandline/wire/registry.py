@@ -135,15 +135,15 @@ def register(
     )
 
 
-def _in_order(of: type[Any], names: Sequence[str]) -> bool:
+def _in_order(cls: type[Any], names: Sequence[str]) -> bool:
     """Whether ``names`` are the first positional parameters of the constructor of ``of``."""
-    parameters = signature(of).parameters.values()
+    parameters = signature(cls).parameters.values()
     by_position = [item.name for item in parameters if item.kind is not item.KEYWORD_ONLY]
     return by_position[: len(names)] == list(names)
 
 
-def _by_name(of: Callable[..., T], names: Sequence[str]) -> Callable[..., T]:
-    return lambda *values: of(**dict(zip(names, values, strict=True)))
+def _by_name(cls: Callable[..., T], names: Sequence[str]) -> Callable[..., T]:
+    return lambda *values: cls(**dict(zip(names, values, strict=True)))
 
 
 def register_codec(
@@ -178,11 +178,11 @@ def register_codec(
     _by_header[added.header] = added
 
 
-def _newest(of: type[Any]) -> Format:
+def _newest(cls: type[Any]) -> Format:
     try:
-        return _by_type[of][-1]
+        return _by_type[cls][-1]
     except KeyError:
-        raise TypeError(f"{of.__name__} has no registered format") from None
+        raise TypeError(f"{cls.__name__} has no registered format") from None
 
 
 def newest_header(of: type[Any]) -> bytes:
@@ -205,13 +205,14 @@ def _read_header(reader: Reader) -> Format:
     if versions is None:
         known = ", ".join(f"{i} ({v[0].of.__name__})" for i, v in sorted(_by_id.items()))
         raise IncompatibleFormat(
-            f"object type {type_id} is unknown to this program; known are {known}. "
-            "It was written by a newer release: upgrade this node"
+            f"object type {type_id} is unknown to this program; known types are {known}. It was "
+            "written by a newer release: upgrade this node"
         )
     if not 1 <= version <= len(versions):
         raise IncompatibleFormat(
             f"format version {version} of {versions[0].of.__name__} is unknown to this program; "
-            f"known are 1 to {len(versions)}. It was written by a newer release: upgrade this node"
+            f"known versions are 1 to {len(versions)}. It was written by a newer release: upgrade "
+            "this node"
         )
     return versions[version - 1]
 
@@ -226,8 +227,9 @@ def _is_sealed(data: bytes) -> bool:
         return data.startswith(_SEALED)
     except (AttributeError, TypeError):
         raise CorruptData(
-            f"a value of type {type(data).__name__} where a record belongs: what stands beside it "
-            "was changed after it was written; restore the store from a backup"
+            f"found a value of type {type(data).__name__} where a record was expected: the data "
+            "stored beside the value was changed after it was written; restore the store from a "
+            "backup"
         ) from None
 
 
@@ -340,8 +342,8 @@ def compare(data: bytes, context: bytes = b"") -> None:
     content = memoryview(data)[_SEAL_BYTES:]
     if data[_PROTOCOL_BYTES:_SEAL_BYTES] != _checksum(content, context):
         raise CorruptData(
-            f"a record of {len(data)} bytes does not have its checksum: it, or what stands beside "
-            "it, was changed after it was written; restore the store from a backup"
+            f"a record of {len(data)} bytes does not match its checksum: the record, or the data "
+            "stored beside it, was changed after it was written; restore the store from a backup"
         )
 
 
@@ -354,11 +356,13 @@ def decode(data: bytes, of: type[T], *, context: bytes = b"") -> T:
     compare(data, context)
     layout, reader = open_record(data)
     if layout.of is not of:
-        raise CorruptData(f"a {layout.of.__name__} record where a {of.__name__} belongs")
+        raise CorruptData(
+            f"found a {layout.of.__name__} record where a {of.__name__} record was expected"
+        )
     try:
         value: T = layout.read(reader)
     except InvalidInput as error:  # from the constructor of the class
-        raise reader.corrupt(f"a {of.__name__} that cannot be ({error.message})") from None
+        raise reader.corrupt(f"an invalid {of.__name__} ({error.message})") from None
     reader.finish()
     return value
 
@@ -372,7 +376,9 @@ def decode_up_to(data: bytes, of: type[Any], last: str) -> dict[str, Any]:
     compare(data)
     layout, reader = open_record(data)
     if layout.of is not of:
-        raise CorruptData(f"a {layout.of.__name__} record where a {of.__name__} belongs")
+        raise CorruptData(
+            f"found a {layout.of.__name__} record where a {of.__name__} record was expected"
+        )
     values: dict[str, Any] = {}
     for name, read in layout.fields:
         values[name] = read(reader)
@@ -392,7 +398,7 @@ def nested(of: type[T]) -> Codec[T]:
     def read(reader: Reader) -> T:
         layout = _read_header(reader)
         if layout.of is not of:
-            raise reader.corrupt(f"a {layout.of.__name__} where a {of.__name__} belongs")
+            raise reader.corrupt(f"found a {layout.of.__name__} where a {of.__name__} was expected")
         value: T = layout.read(reader)
         return value
 
@@ -419,7 +425,7 @@ def nested_list(of: type[T]) -> Codec[tuple[T, ...]]:
             raise reader.corrupt(f"{count} objects announced")
         layout = _read_header(reader)
         if layout.of is not of:
-            raise reader.corrupt(f"a {layout.of.__name__} where a {of.__name__} belongs")
+            raise reader.corrupt(f"found a {layout.of.__name__} where a {of.__name__} was expected")
         take = layout.read
         return tuple([take(reader) for _ in range(count)])
 

@@ -106,19 +106,21 @@ class Stored(Generic[T]):
     part of the bytes, so equal objects may differ in it.
     """
 
-    __slots__ = ("_of", "_value", "data", "group", "id", "name", "parent", "updated")
+    __slots__ = ("_class", "_value", "data", "group", "id", "name", "parent", "updated")
 
     def __init__(self, data: bytes, of: type[T], *, has_id: bool, has_group: bool = False) -> None:
         layout, reader = open_record(data)
         if layout.of is not of:
-            raise reader.corrupt(f"a {layout.of.__name__} record where a {of.__name__} belongs")
+            raise reader.corrupt(
+                f"found a {layout.of.__name__} record where a {of.__name__} record was expected"
+            )
         self.data = data
         self.id = reader.uint() if has_id else 0
         self.parent = reader.uint() if has_id else 0
         self.name = TEXT.read(reader)
         self.group = reader.uint() if has_group else 0
         self.updated = NEVER_UPDATED
-        self._of = of
+        self._class = of
         self._value: T | None = None
 
     @classmethod
@@ -142,7 +144,7 @@ class Stored(Generic[T]):
         if value is None:
             value = RECENT.get(self.data)
             if value is None:
-                value = decode(self.data, self._of)
+                value = decode(self.data, self._class)
                 RECENT.add(self.data, value)
             self._value = value
         return value
@@ -158,7 +160,7 @@ class Stored(Generic[T]):
         return hash(self.data)
 
     def __repr__(self) -> str:
-        return f"<stored {self._of.__name__} {self.name!r} id={self.id} {len(self.data)} bytes>"
+        return f"<stored {self._class.__name__} {self.name!r} id={self.id} {len(self.data)} bytes>"
 
 
 AnyStored = Stored[Any]  # Any: collections contain objects of several kinds

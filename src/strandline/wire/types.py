@@ -89,7 +89,9 @@ class _Trees:
             t.MapType: (72, (("key", tree), ("value", tree), ("value_contains_null", BOOL))),
             t.StructType: (_STRUCT, ()),
         }
-        self._makers = {tag: _maker(of, fields) for of, (tag, fields) in self._parameters.items()}
+        self._makers = {
+            tag: _maker(data_type, fields) for data_type, (tag, fields) in self._parameters.items()
+        }
         self._makers[_STRUCT] = self._read_struct
 
     def write(self, out: bytearray, value: DataType) -> None:
@@ -115,7 +117,7 @@ class _Trees:
         try:
             return make(reader)
         except (InvalidType, RecursionError) as error:
-            raise reader.corrupt(f"a data type that cannot be ({error})") from None
+            raise reader.corrupt(f"an invalid data type ({error})") from None
 
     def _write_fields(self, out: bytearray, fields: tuple[t.StructField, ...]) -> None:
         write_uint(out, len(fields))
@@ -141,8 +143,8 @@ class _Trees:
         return t.StructType(tuple([self._read_field(reader) for _ in range(count)]))
 
 
-def _maker(of: Callable[..., DataType], fields: _Fields) -> Callable[[Reader], DataType]:
-    return lambda reader: of(*[codec.read(reader) for _, codec in fields])
+def _maker(cls: Callable[..., DataType], fields: _Fields) -> Callable[[Reader], DataType]:
+    return lambda reader: cls(*[codec.read(reader) for _, codec in fields])
 
 
 class TypeTree:

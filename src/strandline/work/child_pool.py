@@ -80,7 +80,7 @@ class ChildStatistics:
     lost: int
 
 
-class _Asked:
+class _SharedCall:
     """A question that only reads, and the number of callers that wait for its reply.
 
     While ``is_open``, other callers may join, because no child has begun the task. Set ``task``
@@ -135,7 +135,9 @@ class _Child:
             try:
                 await asyncio.to_thread(lambda announced: on_announced(announced.read()), content)
             except Exception:
-                logger.warning("what a child announced was not noted", exc_info=True)
+                logger.warning(
+                    "the announcement of a child process could not be recorded", exc_info=True
+                )
             finally:
                 content.close()
             with suppress(OSError):  # the child has ended; the next `_packet` returns None
@@ -193,7 +195,7 @@ class ChildPool:
         self._idle_seconds = idle_seconds
         self._idle: list[_Child] = []
         self._waiting = 0
-        self._asked: dict[Hashable, _Asked] = {}
+        self._shared_calls: dict[Hashable, _SharedCall] = {}
         self._running: set[asyncio.Task[Reply]] = set()
         self._writing: set[_Child] = set()
         self._stopping = False
@@ -210,22 +212,23 @@ class ChildPool:
         if not only_reads or isinstance(data, Content) or len(data) > PIECE:
             return await self._run(name, fields, data, only_reads=only_reads)
         question = (name, *sorted(fields.items()), bytes(data))
-        asked = self._asked.get(question)
-        if asked is not None and asked.is_open:
+        shared_call = self._shared_calls.get(question)
+        if shared_call is not None and shared_call.is_open:
             self._joined += 1
-            return await asked.reply()
-        before = None if asked is None else asked.task
-        asked = self._asked[question] = _Asked()
+            return await shared_call.reply()
+        before = None if shared_call is None else shared_call.task
+        shared_call = self._shared_calls[question] = _SharedCall()
         task = asyncio.get_running_loop().create_task(
-            self._run(name, fields, data, only_reads=True, asked=asked, before=before), name=name
+            self._run(name, fields, data, only_reads=True, shared_call=shared_call, before=before),
+            name=name,
         )
-        task.add_done_callback(lambda _: self._forget(question, asked))
-        asked.task = task
-        return await asked.reply()
+        task.add_done_callback(lambda _: self._forget(question, shared_call))
+        shared_call.task = task
+        return await shared_call.reply()
 
-    def _forget(self, question: Hashable, asked: _Asked) -> None:
-        if self._asked.get(question) is asked:
-            del self._asked[question]
+    def _forget(self, question: Hashable, shared_call: _SharedCall) -> None:
+        if self._shared_calls.get(question) is shared_call:
+            del self._shared_calls[question]
 
     async def _run(
         self,
@@ -234,7 +237,7 @@ class ChildPool:
         data: Data,
         *,
         only_reads: bool,
-        asked: _Asked | None = None,
+        shared_call: _SharedCall | None = None,
         before: asyncio.Task[Reply] | None = None,
     ) -> Reply:
         try:
@@ -244,7 +247,8 @@ class ChildPool:
                 data.close()
             raise
         task = asyncio.get_running_loop().create_task(
-            self._do({**fields, "name": name, "only_reads": only_reads}, data, asked), name=name
+            self._do({**fields, "name": name, "only_reads": only_reads}, data, shared_call),
+            name=name,
         )
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -262,8 +266,8 @@ class ChildPool:
         if self._waiting >= self._max_waiting:
             self._turned_away += 1
             raise Overloaded(
-                f"this node already has {len(self._running)} large requests in work and "
-                f"{self._waiting} that wait; nothing was done, try again"
+                f"this node already has {len(self._running)} large requests running and "
+                f"{self._waiting} waiting; nothing was done, try again"
             )
         self._waiting += 1
         try:
@@ -313,10 +317,10 @@ class ChildPool:
             self._lost,
         )
 
-    async def _do(self, fields: Fields, data: Data, asked: _Asked | None) -> Reply:
+    async def _do(self, fields: Fields, data: Data, shared_call: _SharedCall | None) -> Reply:
         content = data if isinstance(data, Content) else await _copied(data)
-        if asked is not None:
-            asked.is_open = False
+        if shared_call is not None:
+            shared_call.is_open = False
         try:
             child = self._assign(fields, content)
         finally:
@@ -401,8 +405,8 @@ def _lost(fields: Fields) -> StrandlineError:
     if fields["only_reads"]:
         return Unavailable(f"the process that computed {name} has ended; try again")
     return UnknownOutcome(
-        f"the process that carried out {name} has ended: whether it was done, is not known; look "
-        "before you repeat it"
+        f"the process that carried out {name} has ended: it is not known whether the call took "
+        "effect; check before you repeat it"
     )
 
 

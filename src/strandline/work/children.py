@@ -122,12 +122,14 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
             except MemoryError:
                 message = (
                     f"{fields.get('name')} needs more than the {MEMORY_BYTES >> 30} GiB of memory "
-                    "that one call may take; ask for less at once"
+                    "that one call may use; request less at once"
                 )
                 reply_fields, answer = {"error": [LimitExceeded.code, message]}, b""
             except Exception:
-                logger.exception("a child failed at %s", fields.get("name"))
-                message = f"{fields.get('name')} failed inside; the log of the node says where"
+                logger.exception("a child process failed while it answered %s", fields.get("name"))
+                message = (
+                    f"{fields.get('name')} failed with an internal error; see the log of the node"
+                )
                 reply_fields, answer = {"error": [StrandlineError.code, message]}, b""
             del data
             reply = Content.of(answer)
@@ -147,14 +149,14 @@ class _Watched:
     def __init__(self, connection: socket.socket, leave: Callable[[], None]) -> None:
         self._connection = connection
         self._leave = leave
-        self._done, self._wake = os.pipe()
+        self._end, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP | select.POLLHUP)
-        poll.register(self._done, select.POLLIN)
-        if all(descriptor != self._done for descriptor, _ in poll.poll()):
+        poll.register(self._end, select.POLLIN)
+        if all(descriptor != self._end for descriptor, _ in poll.poll()):
             self._leave()
 
     def __enter__(self) -> None:
@@ -163,7 +165,7 @@ class _Watched:
     def __exit__(self, *_: object) -> None:
         os.close(self._wake)
         self._thread.join()
-        os.close(self._done)
+        os.close(self._end)
 
 
 def _exit() -> None:
@@ -220,30 +222,32 @@ class ForkServer:
 
         This process must have a single thread, and nothing open that a child must not share.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             with _ThenExits():
-                ours.close()
-                _fork_children(theirs, open_service)
-        theirs.close()
-        return cls(ours)
+                parent_end.close()
+                _fork_children(child_end, open_service)
+        child_end.close()
+        return cls(parent_end)
 
     def child(self, *, only_reads: bool) -> socket.socket:
         """Return the connection to a new child, which opens the store immediately.
 
         Raises `Unavailable` if the fork server has ended.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            socket.send_fds(self._control, [_READER if only_reads else _WRITER], [theirs.fileno()])
+            socket.send_fds(
+                self._control, [_READER if only_reads else _WRITER], [child_end.fileno()]
+            )
         except OSError as error:
-            ours.close()
+            parent_end.close()
             raise Unavailable(
                 f"the process that starts children has ended ({error.strerror}); restart the node"
             ) from error
         finally:
-            theirs.close()
-        return ours
+            child_end.close()
+        return parent_end
 
     def close(self) -> None:
         """End the fork server. Children end when their own connections are closed."""

@@ -44,7 +44,7 @@ def shorten_time_slices() -> bool:
     number = _SYSCALLS.get(platform.machine())
     if number is None or platform.system() != "Linux":
         return False
-    asked = _Attributes(
+    attributes = _Attributes(
         size=ctypes.sizeof(_Attributes),
         policy=os.sched_getscheduler(0),
         flags=_RESET_ON_FORK,
@@ -52,7 +52,9 @@ def shorten_time_slices() -> bool:
         runtime=SLICE_NANOSECONDS,
     )
     library = ctypes.CDLL(None, use_errno=True)
-    if library.syscall(number, 0, ctypes.byref(asked), 0) == 0:
+    if library.syscall(number, 0, ctypes.byref(attributes), 0) == 0:
         return True
-    logger.info("time slices stay as they are: %s", os.strerror(ctypes.get_errno()))
+    logger.info(
+        "the scheduler's time slices could not be changed: %s", os.strerror(ctypes.get_errno())
+    )
     return False

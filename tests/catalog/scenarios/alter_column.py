@@ -162,7 +162,7 @@ SCENARIOS = [
         "c double",
         alter(default="rand()"),
         UnsupportedOperation,
-        "cannot have the default rand(): a default is a literal or one of current_date()",
+        "cannot have the default rand(): a default must be a literal or one of current_date()",
         cases=[52],
     ),
     Scenario(
@@ -265,7 +265,7 @@ SCENARIOS = [
             f"c {before}",
             alter(to=after),
             IllegalChange,
-            "the length may not shrink",
+            "the length may not become smaller",
             cases=[46],
         )
         for before, after in (

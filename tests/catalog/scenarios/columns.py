@@ -428,7 +428,7 @@ SCENARIOS = [
         "every column",
         setup=[SCHEMA, TABLE],
         run=drop("a", "b"),
-        expect=Refused(IllegalChange, "no column left"),
+        expect=Refused(IllegalChange, "no columns left"),
     ),
     Scenario(
         "no column at all",

@@ -187,12 +187,12 @@ SCENARIOS = [
         "a column of something without columns gets no comment",
         setup=WORLD,
         run=on(ObjectKind.ZONE, "z", column="a"),
-        expect=Refused(InvalidInput, "found zone z"),
+        expect=Refused(InvalidInput, "was given for zone z"),
     ),
     Scenario(
         "the whole system gets no comment",
         run=on(ObjectKind.SYSTEM, "system"),
-        expect=Refused(InvalidInput, "whole system"),
+        expect=Refused(InvalidInput, "the system cannot have a comment"),
     ),
     Scenario(
         "a comment without end is refused",

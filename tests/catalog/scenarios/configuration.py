@@ -41,7 +41,7 @@ SCENARIOS = [
     Scenario(
         "an unknown parameter is refused with those that there are",
         run=SetConfiguration(name="max_table", value="1"),
-        expect=Refused(InvalidInput, f"known are {', '.join(PARAMETERS)}"),
+        expect=Refused(InvalidInput, f"known parameters are {', '.join(PARAMETERS)}"),
     ),
     Scenario(
         "an unknown parameter does not go back to a default",
@@ -85,7 +85,7 @@ SCENARIOS = [
         "a size that a cluster has stays configured",
         setup=[CreateCluster(name="c", size="large")],
         run=SetConfiguration(name="cluster_sizes", value=SIZES),
-        expect=Refused(IllegalChange, "cluster c has it"),
+        expect=Refused(IllegalChange, "cluster c uses it"),
     ),
     Scenario(
         "a size that is a default goes only when nobody has it",
@@ -94,7 +94,7 @@ SCENARIOS = [
             CreateCluster(name="c", size="own"),
         ],
         run=SetConfiguration(name="cluster_sizes", value=None),
-        expect=Refused(IllegalChange, "size own cannot be left out"),
+        expect=Refused(IllegalChange, "size own cannot be removed"),
     ),
     Scenario(
         "sizes that nobody has can go",

@@ -196,7 +196,7 @@ SCENARIOS = [
         "too many constraints",
         setup=[SCHEMA, PARENT],
         run=add(*[replace(CHECK, name=f"c{n}") for n in range(MAX_CONSTRAINTS + 1)]),
-        expect=Refused(LimitExceeded, f"{MAX_CONSTRAINTS} is the most"),
+        expect=Refused(LimitExceeded, f"at most {MAX_CONSTRAINTS} are allowed"),
     ),
     Scenario(
         "two primary keys at once",
@@ -207,7 +207,7 @@ SCENARIOS = [
     refused(
         replace(UNIQUE, columns=tuple(f"c{n}" for n in range(MAX_COLUMNS + 1))),
         LimitExceeded,
-        f"{MAX_COLUMNS} is the most",
+        f"at most {MAX_COLUMNS} are allowed",
     ),
     refused(replace(KEY, name="key"), AlreadyExists, "constraint key of table p already exists"),
     refused(replace(KEY, name="k2"), AlreadyExists, "the primary key of table p already exists"),
@@ -215,11 +215,13 @@ SCENARIOS = [
     refused(replace(DEFAULT, columns=("no",)), ObjectNotFound, "column no of table p"),
     refused(replace(DEFAULT, columns=("id", "v")), InvalidInput, "names 2 columns; name one"),
     refused(replace(DEFAULT, columns=()), InvalidInput, "names 0 columns"),
-    refused(replace(DEFAULT, text="x" * (MAX_TEXT + 1)), InvalidInput, f"{MAX_TEXT} is the most"),
+    refused(
+        replace(DEFAULT, text="x" * (MAX_TEXT + 1)), InvalidInput, f"at most {MAX_TEXT} are allowed"
+    ),
     refused(replace(FOREIGN, parent="s.no"), ObjectNotFound, "table s.no does not exist"),
     refused(replace(FOREIGN, parent_columns=("v",)), ObjectNotFound, "primary or unique key of"),
-    refused(replace(FOREIGN, parent_columns=()), InvalidInput, "refers to 0 columns with 1"),
-    refused(replace(FOREIGN, update_rule=-1), InvalidInput, "-1 is no rule"),
+    refused(replace(FOREIGN, parent_columns=()), InvalidInput, "has 1 columns and refers to 0"),
+    refused(replace(FOREIGN, update_rule=-1), InvalidInput, "-1 is not a rule"),
     Scenario(
         "no constraints",
         setup=[SCHEMA, PARENT],

@@ -96,7 +96,7 @@ SCENARIOS = [
         "an altered function needs a class too",
         setup=[SCHEMA, FUNCTION],
         run=AlterFunction(schema="s", function="f", class_name=" "),
-        expect=Refused(InvalidInput, "name of a class"),
+        expect=Refused(InvalidInput, "needs a class name"),
     ),
     Scenario(
         "more files than a function may have",
@@ -104,7 +104,7 @@ SCENARIOS = [
         run=CreateFunction(
             schema="s", name="f", class_name="x", resources=(("JAR", "file:/a.jar"),) * 1001
         ),
-        expect=Refused(InvalidInput, "may have 1000 resources, found 1001"),
+        expect=Refused(InvalidInput, "may have at most 1000 resources, found 1001"),
     ),
     Scenario(
         "a function in a missing schema is refused",
@@ -115,7 +115,7 @@ SCENARIOS = [
         "a function without a class is refused",
         setup=[SCHEMA],
         run=CreateFunction(schema="s", name="f", class_name=" "),
-        expect=Refused(InvalidInput, "name of a class"),
+        expect=Refused(InvalidInput, "needs a class name"),
     ),
     Scenario(
         "a function without a name is refused",
@@ -127,7 +127,7 @@ SCENARIOS = [
         "a resource of another kind is refused",
         setup=[SCHEMA],
         run=CreateFunction(schema="s", name="f", class_name="x", resources=(("ZIP", "a"),)),
-        expect=Refused(InvalidInput, "one of JAR, FILE, ARCHIVE"),
+        expect=Refused(InvalidInput, "has a type (JAR, FILE, ARCHIVE)"),
     ),
     Scenario(
         "what is not told of a function stays",

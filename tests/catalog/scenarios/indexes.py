@@ -189,7 +189,7 @@ SCENARIOS = [
             ),
         ],
         run=replace(INDEX, unique=True),
-        expect=Refused(InvalidInput, "must hold all colocation columns of t; b is missing"),
+        expect=Refused(InvalidInput, "must contain all colocation columns of t; b is missing"),
     ),
     Scenario(
         "unique with all colocation columns, and without others",

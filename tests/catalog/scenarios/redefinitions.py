@@ -184,7 +184,7 @@ SCENARIOS = [
                 BY_DAY,
                 redefine("a int", "p date", transactional=True, partitioned_by=("month(p)",)),
                 IllegalChange,
-                "how t is partitioned cannot be changed",
+                "the partitioning of t cannot be changed",
             ),
             (
                 "name a column twice",

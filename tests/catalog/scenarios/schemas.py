@@ -238,7 +238,7 @@ SCENARIOS = [
     Scenario(
         "the default schema keeps its name",
         run=RenameSchema(name="default", new_name="main"),
-        expect=Refused(IllegalChange, "is the default one"),
+        expect=Refused(IllegalChange, "is the default schema"),
     ),
     Scenario(
         "the default schema is altered",
@@ -332,12 +332,12 @@ SCENARIOS = [
     Scenario(
         "the default database stays",
         run=DropDatabase(name="hive"),
-        expect=Refused(IllegalChange, "is the default one"),
+        expect=Refused(IllegalChange, "is the default database"),
     ),
     Scenario(
         "the default database keeps its name",
         run=RenameDatabase(name="HIVE", new_name="lake"),
-        expect=Refused(IllegalChange, "is the default one"),
+        expect=Refused(IllegalChange, "is the default database"),
     ),
     Scenario(
         "a database does not take another's name",
@@ -386,7 +386,7 @@ SCENARIOS = [
     Scenario(
         "the default schema cannot be renamed, however its database is spelled",
         run=RenameSchema(name="default", new_name="x", database="HIVE"),
-        expect=Refused(IllegalChange, "is the default one and cannot be renamed"),
+        expect=Refused(IllegalChange, "is the default schema and cannot be renamed"),
     ),
     Scenario(
         "default privileges go with their schema",

@@ -231,13 +231,13 @@ SCENARIOS = [
                 "columns that partition it as they do plain ones",
                 {"partition_columns": ("b",)},
                 UnsupportedOperation,
-                "give the columns, or transforms of them, in partitioned_by",
+                "give columns of the table, or transforms of them, in partitioned_by",
             ),
             (
                 "transforms, and plain",
                 {"partitioned_by": ("b",), "transactional": False},
                 UnsupportedOperation,
-                "partitioned by its last columns alone",
+                "can be partitioned only by its last columns",
             ),
             (
                 "a transform that its column does not have",
@@ -418,7 +418,7 @@ SCENARIOS = [
     Scenario(
         "a table is owned in a schema",
         run=SetOwner(kind=ObjectKind.TABLE, name="t", owner="bob"),
-        expect=Refused(InvalidInput, "lies in a schema"),
+        expect=Refused(InvalidInput, "a table belongs to a schema"),
     ),
     Scenario(
         "more stale rows than can be counted",

@@ -183,7 +183,7 @@ SCENARIOS = [
         cases=[26],
         setup=[SCHEMA],
         run=create_table("s.k", "id int not null", primary_key=("id",), primary_key_name="K"),
-        expect=Refused(AlreadyExists, "two objects that this command makes"),
+        expect=Refused(AlreadyExists, "this command would create two objects"),
         note="both names are free when the command is judged; they are compared with each other",
     ),
     Scenario(
@@ -444,7 +444,7 @@ SCENARIOS = [
         "a table cannot take the name of its own index in the other schema",
         setup=[SCHEMA, CreateSchema(name="u"), [TABLE, INDEX]],
         run=RenameTable(schema="s", table="t", new_name="I", new_schema="u"),
-        expect=Refused(AlreadyExists, "two objects that this command makes"),
+        expect=Refused(AlreadyExists, "this command would create two objects"),
     ),
     Scenario(
         "a table cannot move into the catalog's own schema",

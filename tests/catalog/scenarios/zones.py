@@ -237,7 +237,7 @@ SCENARIOS = [
         cases=[72],
         setup=[WIDE, SCHEMA, IN_ZONE],
         run=AlterZone(name="z", storage_profiles=("fast",)),
-        expect=Refused(IllegalChange, "table s.t lies in it"),
+        expect=Refused(IllegalChange, "table s.t uses it"),
     ),
     Scenario(
         "a profile that nobody uses can be taken away",

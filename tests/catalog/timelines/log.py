@@ -113,7 +113,12 @@ TIMELINES = [
             AlwaysLost(),
             Do(
                 execute(A, timeout=0.05),
-                OneOf([Refused(DeadlineExceeded, "nothing"), Refused(UnknownOutcome, "may still")]),
+                OneOf(
+                    [
+                        Refused(DeadlineExceeded, "will not take effect"),
+                        Refused(UnknownOutcome, "may still"),
+                    ]
+                ),
             ),
             Do(upper, 3),
             Do(latest, 2),
@@ -202,14 +207,14 @@ TIMELINES = [
         nodes=2,
         steps=[
             Do(epoch, 1),
-            Do(append(3, epoch=2), Refused(Fenced, "the catalog's is generation 0, epoch 1")),
+            Do(append(3, epoch=2), Refused(Fenced, "the catalog's token is generation 0, epoch 1")),
             TakeOver(3),
             Do(epoch, 2, node=3),
             *(
                 step
                 for node in (1, 2)
                 for step in (
-                    Do(append(4), Refused(Fenced, "the catalog's is generation 0, epoch 2")),
+                    Do(append(4), Refused(Fenced, "the catalog's token is generation 0, epoch 2")),
                     Do(execute(A), Refused(Fenced, "epoch 2"), node=node),
                     Do(epoch, 2, node=node),
                 )

@@ -49,7 +49,7 @@ def fill(consensus: Consensus, *seqnos: int) -> None:
 def test_a_key_that_was_never_set_has_no_version(consensus: Consensus) -> None:
     assert consensus.head(KEY) is None
     assert consensus.scan(KEY, 0) == []
-    with pytest.raises(InvalidInput, match="its last is none"):
+    with pytest.raises(InvalidInput, match="its latest version is none"):
         consensus.truncate(KEY, 0)
     assert consensus.compare_and_set(KEY, 0, 1, b"x") is None
     assert consensus.head(KEY) is None
@@ -112,7 +112,7 @@ def test_truncate_removes_lower_versions_and_never_the_last(
     assert consensus.truncate(KEY, 0) == consensus.truncate(KEY, 1) == 0
     assert consensus.truncate(KEY, 6) == 3
     assert consensus.truncate(KEY, 6) == 0
-    with pytest.raises(InvalidInput, match="its last is 9"):
+    with pytest.raises(InvalidInput, match="its latest version is 9"):
         consensus.truncate(KEY, 10)
     assert numbers(consensus.scan(KEY, 0)) == [6, 9]
     assert consensus.truncate(KEY, 9) == 1
@@ -179,8 +179,10 @@ def test_a_missing_last_version_or_an_invalid_head_number_is_corrupt(
 ) -> None:
     fill(consensus, 1, 2)
     store.invoke([], [Delete(consensus.version_key(KEY, 2))])
-    with pytest.raises(CorruptData, match="version 2 of s0001 is its last one and is missing"):
+    with pytest.raises(
+        CorruptData, match="version 2 of s0001 is its latest version and is missing"
+    ):
         consensus.head(KEY)
     store.invoke([], [Put(consensus.head_key(KEY), b"2")])
-    with pytest.raises(CorruptData, match="no number of 20 digits"):
+    with pytest.raises(CorruptData, match="not a number of 20 digits"):
         consensus.head(KEY)

@@ -79,7 +79,7 @@ def append_of(lower: int, upper: int, *, rows: int = 1, token: bytes = b"t") -> 
 def test_an_append_is_checked_against_the_current_state() -> None:
     state = ShardState(SHARD)
     for lower, upper in ((2, 1), (1, 1)):
-        with pytest.raises(InvalidInput, match="no rows lie in versions"):
+        with pytest.raises(InvalidInput, match="cannot have rows in versions"):
             compare_and_append(append_of(lower, upper))
     empty = compare_and_append(append_of(1, 1, rows=0))(state)
     assert empty.upper == 1
@@ -596,7 +596,7 @@ def test_appends_continue_while_blobs_cannot_be_written_up_to_a_limit(
     log = place.log(blob=meddled(place.blob, "set", write))
     with caplog.at_level(logging.WARNING):
         begin(log, 11)
-    assert "the catalog's log was not tidied up: the disk is full" in caplog.text
+    assert "maintenance of the catalog's log failed: the disk is full" in caplog.text
     with pytest.raises(Unavailable, match="the disk is full"):
         log.append(12, TOKEN, [update(12)])
     with pytest.raises(Unavailable, match="the disk is full"):

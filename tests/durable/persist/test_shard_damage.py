@@ -97,6 +97,6 @@ def test_a_log_whose_diffs_are_missing_is_corrupt_and_does_not_block(place: Plac
 
 
 def test_a_part_that_is_not_a_parquet_file_is_corrupt() -> None:
-    with pytest.raises(CorruptData, match="no Parquet file"):
+    with pytest.raises(CorruptData, match="not a Parquet file"):
         read_part(b"PAR1")
     assert part_module.COLUMNS == ("kind", "key", "value", "version", "time", "diff")

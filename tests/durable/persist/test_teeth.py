@@ -98,7 +98,7 @@ def a_compare_and_set_compares_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @found_by(
     test_shard.test_a_snapshot_after_compaction_has_no_trace_of_changed_and_removed_objects,
-    "does not replace what is there",
+    "does not replace the present object",
 )
 def a_retraction_has_other_bytes(patch: pytest.MonkeyPatch) -> None:
     real = encode_rows

@@ -123,9 +123,9 @@ def test_files_of_a_partitioned_table_have_valid_partitions_and_are_found_by_col
     for bad, message in (
         (file(4), r"0 values, of the fields \[\], the table has \[1000, 1001, 1002\]"),
         (file(4, 0, 2), r"2 values, of the fields \[1000, 1001\]"),
-        (file(4, "1970-01-01", 2, "a"), "'1970-01-01' is no value of ts_day, day"),
-        (file(4, 0, 4, "a"), r"4 is no value of k_bucket, bucket\[4\]"),
-        (file(4, 0, 2, 7), "7 is no value of v, identity"),
+        (file(4, "1970-01-01", 2, "a"), "'1970-01-01' is not a valid value of ts_day, day"),
+        (file(4, 0, 4, "a"), r"4 is not a valid value of k_bucket, bucket\[4\]"),
+        (file(4, 0, 2, 7), "7 is not a valid value of v, identity"),
     ):
         with pytest.raises(InvalidInput, match=message):
             session.stage(txn_id, table_id, add=[bad])

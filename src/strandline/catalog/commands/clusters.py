@@ -46,8 +46,8 @@ class CreateCluster:
         _check_factor(self.replication_factor)
         if self.size is None and self.address:
             raise InvalidInput(
-                f"cluster {self.name} has no size, so it has no replicas that an address could be "
-                "for; give it a size, or create its replicas with their addresses"
+                f"cluster {self.name} has no size, so it has no replicas that could use the "
+                "address; give it a size, or create its replicas with their own addresses"
             )
         existing = planning.catalog.cluster(self.name)
         if existing is not None and self.if_not_exists:
@@ -388,7 +388,9 @@ def put_replica(
     """
     for name, address in introspection.items():
         if address and not _PLACE.fullmatch(address):
-            raise InvalidInput(f"the {name} of a replica cannot be {address[:200]!r}: it is no URI")
+            raise InvalidInput(
+                f"the {name} of a replica cannot be {address[:200]!r}: it is not a URI"
+            )
     verb = kind_named("cluster_replica").verb(action)
     with planning.entry(verb, replica=f"{cluster.name}.{replica.name}") as transaction:
         if not replica.id:
@@ -427,8 +429,10 @@ def _cluster(planning: Planning, name: str) -> ClusterDescriptor:
 
 
 def _named(catalog: Catalog, cluster: ClusterDescriptor, name: str) -> ClusterReplica | None:
-    wanted = normalize(name)
-    return next((r for r in catalog.replicas(cluster.id) if normalize(r.name) == wanted), None)
+    normalized_name = normalize(name)
+    return next(
+        (r for r in catalog.replicas(cluster.id) if normalize(r.name) == normalized_name), None
+    )
 
 
 def _find(

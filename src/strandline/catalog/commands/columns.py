@@ -56,8 +56,8 @@ def check_redefinition(
     for new in kept.values():
         if new.id not in known and not new.nullable and old.transactional:
             raise IllegalChange(
-                f"new column {new.name!r} of {old.name} is NOT NULL, and the rows that are there "
-                "have no value for it; add it as nullable"
+                f"new column {new.name!r} of {old.name} is NOT NULL, but the existing rows have "
+                "no value for it; add it as nullable"
             )
 
 
@@ -146,8 +146,8 @@ def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefini
     if not column.nullable and JUDGED_BY_SPARK not in metadata:
         remedy = "give it a constant default" if completes else "add it as nullable"
         raise IllegalChange(
-            f"new column {column.name!r} of {table.name} is NOT NULL, and the rows that are there "
-            f"have no value for it; {remedy}"
+            f"new column {column.name!r} of {table.name} is NOT NULL, but the existing rows have "
+            f"no value for it; {remedy}"
         )
     if not metadata:
         return column
@@ -175,8 +175,8 @@ class DropColumns:
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return
-        wanted = {normalize(name) for name in self.names}
-        dropped = [c for c in table.columns if normalize(c.name) in wanted]
+        given_names = {normalize(name) for name in self.names}
+        dropped = [c for c in table.columns if normalize(c.name) in given_names]
         dropped_names = {normalize(c.name) for c in dropped}
         missing = [name for name in self.names if normalize(name) not in dropped_names]
         if missing and not self.if_exists:
@@ -186,9 +186,9 @@ class DropColumns:
             refuse_used_column(table, column, what="cannot be dropped")
             refuse_partitioning_column(table, column, what="cannot be dropped")
             refuse_indexed_column(table, column, indexes)
-        columns = tuple(c for c in table.columns if normalize(c.name) not in wanted)
+        columns = tuple(c for c in table.columns if normalize(c.name) not in given_names)
         if not columns:
-            raise IllegalChange(f"{table.name} would have no column left")
+            raise IllegalChange(f"{table.name} would have no columns left")
         with planning.entry(
             "drop_columns",
             table=planning.catalog.qualified_name(table),

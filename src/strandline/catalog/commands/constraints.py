@@ -70,7 +70,8 @@ class AddConstraints:
         size = len(before.constraints) + len(self.constraints)
         if size > MAX_CONSTRAINTS:
             raise LimitExceeded(
-                f"table {shown} would have {size} constraints; {MAX_CONSTRAINTS} is the most"
+                f"table {shown} would have {size} constraints; at most {MAX_CONSTRAINTS} are "
+                "allowed"
             )
         table = _with_constraints(planning.catalog, before, self.constraints)
         with planning.entry(
@@ -95,8 +96,8 @@ class DropConstraint:
         """Raises `ObjectNotFound`."""
         table = planning.table(self.schema, self.table)
         shown = planning.catalog.qualified_name(table)
-        wanted = self.constraint.lower()
-        kept = tuple(known for known in table.constraints if known.name.lower() != wanted)
+        dropped_name = self.constraint.lower()
+        kept = tuple(known for known in table.constraints if known.name.lower() != dropped_name)
         if kept == table.constraints:
             if self.if_exists:
                 return
@@ -241,8 +242,8 @@ def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: st
     size = len(definition.columns)
     if size > MAX_COLUMNS:
         raise LimitExceeded(
-            f"constraint {name} of table {table.name} names {size} columns; {MAX_COLUMNS} is the"
-            " most"
+            f"constraint {name} of table {table.name} names {size} columns; at most {MAX_COLUMNS} "
+            "are allowed"
         )
     check_distinct(definition.columns, what=f"constraint {name}")
     is_of_one = definition.kind in _ON_ONE_COLUMN
@@ -253,18 +254,20 @@ def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: st
         )
     if len(definition.text) > MAX_TEXT:
         raise InvalidInput(
-            f"the text of constraint {name} has {len(definition.text)} characters; {MAX_TEXT} is"
-            " the most"
+            f"the text of constraint {name} has {len(definition.text)} characters; at most "
+            f"{MAX_TEXT} are allowed"
         )
     is_foreign = definition.kind is ConstraintKind.FOREIGN_KEY
     if is_foreign and len(definition.parent_columns) != size:
         raise InvalidInput(
-            f"foreign key {name} refers to {len(definition.parent_columns)} columns with {size};"
-            " name as many"
+            f"foreign key {name} has {size} columns and refers to "
+            f"{len(definition.parent_columns)}; name the same number of columns on both sides"
         )
     for rule in (definition.update_rule, definition.delete_rule):
         if not 0 <= rule <= MAX_RULE:
-            raise InvalidInput(f"{rule} is no rule of foreign key {name}; send 0 to {MAX_RULE}")
+            raise InvalidInput(
+                f"{rule} is not a rule of foreign key {name}; rules are 0 to {MAX_RULE}"
+            )
 
 
 def _made_up_name(table: TableDescriptor, kind: ConstraintKind, taken: Collection[str]) -> str:

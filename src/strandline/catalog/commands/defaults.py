@@ -134,8 +134,8 @@ def checked_default(
     if _is_literal(text):
         raise _misfit(text, data_type, column)
     raise UnsupportedOperation(
-        f"column {column!r} cannot have the default {text[:80]}: a default is a literal or one of "
-        + ", ".join(f"{name}()" for name in sorted(FUNCTIONS))
+        f"column {column!r} cannot have the default {text[:80]}: a default must be a literal or "
+        "one of " + ", ".join(f"{name}()" for name in sorted(FUNCTIONS))
     )
 
 
@@ -199,7 +199,7 @@ def _reads_whole(text: str, data_type: DataType) -> bool:
     suffix = (match[3] or "").upper()
     if suffix and suffix not in _SUFFIX_RANGES:
         return False
-    bits = min(_BITS[of] for of in (data_type, _SUFFIX_RANGES.get(suffix, data_type)))  # type: ignore[index]  # called for whole numbers only
+    bits = min(_BITS[kind] for kind in (data_type, _SUFFIX_RANGES.get(suffix, data_type)))  # type: ignore[index]  # called for whole numbers only
     value = int(match[1] + match[2])
     return -(1 << bits - 1) <= value < 1 << bits - 1
 

@@ -232,7 +232,7 @@ def check_stale_rows(fraction: float, minimum: int) -> None:
     if minimum < 0:
         raise InvalidInput(f"the minimum of stale rows must be 0 or more, found {minimum}")
     if minimum > MAX_ROWS:
-        raise InvalidInput(f"the minimum of stale rows may be {MAX_ROWS}, found {minimum}")
+        raise InvalidInput(f"the minimum of stale rows may be at most {MAX_ROWS}, found {minimum}")
 
 
 def new_columns(
@@ -351,13 +351,13 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
 def _check_kind_of_partitions(definition: TableDefinition) -> None:
     if definition.transactional and definition.partition_columns:
         raise UnsupportedOperation(
-            f"transactional table {definition.name!r} is not partitioned by columns of their own;"
-            f" give the columns, or transforms of them, in partitioned_by"
+            f"transactional table {definition.name!r} cannot have separate partition columns; "
+            "give columns of the table, or transforms of them, in partitioned_by"
         )
     if definition.partitioned_by and not definition.transactional:
         raise UnsupportedOperation(
-            f"plain table {definition.name!r} is partitioned by its last columns alone; name them"
-            " in partition_columns"
+            f"plain table {definition.name!r} can be partitioned only by its last columns; name "
+            "them in partition_columns"
         )
 
 

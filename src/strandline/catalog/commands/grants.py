@@ -71,17 +71,20 @@ def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
     applicable = grantable().get(kind, _NONE)
     if not applicable:
         known = ", ".join(sorted(spoken(known_kind.name) for known_kind in grantable()))
-        raise InvalidInput(f"nothing can be granted on a {what}; it can on: {known}")
+        raise InvalidInput(
+            f"privileges cannot be granted on a {what}; kinds of objects that have privileges: "
+            f"{known}"
+        )
     if not privileges:
         raise InvalidInput(
-            f"no privilege was named; on a {what} there are: "
+            f"no privilege was given; the privileges on a {what} are: "
             f"{', '.join(privilege_names(applicable))}"
         )
     wrong = privileges & ~applicable
     if wrong:
         raise InvalidInput(
-            f"{', '.join(privilege_names(wrong))} cannot be granted on a {what}; there are: "
-            f"{', '.join(privilege_names(applicable))}"
+            f"{', '.join(privilege_names(wrong))} cannot be granted on a {what}; its privileges "
+            f"are: {', '.join(privilege_names(applicable))}"
         )
 
 
@@ -102,14 +105,14 @@ class GrantPrivileges:
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
         present = _grants_on(planning.catalog, self.kind, self.name)
-        has = _NONE
+        present_privileges = _NONE
         for grant in present:
             if grant.grantee == grantee:
-                has |= grant.privileges
-        missing = self.privileges & ~has
+                present_privileges |= grant.privileges
+        missing = self.privileges & ~present_privileges
         if missing:
-            wanted = grants([*present, Grant(grantee, grantor_id(planning), missing)])
-            _write(planning, "grant", self.kind, self.name, wanted, _said(self, missing, "to"))
+            new_grants = grants([*present, Grant(grantee, grantor_id(planning), missing)])
+            _write(planning, "grant", self.kind, self.name, new_grants, _said(self, missing, "to"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +129,15 @@ class RevokePrivileges:
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
         present = _grants_on(planning.catalog, self.kind, self.name)
-        wanted = grants(
+        new_grants = grants(
             replace(grant, privileges=grant.privileges & ~self.privileges)
             if grant.grantee == grantee
             else grant
             for grant in present
         )
-        if wanted != present:
-            said = _said(self, self.privileges, "from")
-            _write(planning, "revoke", self.kind, self.name, wanted, said)
+        if new_grants != present:
+            arguments = _said(self, self.privileges, "from")
+            _write(planning, "revoke", self.kind, self.name, new_grants, arguments)
 
 
 def _said(
@@ -162,20 +165,22 @@ def _write(
     verb: str,
     kind: ObjectKind,
     name: str,
-    wanted: Iterable[Grant],
-    said: dict[str, Argument],
+    new_grants: Iterable[Grant],
+    arguments: dict[str, Argument],
 ) -> None:
     """Store the grants, without those of roles that no longer exist."""
     catalog = planning.catalog
     alive = grants(
-        grant for grant in wanted if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
+        grant
+        for grant in new_grants
+        if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
     )
     if kind is not ObjectKind.SYSTEM:
-        with planning.entry(verb, **said) as transaction:
+        with planning.entry(verb, **arguments) as transaction:
             transaction.put(replace(find_object(catalog, kind, name), privileges=alive))
         return
     left = {system_privilege_name(grant.grantee, grant.grantor): grant for grant in alive}
-    with planning.entry(verb, **said) as transaction:
+    with planning.entry(verb, **arguments) as transaction:
         for stored in list(catalog.contents.objects("system_privilege")):
             if stored.name not in left:
                 transaction.delete("system_privilege", stored.name)
@@ -230,7 +235,8 @@ class AlterDefaultPrivileges:
     def _check(self) -> None:
         if self.kind is ObjectKind.SYSTEM:
             raise InvalidInput(
-                "the system is not made by a command: default privileges are for other kinds"
+                "the system cannot have default privileges: no command creates it; give another "
+                "kind of object"
             )
         _check_applicable(self.kind, self.privileges)
         if self.schema is not None and self.database is not None:
@@ -238,9 +244,13 @@ class AlterDefaultPrivileges:
         kind = kind_of_object(self.kind)
         in_schema = kind is not None and kind.in_schema
         if self.schema is not None and not in_schema:
-            raise InvalidInput(f"a {spoken(self.kind.name)} stands in no schema; name none")
+            raise InvalidInput(
+                f"a {spoken(self.kind.name)} does not belong to a schema; leave the schema out"
+            )
         if self.database is not None and not (in_schema or self.kind is ObjectKind.SCHEMA):
-            raise InvalidInput(f"a {spoken(self.kind.name)} stands in no database; name none")
+            raise InvalidInput(
+                f"a {spoken(self.kind.name)} does not belong to a database; leave the database out"
+            )
 
     def _said(self) -> dict[str, Argument]:
         return {

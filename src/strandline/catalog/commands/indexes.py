@@ -117,7 +117,7 @@ class CreateIndex:
         ]
         if self.unique and missing:
             raise InvalidInput(
-                f"unique index {self.index} must hold all colocation columns of {table.name}; "
+                f"unique index {self.index} must contain all colocation columns of {table.name}; "
                 f"{', '.join(missing)} is missing"
             )
 
@@ -177,8 +177,8 @@ def drop_index(planning: Planning, index: IndexDescriptor) -> None:
     table = planning.catalog.table_by_id(index.table_id)
     if table is not None and table.primary_key_index == index.id:
         raise IllegalChange(
-            f"{index.name} is the index of the primary key of {table.name} and cannot be "
-            "dropped; it goes with its table"
+            f"{index.name} is the index of the primary key of {table.name} and cannot be dropped "
+            "on its own; it is dropped with its table"
         )
     if index.status is IndexStatus.AVAILABLE:
         _move(planning, index, IndexStatus.STOPPING, verb="index_stopping")

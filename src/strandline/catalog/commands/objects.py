@@ -55,15 +55,16 @@ class CommentOn:
         """Raises `ObjectNotFound`, `InvalidInput`, `InvalidName`."""
         kind = kind_of_object(require_kind(self.kind))
         if kind is None:
-            raise InvalidInput("there can be no comment on the whole system; name an object")
+            raise InvalidInput("the system cannot have a comment; name an object")
         if self.column is not None and self.kind not in _WITH_COLUMNS:
             raise InvalidInput(
-                f"a comment on column {self.column!r} is for a table or view, found "
-                f"{kind.spoken} {self.name}"
+                f"only a column of a table or view can have a comment; column {self.column!r} was "
+                f"given for {kind.spoken} {self.name}"
             )
         if self.text is not None and len(self.text) > MAX_COMMENT_LENGTH:
             raise InvalidInput(
-                f"a comment may have {MAX_COMMENT_LENGTH} characters, found {len(self.text)}"
+                f"a comment may have at most {MAX_COMMENT_LENGTH} characters, found "
+                f"{len(self.text)}"
             )
         described = find(planning.catalog, kind, self.name)
         if described is None:
@@ -125,16 +126,17 @@ class SetOwner:
         kind = owned.get(require_kind(self.kind))
         if kind is None or kind.after_owner is None:
             raise UnsupportedOperation(
-                f"an owner cannot be set for the kind {self.kind.name.lower()}; it can for "
-                f"{', '.join(sorted(kind.name for kind in owned.values()))}"
+                f"an owner cannot be set for the kind {self.kind.name.lower()}; kinds that can "
+                f"have another owner are {', '.join(sorted(kind.name for kind in owned.values()))}"
             )
         if kind.in_schema != (self.schema is not None):
-            lies = "lies in a schema, name it" if kind.in_schema else "lies in no schema"
+            lies = "belongs to a schema" if kind.in_schema else "does not belong to a schema"
             raise InvalidInput(
-                f"a {kind.spoken} {lies}: {self.name!r} was asked for in {self.schema!r}"
+                f"a {kind.spoken} {lies}; found the name {self.name!r} and the schema "
+                f"{self.schema!r}"
             )
         if self.owner_type is not None and self.kind is not ObjectKind.SCHEMA:
-            raise InvalidInput(f"the owner of a {kind.spoken} has no type")
+            raise InvalidInput(f"the owner of a {kind.spoken} has no type; leave it out")
         check_name(self.owner, "owner")
         qualified = self.name if self.schema is None else f"{self.schema}.{self.name}"
         if self.schema is None:
@@ -189,6 +191,6 @@ def _refuse_to_drop_used_sizes(planning: Planning, sizes: Mapping[str, ClusterSi
         for size, who in used.items():
             if size not in sizes:
                 raise IllegalChange(
-                    f"size {size} cannot be left out of {CLUSTER_SIZES.name}: {who}cluster "
-                    f"{cluster.name} has it; give that another size first"
+                    f"size {size} cannot be removed from {CLUSTER_SIZES.name}: {who}cluster "
+                    f"{cluster.name} uses it; change the size there first"
                 )

@@ -37,7 +37,7 @@ def role_named(catalog: Catalog, name: str) -> RoleDescriptor:
     role = catalog.role(name)
     if role is None:
         known = ", ".join(known_role.name for known_role in catalog.roles()[:20]) or "none"
-        raise ObjectNotFound(f"role {name!r} does not exist; there are: {known}")
+        raise ObjectNotFound(f"role {name!r} does not exist; existing roles: {known}")
     return role
 
 
@@ -55,7 +55,10 @@ def grantor_id(planning: Planning) -> int:
 def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
     check_name(name, "role")
     if normalize(name) in RESERVED_NAMES:
-        raise InvalidName(f"no role can be named {name!r}: it stands for everybody or the program")
+        raise InvalidName(
+            f"a role cannot be named {name!r}: the name is reserved for all users or for the "
+            "program itself"
+        )
     existing = planning.catalog.role(name)
     if existing is not None and existing.id != own_id:
         raise AlreadyExists(f"role {existing.name} already exists")
@@ -154,7 +157,7 @@ def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | No
     if reassign_to is None:
         _refuse_owner(catalog, role)
     elif normalize(reassign_to) in {normalize(role.name), ""}:
-        raise IllegalChange(f"what role {role.name} owns must go to another owner")
+        raise IllegalChange(f"the objects of role {role.name} must be given to another role")
     with planning.entry("drop_role", role=role.name, reassign_to=reassign_to) as transaction:
         if reassign_to is not None:
             _give(catalog, transaction, role.name, reassign_to)
@@ -220,7 +223,7 @@ class GrantRole:
         if member.id in {role.id, *roles_above(catalog, role)}:
             raise IllegalChange(
                 f"role {role.name} cannot be granted to {member.name}: it is a member of "
-                f"{member.name} itself, and memberships cannot go round in a circle"
+                f"{member.name} itself, and memberships cannot form a cycle"
             )
         joined = tuple(sorted((*member.member_of, (role.id, grantor_id(planning)))))
         with planning.entry("grant_role", role=role.name, to=member.name) as transaction:

@@ -130,7 +130,9 @@ def _find_database(planning: Planning, name: str, *, if_exists: bool) -> Databas
 
 def _refuse_default(database: DatabaseDescriptor, what: str) -> None:
     if normalize(database.name) == DEFAULT_DATABASE:
-        raise IllegalChange(f"database {database.name} is the default one and cannot be {what}")
+        raise IllegalChange(
+            f"database {database.name} is the default database and cannot be {what}"
+        )
 
 
 _PLACE_PARTS = 1 + next(places_of_schema("any")).text.count("/")
@@ -235,7 +237,7 @@ class RenameSchema:
             return
         refuse_reserved(self.name, "renamed")
         if _is_default(self.database) and normalize(old.name) == DEFAULT_SCHEMA:
-            raise IllegalChange(f"schema {old.name} is the default one and cannot be renamed")
+            raise IllegalChange(f"schema {old.name} is the default schema and cannot be renamed")
         check_name(self.new_name, "schema")
         if is_reserved(self.new_name):
             raise InvalidName(

@@ -107,8 +107,8 @@ def _check_limit(planning: Planning) -> None:
     limit, count = MAX_TABLES.required(planning.catalog), planning.catalog.table_count()
     if count >= limit:
         raise LimitExceeded(
-            f"there are {count} tables and {MAX_TABLES.name} allows {limit}; drop some, or set the "
-            "parameter higher"
+            f"there are {count} tables and {MAX_TABLES.name} allows {limit}; drop some tables, or "
+            "raise the parameter"
         )
 
 
@@ -178,7 +178,7 @@ class DropTable:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         if self.keep_data and self.purge:
-            raise InvalidInput(f"{self.table}: files are kept or purged, not both")
+            raise InvalidInput(f"{self.table}: files can be kept or purged, not both")
         if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
             return
         relation = planning.relation(self.schema, self.table)
@@ -328,13 +328,13 @@ class AlterTable:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
         old = planning.table(self.schema, self.table)
-        wanted = self.definition
-        check_columns(wanted.columns, table=wanted.name)
-        columns, next_id = redefine_columns(old, wanted.columns)
-        if column_ids(columns, wanted.partition_columns) != old.partition_columns:
+        definition = self.definition
+        check_columns(definition.columns, table=definition.name)
+        columns, next_id = redefine_columns(old, definition.columns)
+        if column_ids(columns, definition.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
-        if wanted.partitioned_by and partitioning_of(wanted, columns) != old.partitioning:
-            raise IllegalChange(f"how {old.name} is partitioned cannot be changed")
+        if definition.partitioned_by and partitioning_of(definition, columns) != old.partitioning:
+            raise IllegalChange(f"the partitioning of {old.name} cannot be changed")
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
         self._rest(planning)
@@ -365,16 +365,16 @@ class AlterTable:
 
     def _rest(self, planning: Planning) -> None:
         old = planning.table(self.schema, self.table)
-        wanted = self.definition
+        definition = self.definition
         new = replace(
             old,
-            owner=wanted.owner or old.owner,
-            kind=wanted.kind,
-            provider=wanted.provider,
-            storage=wanted.storage,
-            location=wanted.location,
-            properties=wanted.properties,
-            comment=wanted.comment,
+            owner=definition.owner or old.owner,
+            kind=definition.kind,
+            provider=definition.provider,
+            storage=definition.storage,
+            location=definition.location,
+            properties=definition.properties,
+            comment=definition.comment,
         )
         changed = [
             name

@@ -340,14 +340,14 @@ def _find(
 
 def _check_definition(name: str, class_name: str, resources: tuple[tuple[str, str], ...]) -> None:
     if not class_name.strip():
-        raise InvalidInput(f"function {name} needs the name of a class")
+        raise InvalidInput(f"function {name} needs a class name")
     if len(resources) > MAX_RESOURCES:
         raise InvalidInput(
-            f"function {name} may have {MAX_RESOURCES} resources, found {len(resources)}"
+            f"function {name} may have at most {MAX_RESOURCES} resources, found {len(resources)}"
         )
     for kind, uri in resources:
         if kind not in RESOURCE_TYPES or not uri.strip():
             raise InvalidInput(
-                f"function {name} cannot have the resource {kind} {uri[:200]!r}: a resource is "
-                f"one of {', '.join(RESOURCE_TYPES)}, and a URI"
+                f"function {name} cannot have the resource {kind} {uri[:200]!r}: a resource has a "
+                f"type ({', '.join(RESOURCE_TYPES)}) and a URI"
             )

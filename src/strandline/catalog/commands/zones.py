@@ -121,8 +121,9 @@ class AlterZone:
         """Raises `ObjectNotFound`, `InvalidInput`, `IllegalChange`."""
         if self.partitions is not None:
             raise IllegalChange(
-                f"the number of partitions of zone {self.name} cannot be altered: files belong to "
-                "partitions by it; create a new zone and rebuild the tables in it"
+                f"the number of partitions of zone {self.name} cannot be altered: it decides "
+                "which partition a file belongs to; create a new zone and rebuild the tables in "
+                "it"
             )
         _check_settings(self)
         old = _find(planning, self.name, if_exists=self.if_exists)
@@ -231,22 +232,22 @@ def quorum_range(replicas: int | None) -> tuple[int, int]:
 
 
 def _quorum(
-    zone: str, asked: int | None, replicas: int | None, *, before: int | None = None
+    zone: str, requested: int | None, replicas: int | None, *, before: int | None = None
 ) -> int:
     """Return ``asked`` if it fits the replicas; by default the previous quorum, put in range.
 
     Without a previous quorum, the default is `default_quorum`. Raises `InvalidInput`.
     """
     least, greatest = quorum_range(replicas)
-    if asked is None:
+    if requested is None:
         return default_quorum(replicas) if before is None else min(max(before, least), greatest)
-    if not least <= asked <= greatest:
+    if not least <= requested <= greatest:
         raise InvalidInput(
-            f"quorum size {asked} does not fit zone {zone} with "
+            f"quorum size {requested} does not fit zone {zone} with "
             f"{'a replica on every node' if replicas is None else f'{replicas} replicas'}: "
             f"{least} to {greatest} are possible"
         )
-    return asked
+    return requested
 
 
 def _replicas(number: int) -> int | None:
@@ -283,7 +284,8 @@ def _check_profiles(zone: str, profiles: tuple[str, ...]) -> None:
         raise InvalidInput(f"zone {zone} needs at least one storage profile")
     if len(profiles) > MAX_STORAGE_PROFILES:
         raise InvalidInput(
-            f"zone {zone} may have {MAX_STORAGE_PROFILES} storage profiles, found {len(profiles)}"
+            f"zone {zone} may have at most {MAX_STORAGE_PROFILES} storage profiles, found "
+            f"{len(profiles)}"
         )
     for position, profile in enumerate(profiles):
         check_name(profile, "storage profile")
@@ -332,6 +334,6 @@ def _refuse_to_lose_profiles(
     for table in _tables_in(planning, zone):
         if table.storage_profile in lost:
             raise IllegalChange(
-                f"storage profile {table.storage_profile!r} cannot be taken from zone {zone.name}: "
-                f"table {planning.catalog.qualified_name(table)} lies in it"
+                f"storage profile {table.storage_profile!r} cannot be removed from zone "
+                f"{zone.name}: table {planning.catalog.qualified_name(table)} uses it"
             )

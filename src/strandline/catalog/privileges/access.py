@@ -127,7 +127,7 @@ class Access:
     ) -> None:
         self.catalog = catalog
         self.user = user
-        self._then = then
+        self._older = then
         self._history = history
         self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
 
@@ -248,7 +248,7 @@ class Access:
         """Raise `PermissionDenied`, naming the action ``what``, unless the user is a superuser."""
         if not self.free:
             raise PermissionDenied(
-                f"user {self.user} is no superuser, and only superusers may {what}"
+                f"user {self.user} is not a superuser, and only superusers may {what}"
             )
 
     def require_owner(self, owner: str, what: str) -> None:
@@ -267,11 +267,11 @@ class Access:
 
     def _last(self, kind: str, subject: Subject) -> Any:  # Any: of the same class as the subject
         """The last state of a dropped object. Searches every version: it may have come back."""
-        if self._then is None or self._history is None:
+        if self._older is None or self._history is None:
             return subject
         key = kind, subject.id
         if key not in self._dropped:
-            versions = range(self.catalog.version - 1, self._then.version, -1)
+            versions = range(self.catalog.version - 1, self._older.version, -1)
             states = (self._history(version).get(kind, subject.id) for version in versions)
             self._dropped[key] = next((state for state in states if state is not None), subject)
         return self._dropped[key]
@@ -280,8 +280,8 @@ class Access:
         """The schema that contains the object, or None."""
         schema_id = self._present(subject).schema_id
         schema = self.catalog.schema_by_id(schema_id)
-        if schema is None and self._then is not None:
-            schema = self._then.schema_by_id(schema_id)
+        if schema is None and self._older is not None:
+            schema = self._older.schema_by_id(schema_id)
         return schema
 
     def _require_reach(self, subject: Subject | None) -> None:
@@ -289,7 +289,7 @@ class Access:
             return
         schema = self.schema_of(subject)
         if schema is None:
-            self.require_superuser(f"reach {self.describe(subject)}, whose schema is gone")
+            self.require_superuser(f"reach {self.describe(subject)}, whose schema no longer exists")
         elif not self.reaches(schema):
             raise self._lacks("USAGE", schema, purpose=f" to reach {self.describe(subject)}")
 
@@ -337,10 +337,10 @@ def owned_by(contents: Contents, name: str) -> Iterator[tuple[str, AnyStored]]:
     reads the owner of every object without decoding the object: in the record, the owner comes
     directly after id, parent, name and group.
     """
-    wanted = normalize(name)
+    normalized_name = normalize(name)
     for kind in owned_kinds():
         for stored in contents.objects(kind.name):
-            if normalize(owner_of(kind.collection, stored)) == wanted:
+            if normalize(owner_of(kind.collection, stored)) == normalized_name:
                 yield kind.name, stored
 
 

@@ -100,6 +100,6 @@ def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) 
             f"{ENFORCE_PRIVILEGES.name} to false"
         )
     raise IllegalChange(
-        f"{ENFORCE_PRIVILEGES.name} needs a superuser, and there is none: first create a role with "
-        "superuser for the name under which you connect"
+        f"{ENFORCE_PRIVILEGES.name} needs a superuser, but no role is one: first create a "
+        "superuser role with the name under which you connect"
     )

@@ -131,7 +131,7 @@ def role(case: Case) -> None:
     access, old, new = case.access, case.old, case.new
     changed = old is None or new is None or _own_facts(old) != _own_facts(new)
     if changed and any(role is not None and role.superuser for role in (old, new)):
-        access.require_superuser(f"make, change or drop the superuser {(old or new).name}")
+        access.require_superuser(f"create, change or drop the superuser {(old or new).name}")
     if old is None:
         _made(case, Privilege.CREATE_ROLE, None)
     elif changed:
@@ -143,9 +143,7 @@ def role(case: Case) -> None:
         kept = old and new and _membership(old, group) == _membership(new, group)
         if not kept and joined is not None and case.after.role_by_id(group) and new is not None:
             if joined.superuser:
-                access.require_superuser(
-                    f"decide who is in the role of the superuser {joined.name}"
-                )
+                access.require_superuser(f"change the members of the superuser role {joined.name}")
             access.require_ownership(joined)
 
 
@@ -156,14 +154,14 @@ def _take_no_name(case: Case) -> None:
         return
     if old is None and new.id < _next_id(case.before):
         # Grants name a role by its id, so its old grants would be valid again.
-        access.require_superuser(f"bring the dropped role {new.name} back")
+        access.require_superuser(f"restore the dropped role {new.name}")
     if old is not None and normalize(old.name) == normalize(new.name):
         return
     if normalize(new.name) == normalize(access.user or ""):
         return
     if next(owned_by(case.before.contents, new.name), None) is not None:
         access.require_superuser(
-            f"give a role the name {new.name}, because there are things that {new.name} owns"
+            f"give a role the name {new.name}, because {new.name} already owns objects"
         )
 
 
@@ -247,7 +245,7 @@ def config_entry(case: Case) -> None:
     if name == DEFAULT_ZONE_CONFIG:
         case.access.require(Privilege.CONFIGURE, None)
     else:
-        case.access.require_superuser(f"change the catalog's own {name}")
+        case.access.require_superuser(f"change the internal entry {name} of the catalog")
 
 
 def with_the_object(case: Case) -> None:

@@ -93,7 +93,7 @@ def schemas(catalog: Catalog) -> Iterator[Row]:
     "schema_name text, table_name text, table_id id, table_pk_index_id id, zone_name text, "
     "storage_profile text, table_colocation_columns text, schema_id id, zone_id id, owner text, "
     "table_type text, is_transactional truth, provider text",
-    doc="The tables. Without colocation columns of its own a table is placed by its primary key.",
+    doc="The tables. A table without colocation columns is placed by its primary key.",
 )
 def tables(catalog: Catalog) -> Iterator[Row]:
     zones = {zone.id: zone for zone in catalog.zones()}
@@ -148,7 +148,7 @@ def table_columns(catalog: Catalog) -> Iterator[Row]:
 
 @system_view(
     "schema_name text, view_name text, view_id id, schema_id id, owner text, view_text text",
-    doc="The views that people made.",
+    doc="The views that users created.",
 )
 def views(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("view"):
@@ -182,7 +182,7 @@ def functions(catalog: Catalog) -> Iterator[Row]:
 @system_view(
     "index_id id, index_name text, table_id id, table_name text, schema_id id, schema_name text, "
     "index_type text, is_unique_index truth, index_columns text, index_state text",
-    doc="The indexes that are alive: all but those that are stopping.",
+    doc="All indexes except those that are stopping.",
 )
 def indexes(catalog: Catalog) -> Iterator[Row]:
     for index, table in _indexes(catalog):
@@ -204,8 +204,8 @@ def indexes(catalog: Catalog) -> Iterator[Row]:
 @system_view(
     "schema_id id, schema_name text, table_id id, table_name text, index_id id, index_name text, "
     "column_name text, column_ordinal number, column_collation text",
-    doc="The columns of indexes of every status. A column that was dropped behind a stopping "
-    "index has no name.",
+    doc="The columns of indexes of every status. A column that was dropped while its index was "
+    "stopping has no name.",
 )
 def index_columns(catalog: Catalog) -> Iterator[Row]:
     for index, table in _indexes(catalog):
@@ -241,8 +241,8 @@ def _sorted_by(column: IndexColumn, table: TableDescriptor | None) -> str:
     "data_nodes_auto_adjust_scale_up number, data_nodes_auto_adjust_scale_down number, "
     "data_nodes_filter text, is_default_zone truth, zone_consistency_mode text, zone_id id, "
     "owner text, storage_location text",
-    doc="The zones. Replicas NULL is one on every node; auto-adjust times are in seconds, NULL is "
-    "never.",
+    doc="The zones. Replicas NULL means one on every node; auto-adjust times are in seconds, "
+    "NULL means never.",
 )
 def zones(catalog: Catalog) -> Iterator[Row]:
     default = catalog.default_zone()
@@ -348,7 +348,7 @@ def _granted(catalog: Catalog, grant: Any) -> Row:  # Any: a grant, or a system 
 
 @system_view(
     "object_kind text, role_id id, database_id id, schema_id id, grantee_id id, privileges text",
-    doc="The privileges that objects begin with; NULL is any.",
+    doc="The default privileges of new objects; NULL means any.",
 )
 def default_privileges(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("default_privilege"):
@@ -399,7 +399,7 @@ def cluster_replicas(catalog: Catalog) -> Iterator[Row]:
 
 @system_view(
     "index_id id, replica_id id, name text, address text",
-    doc="Where one can look into a replica.",
+    doc="The addresses at which the state of a replica can be inspected.",
 )
 def introspection_indexes(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("introspection_index"):
@@ -411,7 +411,7 @@ def introspection_indexes(catalog: Catalog) -> Iterator[Row]:
 
 @system_view(
     "object_kind text, object_id id, comment text",
-    doc="The comments on objects that do not carry theirs themselves.",
+    doc="The comments on objects whose own record has no comment.",
 )
 def comments(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("comment"):
@@ -421,7 +421,7 @@ def comments(catalog: Catalog) -> Iterator[Row]:
 @system_view(
     "name text, value text, default_value text, is_default truth, type text",
     doc="The configuration parameters. Without a value and a default, each node's own setting "
-    "holds.",
+    "applies.",
 )
 def configuration(catalog: Catalog) -> Iterator[Row]:
     for parameter in PARAMETERS.values():

@@ -107,7 +107,7 @@ class _Synchronize:
             try:
                 CreateSystemView(view=view).plan(planning)
             except AlreadyExists as error:
-                logger.warning("system view %s is left out: %s", view.name, error.message)
+                logger.warning("skipping system view %s: %s", view.name, error.message)
         for old in planning.catalog.system_views():
             if old.name not in self.views:
                 qualified = planning.catalog.qualified_name(old)
@@ -142,12 +142,12 @@ def synchronize_system_views(
     Return whether a version was needed. For nodes that may write; see the module. Raises what
     `CatalogManager.execute` raises.
     """
-    wanted = declared_views() if views is None else views
+    views_by_name = declared_views() if views is None else views
     catalog = manager.present()
     content = migrations.content_of(catalog.contents)
-    if content == migrations.CONTENT_VERSION and not differing_views(catalog, wanted):
+    if content == migrations.CONTENT_VERSION and not differing_views(catalog, views_by_name):
         return False
-    manager.execute(_Synchronize(wanted), author=SYSTEM_NAME)
+    manager.execute(_Synchronize(views_by_name), author=SYSTEM_NAME)
     return True
 
 
@@ -167,8 +167,8 @@ def differing_views(catalog: Catalog, views: Mapping[str, SystemView]) -> set[st
 
     A view that must be left out is not among them.
     """
-    gone = {view.name for view in catalog.system_views()} - set(views)
-    return gone | {
+    undeclared = {view.name for view in catalog.system_views()} - set(views)
+    return undeclared | {
         name
         for name, view in views.items()
         if _stored_fingerprint(catalog, view) != fingerprint(view) and not _taken(catalog, view)

@@ -119,7 +119,7 @@ class Undo:
         if any(self.restored_tables()):
             counted = planning.base.get("id_allocator", RESTORED_TABLES)
             if (counted.next_id if counted else 1) != self.restored:
-                raise HistoryMoved("tables came back meanwhile; try again")
+                raise HistoryMoved("tables were restored in the meantime; try again")
         for target, net in self.net.items():
             self._check_unchanged(planning.catalog, target, net)
         before = planning.catalog
@@ -197,9 +197,11 @@ class Undo:
             return
         named = named_then(catalog, now or left or net.was, (self.update, *self.later))
         if not since:
-            raise Conflict(f"{named} was changed since; look at the history, and undo that first")
+            raise Conflict(
+                f"{named} has changed since; find that change in the history and undo it first"
+            )
         if now is None:
-            what = "was dropped" if left is not None else "came back and was dropped again"
+            what = "was dropped" if left is not None else "was restored and dropped again"
         else:
             what = "came back" if left is None else "was altered again"
         if now is None or left is None:
@@ -226,9 +228,9 @@ class Undo:
             for kind, object_id in references(stored.value):
                 if planning.catalog.get(kind, object_id) is None:
                     raise self._gone(planning.catalog, stored.value, kind, object_id)
-            was = before.contents.get(*target)
+            stored_before = before.contents.get(*target)
             check = declared_kind(target.kind).undo.check
-            check(planning, None if was is None else was.value, stored.value)
+            check(planning, None if stored_before is None else stored_before.value, stored.value)
 
     def _gone(
         self, catalog: Catalog, value: Any, kind: str, object_id: int
@@ -237,14 +239,15 @@ class Undo:
         for update in reversed(self.later):
             for change in update.changes():
                 if (change.kind, change.key) == (kind, key) and change.new is None:
-                    gone = named_then(catalog, value_of(kind, change.old), self.later)
+                    dropped_name = named_then(catalog, value_of(kind, change.old), self.later)
                     when = listed([update], Target(kind, key))
                     return ObjectNotFound(
-                        f"{gone}, which {kind_of(value).spoken} {value.name} belongs "
-                        f"to, was dropped in {when}; undo that first"
+                        f"{dropped_name}, which {kind_of(value).spoken} {value.name} belongs to, "
+                        f"was dropped in {when}; undo that drop first"
                     )
         return ObjectNotFound(
-            f"{spoken(kind)} {object_id}, which {described(catalog, value)} belongs to, is gone"
+            f"{spoken(kind)} {object_id}, which {described(catalog, value)} belongs to, no longer "
+            "exists"
         )
 
 
@@ -335,13 +338,13 @@ class _Step:
             return None
         target, now = target_of(change), self._now(change)
         net = self.undo.net[target]
-        then = net.was if change.old == net.old else value_of(change.kind, change.old)
-        whole = self._whole(change.kind, then)
-        value = declared_kind(change.kind).undo.comes_back(then, now, net, whole)
+        earlier = net.was if change.old == net.old else value_of(change.kind, change.old)
+        whole = self._whole(change.kind, earlier)
+        value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
-        goes = net.old is None or (now is not None and not renames(change))
-        return called_as(value, now if goes else net.was)
+        keeps_present_name = net.old is None or (now is not None and not renames(change))
+        return called_as(value, now if keeps_present_name else net.was)
 
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)
@@ -354,11 +357,13 @@ class _Step:
         for part in declared_kind(kind_of(value).name).undo.following(self.planning.catalog, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
             if net is None or net.old is None:
-                self._check_name(part, taken="{} goes with its table, and its name is held by {}")
+                self._check_name(
+                    part, taken="{} is restored with its table, but its name is used by {}"
+                )
                 transaction.put(part)
 
     def _check_name(
-        self, value: Any, *, taken: str = "the name of {} was taken by {} meanwhile"
+        self, value: Any, *, taken: str = "the name of {} is now used by {}"
     ) -> None:  # Any: a descriptor of any kind
         kind, catalog = kind_of(value), self.planning.catalog
         scope = kind.collection.scope
@@ -372,8 +377,8 @@ class _Step:
             return
         stored = catalog.contents.get(*holder)
         by = f"{spoken(holder.kind)} {stored.name} (id {stored.id})" if stored else "another"
-        said = taken.format(described(catalog, value), by)
-        raise AlreadyExists(f"{said}; rename or drop that first")
+        problem = taken.format(described(catalog, value), by)
+        raise AlreadyExists(f"{problem}; rename or drop that first")
 
     def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
         """The verb of the entry that takes this one back, and its arguments."""
@@ -406,7 +411,9 @@ class _Step:
 def check_undoable(update: Update) -> None:
     """Refuse a silent version, and a version with a change that cannot be undone."""
     if update.silent:
-        raise IllegalChange("it holds the catalog's own bookkeeping alone, and no change by a user")
+        raise IllegalChange(
+            "it contains only the catalog's internal records, and no change by a user"
+        )
     reasons = [verb_named(entry.verb).why_kept for entry in update.entries]
     reasons += [declared_kind(change.kind).undo.why_kept for change in update.changes()]
     why_kept = next(filter(None, reasons), None)

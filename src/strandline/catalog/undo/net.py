@@ -161,10 +161,10 @@ def named_then(catalog: Catalog, value: Any, updates: Iterable[Update]) -> str:
 
 def listed(updates: Sequence[Update], target: Target) -> str:
     """``version 19 by bob (add columns) and version 17 by ann (…)``, newest first."""
-    said = []
+    descriptions = []
     for update in updates[: -_SHOWN - 1 : -1]:
         entries = (entry for entry in update.entries if target in map(target_of, entry.changes))
         verbs = dict.fromkeys(verb_named(entry.verb).spoken for entry in entries)
-        said.append(f"version {update.version} by {update.author} ({', '.join(verbs)})")
-    more = len(updates) - len(said)
-    return " and ".join(said) + (f" and {more} before" if more else "")
+        descriptions.append(f"version {update.version} by {update.author} ({', '.join(verbs)})")
+    more = len(updates) - len(descriptions)
+    return " and ".join(descriptions) + (f" and {more} before" if more else "")

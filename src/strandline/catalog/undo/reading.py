@@ -57,8 +57,8 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
         )
     if last - version >= MAX_VERSIONS:
         raise InvalidInput(
-            f"versions {version} to {last} cannot be undone as one: at most {MAX_VERSIONS} "
-            "versions can; undo the newest ones first"
+            f"versions {version} to {last} cannot be undone at once: the limit is {MAX_VERSIONS} "
+            "versions; undo the newest ones first"
         )
     latest = _latest(catalogs)
     _check_kept(catalogs, version, latest)
@@ -79,23 +79,26 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     """
     if kind not in restorable():
         known = ", ".join(restorable())
-        raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {known} can")
-    latest, wanted = _latest(catalogs), _Wanted.named(kind_named(kind), name)
-    _refuse_taken(latest, wanted)
+        raise InvalidInput(
+            f"objects of the kind {kind[:80]!r} cannot be restored by name; kinds that can are "
+            f"{known}"
+        )
+    latest, dropped_name = _latest(catalogs), _DroppedName.named(kind_named(kind), name)
+    _refuse_taken(latest, dropped_name)
     updates = _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version)
     for update in updates:
-        for target, stored in _dropped(update, kind, wanted.name):
+        for target, stored in _dropped(update, kind, dropped_name.name):
             again = latest.contents.get(*target) is not None
-            if not again and _stood_in(catalogs, update, wanted, stored.parent, latest):
+            if not again and _stood_in(catalogs, update, dropped_name, stored.parent, latest):
                 if kind == "schema":
                     before = _emptying(updates, update, stored.id)
                     update = as_one([*before, update])
                 return _with_its_parts(catalogs, update, target, latest)
-    raise _never_dropped(catalogs, wanted)
+    raise _never_dropped(catalogs, dropped_name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _DroppedName:
     """The dropped object to find: its kind, its name, and the name of its parent."""
 
     kind: Kind
@@ -104,7 +107,7 @@ class _Wanted:
     name: str
 
     @classmethod
-    def named(cls, kind: Kind, text: str) -> _Wanted:
+    def named(cls, kind: Kind, text: str) -> _DroppedName:
         if not kind.is_qualified:
             return cls(kind, text, DEFAULT_DATABASE, text)
         qualified = QualifiedName.parse(text)
@@ -118,26 +121,30 @@ class _Wanted:
         return 0 if parent is None else int(parent.id)
 
 
-def _refuse_taken(latest: Catalog, wanted: _Wanted) -> None:
-    namespace = Namespace(wanted.kind.collection.scope or "", wanted.parent_id(latest))
-    holder = latest.contents.find(namespace, wanted.name)
+def _refuse_taken(latest: Catalog, dropped_name: _DroppedName) -> None:
+    namespace = Namespace(dropped_name.kind.collection.scope or "", dropped_name.parent_id(latest))
+    holder = latest.contents.find(namespace, dropped_name.name)
     stored = None if holder is None else latest.contents.get(*holder)
     if stored is not None:
         raise AlreadyExists(
-            f"{wanted.kind.spoken} {wanted.text} cannot be restored: that name is taken by "
-            f"{described(latest, stored.value)}; rename that first"
+            f"{dropped_name.kind.spoken} {dropped_name.text} cannot be restored: that name is "
+            f"taken by {described(latest, stored.value)}; rename that first"
         )
 
 
 def _stood_in(
-    catalogs: CatalogFollower, update: Update, wanted: _Wanted, parent_id: int, latest: Catalog
+    catalogs: CatalogFollower,
+    update: Update,
+    dropped_name: _DroppedName,
+    parent_id: int,
+    latest: Catalog,
 ) -> bool:
     """Whether ``parent_id`` is the wanted parent, by its name now or before ``update``."""
-    if parent_id == wanted.parent_id(latest):
+    if parent_id == dropped_name.parent_id(latest):
         return True
     before = catalogs.catalog(update.version - 1)
-    parent = before.get(wanted.kind.parent_kind or "", parent_id) if parent_id else None
-    return parent is not None and normalize(parent.name) == normalize(wanted.parent)
+    parent = before.get(dropped_name.kind.parent_kind or "", parent_id) if parent_id else None
+    return parent is not None and normalize(parent.name) == normalize(dropped_name.parent)
 
 
 def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
@@ -167,10 +174,12 @@ def _with_its_parts(
     catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog
 ) -> Undo:
     """Return the command that restores an object and all dropped objects that refer to it."""
-    gone = {other: net for other, net in Undo(update=update).net.items() if net.new is None}
+    dropped_objects = {
+        other: net for other, net in Undo(update=update).net.items() if net.new is None
+    }
     needs = {
         other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
-        for other, net in gone.items()
+        for other, net in dropped_objects.items()
     }
     restored, added = {target}, {target}
     while added:
@@ -217,19 +226,19 @@ def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> Non
         )
     if version == earliest:
         raise VersionNotFound(
-            f"version {version} cannot be undone: history was trimmed up to it, so what was before "
-            f"it is gone; what was done from {earliest + 1} on can be undone"
+            f"version {version} cannot be undone: history was trimmed up to it, so the state "
+            f"before it is no longer known; versions from {earliest + 1} on can be undone"
         )
     if version < earliest:
         raise VersionNotFound(
             f"version {version} cannot be undone: it was trimmed; the earliest version is "
-            f"{earliest}, and what was done from {earliest + 1} on can be undone"
+            f"{earliest}, and versions from {earliest + 1} on can be undone"
         )
 
 
-def _never_dropped(catalogs: CatalogFollower, wanted: _Wanted) -> NotFound:
-    kind, name = wanted.kind, wanted.text
-    plain = f"{wanted.parent}.{wanted.name}" if kind.is_qualified else name
+def _never_dropped(catalogs: CatalogFollower, dropped_name: _DroppedName) -> NotFound:
+    kind, name = dropped_name.kind, dropped_name.text
+    plain = f"{dropped_name.parent}.{dropped_name.name}" if kind.is_qualified else name
     earliest = catalogs.earliest_catalog().version
     for info in reversed(catalogs.history(1, earliest + 1)):
         for verb_name, arguments in info.actions:
@@ -261,10 +270,10 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
     later = []
     for update in _forwards(catalogs, undo.update.version + 1, latest.version):
         touched = {Target(change.kind, change.key) for change in update.changes()}
-        gone = {
+        dropped = {
             Target(change.kind, change.key) for change in update.changes() if change.new is None
         }
-        if touched & watched or gone & needed:
+        if touched & watched or dropped & needed:
             later.append(update)
     counted = latest.get("id_allocator", RESTORED_TABLES)
     return undo.with_later(later, restored=counted.next_id if counted else 1)
@@ -291,7 +300,7 @@ def visible_undo(
     if access.free:
         return read_undo(catalogs, version, through=through)
     unseen = VersionNotFound(
-        f"version {version} cannot be undone: there is no such version that user {identity} may see"
+        f"version {version} cannot be undone: it does not exist, or user {identity} may not see it"
         if through is None
         else f"versions {version} to {through} cannot be undone: user {identity} may not see all of"
         " them, or they do not exist"
@@ -315,7 +324,7 @@ def visible_undrop(
     try:
         undo = read_undrop(catalogs, kind, name)
     except (AlreadyExists, NotFound):
-        if not _reaches_place(access, _Wanted.named(kind_named(kind), name)):
+        if not _reaches_place(access, _DroppedName.named(kind_named(kind), name)):
             raise never_dropped(catalogs, kind, name) from None
         raise
     if not _sees(access, catalogs, undo):
@@ -327,11 +336,13 @@ def _access(catalogs: CatalogFollower, identity: str | None) -> Access:
     return Access(catalogs.present(), identity, history=catalogs.catalog)
 
 
-def _reaches_place(access: Access, wanted: _Wanted) -> bool:
+def _reaches_place(access: Access, dropped_name: _DroppedName) -> bool:
     """Whether the user may know which object holds the wanted name."""
-    if wanted.kind.name != "schema" and not wanted.kind.in_schema:
+    if dropped_name.kind.name != "schema" and not dropped_name.kind.in_schema:
         return True
-    schema = access.catalog.schema(wanted.parent if wanted.kind.in_schema else wanted.name)
+    schema = access.catalog.schema(
+        dropped_name.parent if dropped_name.kind.in_schema else dropped_name.name
+    )
     return schema is not None and access.reaches(schema)
 
 

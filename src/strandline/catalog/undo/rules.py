@@ -97,20 +97,20 @@ def index_comes_back(
     return replace(then, status=status) if then.alive else then
 
 
-def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: bool) -> IndexStatus:
-    if left is None and together:  # no transaction wrote to its table meanwhile
-        building = was.status is IndexStatus.BUILDING
-        return IndexStatus.REGISTERED if building else was.status
-    if left is None and not was.alive:
+def _status(
+    before: IndexDescriptor, after: IndexDescriptor | None, *, together: bool
+) -> IndexStatus:
+    if after is None and together:  # no transaction wrote to its table meanwhile
+        building = before.status is IndexStatus.BUILDING
+        return IndexStatus.REGISTERED if building else before.status
+    if after is None and not before.alive:
+        raise IllegalChange(f"index {before.name} was dropped and then removed; create it again")
+    if after is not None and after.status is before.status:
+        return before.status
+    if after is not None and after.alive:
         raise IllegalChange(
-            f"index {was.name} was dropped before, and then removed; create it again"
-        )
-    if left is not None and left.status is was.status:
-        return was.status
-    if left is not None and left.alive:
-        raise IllegalChange(
-            f"index {was.name} went from {was.status.name} to {left.status.name}, a step that only "
-            "goes on; drop the index, or create it again"
+            f"index {before.name} changed from {before.status.name} to {after.status.name}, which "
+            "cannot be reversed; drop the index, or create it again"
         )
     return IndexStatus.REGISTERED
 
@@ -155,12 +155,15 @@ def check_table(planning: Planning, before: TableDescriptor | None, after: Any) 
             _check_column(before, column, kept[column.id])
 
 
-def _check_column(table: TableDescriptor, now: ColumnDescriptor, then: ColumnDescriptor) -> None:
+def _check_column(
+    table: TableDescriptor, present: ColumnDescriptor, restored: ColumnDescriptor
+) -> None:
     try:
-        check_column_change(table, now, then)
+        check_column_change(table, present, restored)
     except IllegalChange as error:
         raise IllegalChange(
-            f"column {now.name!r} of {table.name} cannot go back to what it was: {error.message}"
+            f"column {present.name!r} of {table.name} cannot be restored to its earlier "
+            f"definition: {error.message}"
         ) from error
 
 
@@ -169,8 +172,8 @@ def check_index(planning: Planning, _: Any, after: IndexDescriptor) -> None:
     column_ids = {column.id for column in table.columns} if table else set()
     if table and not column_ids.issuperset(part.column_id for part in after.columns):
         raise IllegalChange(
-            f"index {after.name} is on a column of {table.name} that was dropped meanwhile; undo "
-            "that first"
+            f"index {after.name} is on a column of {table.name} that was dropped in the meantime; "
+            "undo that drop first"
         )
 
 
@@ -179,8 +182,8 @@ def check_zone(planning: Planning, before: ZoneDescriptor | None, after: ZoneDes
     for table in planning.catalog.tables() if lost else ():
         if table.zone_id == after.id and table.storage_profile in lost:
             raise IllegalChange(
-                f"storage profile {table.storage_profile!r} would be taken from zone {after.name}, "
-                f"and table {planning.catalog.qualified_name(table)} lies in it"
+                f"storage profile {table.storage_profile!r} cannot be removed from zone "
+                f"{after.name}: table {planning.catalog.qualified_name(table)} uses it"
             )
 
 
@@ -195,17 +198,19 @@ def check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
     for group, _granted_by in after.member_of:
         if catalog.role_by_id(group) is None:
             raise ObjectNotFound(
-                f"role {after.name} was a member of a role (id {group}) that is gone; undo the "
-                "drop of that first"
+                f"role {after.name} was a member of a role (id {group}) that no longer exists; "
+                "undo its drop first"
             )
     if after.id in roles_above(catalog, after):
         raise IllegalChange(
-            f"role {after.name} would be a member of itself, through memberships granted meanwhile"
+            f"role {after.name} would be a member of itself, through memberships that were "
+            "granted in the meantime"
         )
 
 
 def check_default_zone(planning: Planning, _: Any, after: ConfigEntry) -> None:
     if planning.catalog.default_zone() is None:
         raise ObjectNotFound(
-            f"the zone that was the default one (id {after.value}) is gone; undo its drop first"
+            f"the zone that was the default zone (id {after.value}) no longer exists; undo its "
+            "drop first"
         )

@@ -58,8 +58,8 @@ def check_blob_key(key: str) -> str:
     """Return ``key``. Raises `InvalidInput` if it is not a valid name of a blob."""
     if not key or not key[0].isalnum() or not key.isprintable() or len(_file_name(key)) > MAX_NAME:
         raise InvalidInput(
-            f"a blob's key begins with a letter or digit and has at most {MAX_NAME} bytes when it "
-            f"is quoted as in a URL, not {key[:100]!r}"
+            f"a blob's key must begin with a letter or digit and have at most {MAX_NAME} bytes "
+            f"when it is quoted as in a URL, found {key[:100]!r}"
         )
     return key
 
@@ -168,7 +168,7 @@ class FileBlob(Blob):
         except OSError as error:
             raise Unavailable(
                 f"a file below {self._folder} cannot be {what}: {error.strerror or error}; try "
-                "again when the disk works and has room"
+                "again when the disk works and has free space"
             ) from error
 
 

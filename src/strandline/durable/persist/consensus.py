@@ -125,7 +125,9 @@ class MetastorageConsensus(Consensus):
     def head_key(self, key: str) -> str:
         """The key of the last sequence number."""
         if _KEY.fullmatch(key) is None:
-            raise InvalidInput(f"a key of consensus is letters, digits, - and _, not {key[:100]!r}")
+            raise InvalidInput(
+                f"a key of consensus must consist of letters, digits, - and _, found {key[:100]!r}"
+            )
         return f"{self._prefix}{key}.head"
 
     def version_key(self, key: str, seqno: int) -> str:
@@ -144,8 +146,8 @@ class MetastorageConsensus(Consensus):
                 return VersionedData(seqno, version.value, version.time)
             if seqno == before:  # no newer version explains its removal
                 raise CorruptData(
-                    f"version {seqno} of {key} is its last one and is missing; restore the store "
-                    "from a backup"
+                    f"version {seqno} of {key} is its latest version and is missing; restore the "
+                    "store from a backup"
                 )
 
     def compare_and_set(
@@ -188,7 +190,9 @@ class MetastorageConsensus(Consensus):
         pointer = self._store.get(self.head_key(key))
         if pointer is None or seqno > seqno_in(pointer):
             last = "none" if pointer is None else seqno_in(pointer)
-            raise InvalidInput(f"{key} cannot be cut below version {seqno}: its last is {last}")
+            raise InvalidInput(
+                f"{key} cannot be truncated below version {seqno}: its latest version is {last}"
+            )
         # The last version only moves up, so what is below `seqno` now is never the last one.
         start, end = self.version_key(key, 0), self.version_key(key, seqno)
         removed = 0
@@ -216,7 +220,7 @@ def seqno_in(pointer: KeyValue) -> int:
     """The last sequence number, stored at `MetastorageConsensus.head_key`. Raises `CorruptData`."""
     if len(pointer.value) != _DIGITS or not pointer.value.isdigit():
         raise CorruptData(
-            f"{pointer.key} is {pointer.value[:40]!r}, which is no number of {_DIGITS} digits; "
+            f"{pointer.key} is {pointer.value[:40]!r}, which is not a number of {_DIGITS} digits; "
             "restore the store from a backup"
         )
     return int(pointer.value)

@@ -74,9 +74,9 @@ class Maintenance:
             if state.seqno - state.floor >= SWEPT_EVERY // EVERY * self._every:
                 self.sweep()
         except StrandlineError as error:
-            log.warning("the catalog's log was not tidied up: %s", error.message)
+            log.warning("maintenance of the catalog's log failed: %s", error.message)
         except Exception:  # the append succeeded and must not raise
-            log.exception("the catalog's log was not tidied up")
+            log.exception("maintenance of the catalog's log failed")
 
     def tidy(self) -> None:
         """Write a rollup, move the inline rows of the state to parts, and merge small parts."""

@@ -52,8 +52,8 @@ def open_persist_log(
         place = blobs or otherwise
         if not place and folder is None:
             raise InvalidInput(
-                "catalog_log is persist, and catalog_blobs does not say where its blobs go; name a"
-                " folder that every node reaches, or s3://bucket/prefix"
+                "catalog_log is persist, but catalog_blobs is not set; set it to a folder that "
+                "every node reaches, or s3://bucket/prefix"
             )
         # An invalid or unwritable place is refused before it is recorded.
         chosen = _open_blobs(place, folder)
@@ -70,8 +70,8 @@ def open_persist_log(
     place = kept.value.decode()
     if blobs not in ("", place):
         raise InvalidInput(
-            f"catalog_blobs is {blobs}, and the blobs of the catalog are in"
-            f" {place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
+            f"catalog_blobs is {blobs}, but the blobs of the catalog are in "
+            f"{place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
         )
     name = made_for.value.decode()
     return PersistLog(
@@ -96,12 +96,12 @@ def _open_blobs(place: str, folder: Path | None) -> Blob:
     if place:
         if not os.path.isabs(place):
             raise InvalidInput(
-                f"catalog_blobs is {place!r}; it is an absolute path or s3://bucket/prefix"
+                f"catalog_blobs is {place!r}; it must be an absolute path or s3://bucket/prefix"
             )
         return FileBlob(Path(place))
     if folder is None:
         raise CorruptData(
-            "the blobs of the catalog lie in the folder of its store, and the store has none;"
-            " name the store by its folder"
+            "the blobs of the catalog are in the folder of its store, but this address of the "
+            "store has no folder; open the store by its folder"
         )
     return blobs_in(folder / FOLDER)

@@ -75,7 +75,10 @@ def write_part(rows: Iterable[Row]) -> bytes:
 
     types = (pa.string(), pa.binary(), pa.binary(), pa.uint64(), pa.uint64(), pa.int64())
     columns = list(zip(*sorted(rows, key=sort_key), strict=True)) or [()] * len(COLUMNS)
-    arrays = [pa.array(column, type=of) for column, of in zip(columns, types, strict=True)]
+    arrays = [
+        pa.array(column, type=column_type)
+        for column, column_type in zip(columns, types, strict=True)
+    ]
     sink = pa.BufferOutputStream()
     table = pa.table(arrays, names=list(COLUMNS))
     pq.write_table(table, sink, compression="zstd", use_dictionary=["kind"])
@@ -90,9 +93,11 @@ def read_part(data: bytes) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptData(f"a part of the log is no Parquet file ({error})") from error
+        raise CorruptData(f"a part of the log is not a Parquet file ({error})") from error
     if tuple(table.column_names) != COLUMNS:
-        raise CorruptData(f"a part of the log has the columns {', '.join(table.column_names)}")
+        raise CorruptData(
+            f"a part of the log has unexpected columns: {', '.join(table.column_names)}"
+        )
     return table
 
 
@@ -101,9 +106,9 @@ def rows_between(table: pa.Table, start: int, end: int, *, kind: str | None = No
     import pyarrow.compute as pc
 
     versions = table["version"]
-    wanted = pc.and_(pc.greater_equal(versions, start), pc.less(versions, end))
+    selected = pc.and_(pc.greater_equal(versions, start), pc.less(versions, end))
     if kind is not None:
-        wanted = pc.and_(wanted, pc.equal(table["kind"], kind))
-    columns = [column.to_pylist() for column in table.filter(wanted).itercolumns()]
+        selected = pc.and_(selected, pc.equal(table["kind"], kind))
+    columns = [column.to_pylist() for column in table.filter(selected).itercolumns()]
     columns[0] = list(map(intern, columns[0]))
     return list(map(Row._make, zip(*columns, strict=True)))

@@ -244,11 +244,11 @@ class PersistLog(UpdateLog):
     def _updates_in(self, state: ShardState, start: int, end: int) -> tuple[Update, ...]:
         if start <= state.since:
             raise VersionNotFound(
-                f"version {start} was asked for; the earliest in the log is {state.since}"
+                f"version {start} is no longer in the log; the earliest is {state.since}"
             )
         if end > state.upper:
             raise VersionNotFound(
-                f"version {max(start, state.upper)} was asked for; the latest in the log is "
+                f"version {max(start, state.upper)} is not in the log; the latest is "
                 f"{state.upper - 1}"
             )
         updates = updates_of(self.shard.history(state, start, end))

@@ -163,9 +163,9 @@ class Shard:
                     raise _Gone(
                         f"change {base.seqno + 1} of shard {self.name} is missing; {REMEDY}"
                     )
-            except _Gone as gone:
+            except _Gone as error:
                 if head.seqno == seqno:
-                    raise CorruptData(str(gone)) from gone
+                    raise CorruptData(str(error)) from error
                 seqno = head.seqno
                 continue
             return self._following(base, versions)
@@ -174,8 +174,8 @@ class Shard:
         state = decode(self._download(ref), ShardState)
         if (state.shard, state.seqno) != (self.name, ref.seqno):
             raise CorruptData(
-                f"{ref.key} is state {state.seqno} of shard {state.shard}, where one of "
-                f"{self.name} belongs; {REMEDY}"
+                f"{ref.key} is state {state.seqno} of shard {state.shard}, where a state of shard "
+                f"{self.name} was expected; {REMEDY}"
             )
         return state
 
@@ -184,8 +184,8 @@ class Shard:
             diff = _diff_in(version)
             if (diff.seqno, diff.time) != (version.seqno, version.time):
                 raise CorruptData(
-                    f"change {diff.seqno} of shard {self.name} stands at {version.seqno}, or has "
-                    f"another time beside it; {REMEDY}"
+                    f"change {diff.seqno} of shard {self.name} is stored at {version.seqno}, or "
+                    f"with a different time; {REMEDY}"
                 )
             state = applied(state, diff)
         return state
@@ -313,17 +313,17 @@ class Shard:
             state = self.recent()
             try:
                 return read(state)
-            except _Gone as gone:
+            except _Gone as error:
                 if self.refresh().seqno == state.seqno:
-                    raise CorruptData(str(gone)) from gone
+                    raise CorruptData(str(error)) from error
 
     def reading_of(self, state: ShardState, read: Callable[[], T]) -> T | None:
         """The result of ``read``, which reads ``state``; None if its blobs were swept since."""
         try:
             return read()
-        except _Gone as gone:
+        except _Gone as error:
             if self.refresh().seqno == state.seqno:
-                raise CorruptData(str(gone)) from gone
+                raise CorruptData(str(error)) from error
             return None
 
     def history(self, state: ShardState, start: int, end: int) -> list[Row]:
@@ -368,8 +368,8 @@ class Shard:
         self._count("downloads")
         if len(data) != ref.size or crc32(data) != ref.checksum:
             raise CorruptData(
-                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes that are not the "
-                f"{ref.size} that were written; {REMEDY}"
+                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes, which are not "
+                f"the {ref.size} bytes that were written; {REMEDY}"
             )
         return data
 

@@ -48,7 +48,7 @@ class AlreadyCommitted(Conflict):
     """The shard has this append already; ``time`` is when it was ordered."""
 
     def __init__(self, time: Timestamp) -> None:
-        super().__init__("this append is in the log already")
+        super().__init__("this append is already in the log")
         self.time = time
 
 
@@ -334,8 +334,8 @@ def _check_contiguous(batches: Batches, diff: ShardDiff) -> None:
         lower = batch.upper
     if lower != diff.upper:
         raise CorruptData(
-            f"change {diff.seqno} of a shard has rows up to version {lower - 1}, and says "
-            f"{diff.upper - 1}; {REMEDY}"
+            f"change {diff.seqno} of a shard has rows up to version {lower - 1}, but should have "
+            f"rows up to {diff.upper - 1}; {REMEDY}"
         )
 
 
@@ -382,7 +382,9 @@ def compare_and_append(append: Append) -> Command:
     """
     batch = append.batch
     if batch.upper < batch.lower or (batch.upper == batch.lower and batch.rows):
-        raise InvalidInput(f"no rows lie in versions from {batch.lower} to {batch.upper - 1}")
+        raise InvalidInput(
+            f"a batch cannot have rows in versions {batch.lower} to {batch.upper - 1}"
+        )
 
     def command(state: ShardState) -> ShardDiff:
         for writer in state.writers:
@@ -391,7 +393,7 @@ def compare_and_append(append: Append) -> Command:
         refuse_other_token(state.fence, append.fence)
         if state.upper != batch.lower:
             raise OutOfSync(
-                f"version {batch.lower} was asked for, the next version is {state.upper}"
+                f"version {batch.lower} cannot be appended; the next version is {state.upper}"
             )
         check_uploads(state, append.uploads())
         return replace(
@@ -432,7 +434,7 @@ def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
     def command(state: ShardState) -> ShardDiff:
         refuse_other_token(state.fence, fence)
         if up_to <= dict(state.pruned).get(kind, 0):
-            raise Superseded(f"{kind} is pruned up to version {up_to} already")
+            raise Superseded(f"{kind} is already pruned up to version {up_to}")
         return replace(next_diff(state), pruned=(kind, up_to))
 
     return command

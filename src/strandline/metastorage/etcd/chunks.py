@@ -69,8 +69,9 @@ class ChunkedValues:
         value = b"".join(pieces)
         if hashlib.sha256(value).digest() != reference.digest:
             raise CorruptData(
-                f"the value of {key!r} in etcd has {reference.size} bytes in chunks that do not add"
-                f" up to it ({len(value)} bytes in {len(pieces)} chunks); restore from a backup"
+                f"the value of {key!r} in etcd has {reference.size} bytes, but its chunks do not "
+                f"add up to that ({len(value)} bytes in {len(pieces)} chunks); restore from a "
+                "backup"
             )
         return reference.head + value
 

@@ -69,7 +69,9 @@ class ChangeFeed:
             self._start()
             while generation == self._generation:
                 if self._closed:
-                    raise Stopping("the metastorage was closed here while a change was waited for")
+                    raise Stopping(
+                        "the metastorage was closed here while this call waited for a change"
+                    )
                 if self._failure is not None:
                     raise self._failure
                 for change in self._changes:

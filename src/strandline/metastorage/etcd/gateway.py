@@ -204,8 +204,8 @@ class EtcdGateway:
         keys_only: bool = False,
     ) -> Page:
         """A linearizable read; with ``revision``, a read of the past."""
-        asked = range_operation(key, end, limit=limit, revision=revision, keys_only=keys_only)
-        return page_of(self._call("kv/range", asked["request_range"], repeatable=True))
+        operation = range_operation(key, end, limit=limit, revision=revision, keys_only=keys_only)
+        return page_of(self._call("kv/range", operation["request_range"], repeatable=True))
 
     def pages(self, key: bytes, end: bytes, *, limit: int | None = None) -> Page:
         """A range of any size at one moment, read in pages at the revision of the first page.
@@ -334,26 +334,26 @@ class EtcdGateway:
                 extensions={"trace": self._trace},
             )
         except httpx.TransportError as error:
-            said = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
             if not repeatable and not isinstance(error, _NOT_SENT):
-                raise _unknown(endpoint, said) from error  # also if the gateway was closed
+                raise _unknown(endpoint, reason) from error  # also if the gateway was closed
             self._refuse_when_closed()
             slow = isinstance(error, httpx.TimeoutException)
-            raise _AskAnother(f"{endpoint}: {said}", slow=slow) from error
+            raise _AskAnother(f"{endpoint}: {reason}", slow=slow) from error
         answer_body: object = None
         with suppress(ValueError):
             answer_body = response.json()
         succeeded = response.status_code == httpx.codes.OK
         if not isinstance(answer_body, dict) or (succeeded and "header" not in answer_body):
             # A proxy in between may have forwarded the request and lost the answer.
-            said = (
-                f"it answered {path} with status {response.status_code} and not as etcd does; is"
-                " it etcd 3.4 or later, with its gateway enabled?"
+            reason = (
+                f"it answered {path} with status {response.status_code}, which is not an answer "
+                "of etcd; is it etcd 3.4 or later, with its gateway enabled?"
             )
             raise (
-                _AskAnother(f"{endpoint}: {said}", slow=False)
+                _AskAnother(f"{endpoint}: {reason}", slow=False)
                 if repeatable
-                else _unknown(endpoint, said)
+                else _unknown(endpoint, reason)
             )
         if not succeeded:
             raise _refusal(endpoint, answer_body, repeatable=repeatable)
@@ -363,8 +363,8 @@ class EtcdGateway:
     def _call_under_way(self) -> Iterator[None]:
         if self._process != os.getpid():
             raise UnsupportedOperation(
-                f"etcd ({', '.join(self.endpoints)}) was opened by process {self._process}, before"
-                " this one was forked; open it here anew"
+                f"etcd ({', '.join(self.endpoints)}) was opened by process {self._process} before "
+                "this process was forked; open it again in this process"
             )
         with self._lock:
             self._refuse_when_closed()
@@ -411,26 +411,26 @@ def _shut_down(connection: socket.socket) -> None:
 
 def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
     """The error for a status other than 200: what etcd said, and whether it took effect."""
-    code, said = answer.get("code"), str(answer.get("message") or answer.get("error") or answer)
+    code, reason = answer.get("code"), str(answer.get("message") or answer.get("error") or answer)
     if code == _CODE_OUT_OF_RANGE:
-        return CompactedRevision(f"etcd {endpoint}: {said}; read again")
-    if code == _CODE_RESOURCE_EXHAUSTED and "space exceeded" in said:
+        return CompactedRevision(f"etcd {endpoint}: {reason}; read again")
+    if code == _CODE_RESOURCE_EXHAUSTED and "space exceeded" in reason:
         # etcd may have written to its log before it noticed that the quota is exceeded.
-        said += (
+        reason += (
             "; compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
         )
-        return Unavailable(f"{endpoint}: {said}") if repeatable else _unknown(endpoint, said)
+        return Unavailable(f"{endpoint}: {reason}") if repeatable else _unknown(endpoint, reason)
     if code in _CODES_REFUSED:
-        return Unavailable(f"etcd {endpoint} refused the request and did nothing: {said}")
-    if repeatable or any(word in said for word in _REFUSED_UNHEARD):
-        return _AskAnother(f"{endpoint}: {said}", slow=False)
-    return _unknown(endpoint, said)
+        return Unavailable(f"etcd {endpoint} refused the request and did nothing: {reason}")
+    if repeatable or any(word in reason for word in _REFUSED_UNHEARD):
+        return _AskAnother(f"{endpoint}: {reason}", slow=False)
+    return _unknown(endpoint, reason)
 
 
-def _unknown(endpoint: str, said: str) -> UnknownOutcome:
+def _unknown(endpoint: str, reason: str) -> UnknownOutcome:
     return UnknownOutcome(
-        f"a write was sent to etcd {endpoint} and not acknowledged ({said}); it may or may not have"
-        " taken effect: read what it would have written"
+        f"a write was sent to etcd {endpoint} but not acknowledged ({reason}); it may or may not "
+        "have taken effect: read the keys that it writes before you repeat it"
     )
 
 
@@ -449,9 +449,9 @@ def _watch_message(line: str, endpoint: str) -> Json:
     with suppress(ValueError):
         message = json.loads(line)
     if not isinstance(message, dict):
-        raise Unavailable(f"the watch at {endpoint} sent no JSON; is it etcd?")
+        raise Unavailable(f"the watch at {endpoint} did not send JSON; is it etcd?")
     result: Json = message.get("result", {})
     if "error" in message or result.get("canceled"):
-        said = message.get("error") or result.get("cancel_reason") or "no reason given"
-        raise Unavailable(f"the watch at etcd {endpoint} was cancelled: {said}")
+        reason = message.get("error") or result.get("cancel_reason") or "no reason given"
+        raise Unavailable(f"the watch at etcd {endpoint} was cancelled: {reason}")
     return result

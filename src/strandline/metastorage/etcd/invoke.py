@@ -140,10 +140,13 @@ class Invoke:
         self._entries = tuple(dict.fromkeys(entries))
         ranges = (o for o in both if isinstance(o, DeleteRange) and o.start < o.end)
         self._ranges = tuple(dict.fromkeys(ranges))
-        self._wanted: list[tuple[bytes, bytes | None]] = [(keys.head, None), (keys.time, None)]
-        self._wanted += [(keys.lease(name), None) for name in self._leases]
-        self._wanted += [(keys.data(key), None) for key in self._entries]
-        self._wanted += [(keys.data(o.start), keys.data(o.end)) for o in self._ranges]
+        self._ranges_to_read: list[tuple[bytes, bytes | None]] = [
+            (keys.head, None),
+            (keys.time, None),
+        ]
+        self._ranges_to_read += [(keys.lease(name), None) for name in self._leases]
+        self._ranges_to_read += [(keys.data(key), None) for key in self._entries]
+        self._ranges_to_read += [(keys.data(o.start), keys.data(o.end)) for o in self._ranges]
 
     def puts(self, *, succeeded: bool) -> set[AnyPut]:
         """The puts of a branch."""
@@ -163,7 +166,7 @@ class Invoke:
             try:
                 pages: list[Page] = []
                 revision = 0
-                for first in range(0, len(self._wanted), _RANGES_PER_READ):
+                for first in range(0, len(self._ranges_to_read), _RANGES_PER_READ):
                     answer = gateway.txn([], self._reads(first, revision), repeatable=True)
                     revision = revision or answer.revision
                     pages += answer.pages
@@ -176,7 +179,7 @@ class Invoke:
             range_operation(
                 start, end, limit=_KEYS_NAMED, keys_only=end is not None, revision=revision
             )
-            for start, end in self._wanted[first : first + _RANGES_PER_READ]
+            for start, end in self._ranges_to_read[first : first + _RANGES_PER_READ]
         ]
 
     def _view_of(self, pages: Sequence[Page]) -> View:
@@ -188,8 +191,8 @@ class Invoke:
             _value_of(at),
             {key: _value_of(page) for key, page in zip(self._entries, entries, strict=True)},
             {
-                asked: (tuple(self._keys.key_of(pair.key) for pair in page.pairs), page.more)
-                for asked, page in zip(self._ranges, ranges, strict=True)
+                key_range: (tuple(self._keys.key_of(pair.key) for pair in page.pairs), page.more)
+                for key_range, page in zip(self._ranges, ranges, strict=True)
             },
             {
                 name: (decode_lease(name, page.pairs[0].value), page.pairs[0].modified)
@@ -262,7 +265,7 @@ class Invoke:
             if not first.pairs:
                 del written[put]
         pages = answer.pages[len(plan.large) :]
-        return self._view_of(pages) if len(pages) == len(self._wanted) else None
+        return self._view_of(pages) if len(pages) == len(self._ranges_to_read) else None
 
     def _bookkeeping(
         self,
@@ -321,7 +324,9 @@ class Invoke:
                     delete_operation(keys.data(start_key), keys.data(end_key)),
                 ]
             case Beside():
-                raise UnsupportedOperation("etcd has no SQL transaction to write beside")
+                raise UnsupportedOperation(
+                    "etcd has no SQL transactions, so nothing can be written in the same one"
+                )
 
 
 def _value_of(page: Page) -> bytes | None:

@@ -164,7 +164,7 @@ def decode_stored(raw: bytes) -> Stored:
             return Stored(revision, Timestamp(at), Reference(identity, size, digest, head))
     except struct.error:
         pass
-    raise CorruptData(f"an entry of the metastorage in etcd does not decode: {raw[:40]!r}")
+    raise CorruptData(f"an entry of the metastorage in etcd cannot be decoded: {raw[:40]!r}")
 
 
 def encode_time(at: Timestamp) -> bytes:
@@ -237,4 +237,4 @@ def decode_change(key: bytes, raw: bytes) -> Change:
         revision = int(key.rpartition(b"/")[2])
         return Change(revision, tuple(keys), tuple((low, high) for low, high in ranges))
     except (ValueError, TypeError):
-        raise CorruptData(f"the change at {key!r} in etcd does not decode") from None
+        raise CorruptData(f"the change at {key!r} in etcd cannot be decoded") from None

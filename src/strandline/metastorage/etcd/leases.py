@@ -93,10 +93,12 @@ class EtcdLeases:
         row, now = self._decide(lease.name, extend)
         if (row.token, row.holder) == (lease.token, lease.holder) and is_live(row, now):
             return row
-        holder = f"{row.holder} holds token {row.token}" if is_live(row, now) else "nobody holds it"
+        holder = (
+            f"{row.holder} holds token {row.token}" if is_live(row, now) else "no client holds it"
+        )
         raise Conflict(
-            f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
-            f" {holder} now; acquire it anew"
+            f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}: "
+            f"{holder} now; acquire it again"
         )
 
     def release(self, lease: Lease) -> None:
@@ -138,8 +140,8 @@ class EtcdLeases:
             if answer.succeeded:
                 return changed or row, now
         raise DeadlineExceeded(
-            f"other clients changed the store at each try to write the lease {name!r}, for"
-            f" {self._gateway.timeout} s; nothing was changed, try again"
+            f"the lease {name!r} could not be written within {self._gateway.timeout} s, because "
+            "other clients changed the store at each try; nothing was changed, try again"
         )
 
 

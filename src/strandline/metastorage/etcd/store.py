@@ -257,8 +257,8 @@ class EtcdMetastorage(Metastorage):
         present = FORMAT if answer.succeeded else answer.pages[0].pairs[0].value
         if present != FORMAT:
             raise IncompatibleFormat(
-                f"the metastorage at {url} has layout {present.decode(errors='replace')}, this"
-                f" release knows layout {FORMAT.decode()}; run the release that wrote it"
+                f"the metastorage at {url} has layout {present.decode(errors='replace')}, but "
+                f"this release knows only layout {FORMAT.decode()}; run the release that wrote it"
             )
 
     def _read(self, start: bytes, end: bytes, *, limit: int | None) -> list[KeyValue]:
@@ -324,8 +324,9 @@ class EtcdMetastorage(Metastorage):
     def _in_turn(self, finish: float) -> Iterator[None]:
         if not self._turn.acquire(timeout=max(0.0, finish - time.monotonic())):
             raise DeadlineExceeded(
-                f"other writers of this process had the turn for {self._gateway.timeout} s;"
-                " nothing was written. etcd is slow or gone: see what they are told"
+                f"this write waited for other writers of this process for {self._gateway.timeout} "
+                "s; nothing was written. etcd is slow or unreachable: see the errors of the "
+                "other writers"
             )
         try:
             self._refuse_when_closed()
@@ -340,8 +341,8 @@ class EtcdMetastorage(Metastorage):
 
     def _always_second(self) -> DeadlineExceeded:
         return DeadlineExceeded(
-            f"other nodes wrote first each time, for {self._gateway.timeout} s; nothing was"
-            " written, try again"
+            f"other nodes wrote first at each try for {self._gateway.timeout} s; nothing was "
+            "written, try again"
         )
 
     def _raise_time(self) -> Head:
