@@ -189,6 +189,11 @@ class WrongClock(StrandlineError):
 class Stopping(StrandlineError):
     code = "stopping"
 
+    @classmethod
+    def of_node(cls) -> Stopping:
+        """The error of a call to a node that stops."""
+        return cls("this node is stopping; use another node, or try again after it has restarted")
+
 
 class CorruptData(StrandlineError):
     code = "corrupt_data"

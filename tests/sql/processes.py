@@ -147,7 +147,8 @@ class Process:
     def close(self) -> None:
         """Kill it if it still runs."""
         if self.running():
-            self.go_on()
+            with suppress(ProcessLookupError):  # it has ended since
+                self.go_on()
             self.kill()
         self._connection.close()
         self._process.close()

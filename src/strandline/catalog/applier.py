@@ -76,8 +76,6 @@ OWN_SECONDS = 1.0
 AHEAD_MS = 1000
 """The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
-_STOPPING = "this node is stopping; use another node, or try again after it has restarted"
-
 
 Announce = Callable[[bytes], None]
 """Sends the record of a large update to the parent node; returns when it may be appended."""
@@ -243,7 +241,7 @@ class CatalogApplier:
 
     def _check_running(self) -> None:
         if self._stop.is_set():
-            raise Stopping(_STOPPING)
+            raise Stopping.of_node()
 
     def check_head(self) -> None:
         """Read the head of the log from the store. Raises what the store raises."""
@@ -403,7 +401,7 @@ class CatalogApplier:
         """Complete the futures of versions that all listeners have seen; fail the rest on stop."""
         self._awaited.complete(self._seen.upper, self._history.at_version)
         if self._stop.is_set():
-            self._awaited.end(Stopping(_STOPPING))
+            self._awaited.end(Stopping.of_node())
 
     def _apply_some(self) -> None:
         latest = self._history.latest

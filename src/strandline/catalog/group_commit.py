@@ -170,7 +170,7 @@ class GroupCommit:
                 if not self._room.wait(timeout=request.left()):
                     raise self._late(request)
             if self._stop.is_set():
-                raise _stopping()
+                raise Stopping.of_node()
             self._waiting.append(request)
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -223,7 +223,7 @@ class GroupCommit:
             thread = self._thread
             for request in [*self._waiting, *self._working]:
                 if request.stage is Stage.WAITING:
-                    self._finish(request, _stopping())
+                    self._finish(request, Stopping.of_node())
             self._waiting.clear()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_PATIENCE)
@@ -294,8 +294,8 @@ class GroupCommit:
         pause = _FIRST_PAUSE
         synced = False  # whether this node has synced with the log since these requests came
         while waiting := self._still_waiting(requests):
-            group = self._validate(self._follower.latest_catalog(), waiting)
             try:
+                group = self._validated(waiting)
                 if group.requests():
                     self._append(group)
                 elif synced:
@@ -314,6 +314,13 @@ class GroupCommit:
     def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
         with self._lock:
             return [request for request in requests if request.stage is Stage.WAITING]
+
+    def _validated(self, requests: Sequence[Request]) -> Group:
+        try:
+            return self._validate(self._follower.latest_catalog(), requests)
+        except Fenced:  # by an earlier append, after which this node could not join the newer epoch
+            self._follower.sync()
+            return self._validate(self._follower.latest_catalog(), requests)
 
     def _validate(self, base: Catalog, requests: Sequence[Request]) -> Group:
         group = Group(base)
@@ -457,7 +464,7 @@ class GroupCommit:
                 if request.stage is Stage.SENT:
                     request.stage = Stage.LEFT if request.has_left else Stage.WAITING
                     if self._stop.is_set():
-                        self._finish(request, _stopping())
+                        self._finish(request, Stopping.of_node())
 
     def _answer(self, group: Group, catalogs: Sequence[Catalog]) -> None:
         """Answer each caller of ``group``; ``catalogs`` are those of its versions, in order."""
@@ -496,7 +503,3 @@ def _appended_only(applied: AppliedUpdate, error: BaseException) -> UnknownOutco
         f"the change is in the log as version {applied.version}, but this node could not apply it "
         f"yet: {error!r}. Do not repeat it; read the catalog"
     )
-
-
-def _stopping() -> Stopping:
-    return Stopping("this node is stopping; use another node, or try again after it has restarted")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG, is_reserved
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.commands.definition import check_distinct
-from strandline.catalog.commands.zones import MAX_PARTITIONS
+from strandline.catalog.commands.zones import check_partitions
 from strandline.catalog.configuration import parameter
 from strandline.catalog.kinds import references
 from strandline.durable.collections import COLLECTIONS, ID_ALLOCATOR, Collection, id_key
@@ -76,11 +76,7 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
         case TableDescriptor():
             _check_columns(value)
         case ZoneDescriptor(name=name, partitions=partitions):
-            if not 1 <= partitions <= MAX_PARTITIONS:
-                raise InvalidInput(
-                    f"zone {name} cannot have {partitions} partitions; 1 to {MAX_PARTITIONS} are "
-                    "possible"
-                )
+            check_partitions(name, partitions)
         case IdAllocator():
             _check_next_id(contents, value)
         case SystemConfiguration():

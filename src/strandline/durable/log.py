@@ -183,9 +183,7 @@ class UpdateLog(ABC):
         if as_of is None or as_of == snapshot.version:
             return snapshot
         if as_of < snapshot.version:
-            raise VersionNotFound(
-                f"version {as_of} is no longer in the log; the earliest is {snapshot.version}"
-            )
+            raise trimmed_away(as_of, since=snapshot.version)
         contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
         time = snapshot.time
         for start in range(snapshot.version + 1, as_of + 1, READ_AT_ONCE):
@@ -327,6 +325,11 @@ def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> 
             f"this node wrote with fence token {token}, but the catalog's token is {shown}: "
             "another holder has opened the store; nothing was changed, try again"
         )
+
+
+def trimmed_away(version: int, *, since: int) -> VersionNotFound:
+    """The error of reading a version below the earliest that the log still has."""
+    return VersionNotFound(f"version {version} is no longer in the log; the earliest is {since}")
 
 
 def refuse_absent(version: int, frontier: Frontier) -> None:

@@ -48,6 +48,7 @@ from strandline.durable.log import (
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
+    trimmed_away,
 )
 from strandline.durable.rows import REMEDY
 from strandline.durable.update import AuditEvent, Snapshot, Update
@@ -345,9 +346,7 @@ class MetastorageLog(UpdateLog):
         """
         frontier = self._read_frontier()
         if start <= frontier.since:
-            raise VersionNotFound(
-                f"version {start} is no longer in the log; the earliest is {frontier.since}"
-            )
+            raise trimmed_away(start, since=frontier.since)
         present = {int(pair.key.removeprefix(UPDATE)) for pair in pairs}
         missing = sorted(set(range(start, end)) - present)
         if not missing:

@@ -41,6 +41,7 @@ from strandline.durable.log import (
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
+    trimmed_away,
 )
 from strandline.durable.rows import (
     REMEDY,
@@ -254,9 +255,7 @@ class StashLog(UpdateLog):
         with self._database.read() as connection:
             state = tables.state_on(connection)
             if start <= state.since:
-                raise VersionNotFound(
-                    f"version {start} is no longer in the log; the earliest is {state.since}"
-                )
+                raise trimmed_away(start, since=state.since)
             if end > state.upper:
                 raise VersionNotFound(
                     f"version {max(start, state.upper)} is not in the log; the latest is "

@@ -28,7 +28,7 @@ from itertools import chain
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
-from strandline.errors import Conflict, Stopping
+from strandline.errors import Stopping
 from strandline.metastorage import sql_tables as tables
 from strandline.metastorage.store import (
     Absent,
@@ -54,6 +54,7 @@ from strandline.metastorage.store import (
     check_key,
     check_limit,
     check_ttl,
+    lease_lost,
     prefix_end,
 )
 from strandline.sql import (
@@ -245,15 +246,7 @@ class SqlMetastorage(Metastorage):
             ):
                 renewed = tables.grant_lease(connection, lease.name, lease.holder, now, ttl_ms)
         if renewed is None:
-            holding = (
-                "no client holds it"
-                if present is None
-                else f"{present.holder} holds token {present.token}"
-            )
-            raise Conflict(
-                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}: "
-                f"{holding} now; acquire it again"
-            )
+            raise lease_lost(lease, to=present)
         return renewed
 
     def release_lease(self, lease: Lease) -> None:

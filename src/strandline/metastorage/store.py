@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
-from strandline.errors import InvalidInput
+from strandline.errors import Conflict, InvalidInput
 from strandline.sql import Query
 
 MAX_KEY_LENGTH = 1024
@@ -294,6 +294,15 @@ class Metastorage(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop answering; calls that wait end with `Stopping`. Idempotent."""
+
+
+def lease_lost(lease: Lease, *, to: Lease | None) -> Conflict:
+    """The error of renewing a lease that its holder has lost, to another one or to none."""
+    holding = "no client holds it" if to is None else f"{to.holder} holds token {to.token}"
+    return Conflict(
+        f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}: "
+        f"{holding} now; acquire it again"
+    )
 
 
 def prefix_end(prefix: str) -> str:

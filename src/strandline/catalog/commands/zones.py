@@ -68,11 +68,7 @@ class CreateZone:
     def plan(self, planning: Planning) -> None:
         """Raises `InvalidName`, `InvalidInput`, `AlreadyExists`."""
         check_name(self.name, "zone")
-        if not 1 <= self.partitions <= MAX_PARTITIONS:
-            raise InvalidInput(
-                f"zone {self.name} cannot have {self.partitions} partitions; "
-                f"1 to {MAX_PARTITIONS} are possible"
-            )
+        check_partitions(self.name, self.partitions)
         _check_settings(self)
         zone = ZoneDescriptor(
             id=0,
@@ -256,6 +252,14 @@ def _replicas(number: int) -> int | None:
 
 def _time(seconds: int) -> int | None:
     return None if seconds == NEVER else seconds
+
+
+def check_partitions(zone: str, partitions: int) -> None:
+    """Raise `InvalidInput` for a number of partitions that no zone can have."""
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidInput(
+            f"zone {zone} cannot have {partitions} partitions; 1 to {MAX_PARTITIONS} are possible"
+        )
 
 
 def _check_settings(command: CreateZone | AlterZone) -> None:

@@ -33,6 +33,7 @@ from strandline.durable.log import (
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
+    trimmed_away,
 )
 from strandline.durable.persist.blob import Blob, blobs_in
 from strandline.durable.persist.consensus import Consensus
@@ -243,9 +244,7 @@ class PersistLog(UpdateLog):
 
     def _updates_in(self, state: ShardState, start: int, end: int) -> tuple[Update, ...]:
         if start <= state.since:
-            raise VersionNotFound(
-                f"version {start} is no longer in the log; the earliest is {state.since}"
-            )
+            raise trimmed_away(start, since=state.since)
         if end > state.upper:
             raise VersionNotFound(
                 f"version {max(start, state.upper)} is not in the log; the latest is "

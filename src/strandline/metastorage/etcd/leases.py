@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from strandline.clock import HybridClock, Timestamp, add_milliseconds
-from strandline.errors import Conflict, CorruptData, DeadlineExceeded
+from strandline.errors import CorruptData, DeadlineExceeded
 from strandline.metastorage.etcd.gateway import (
     EtcdGateway,
     if_modified_at,
@@ -28,7 +28,7 @@ from strandline.metastorage.etcd.layout import (
     encode_lease,
     encode_time,
 )
-from strandline.metastorage.store import Lease
+from strandline.metastorage.store import Lease, lease_lost
 
 _NEVER = Timestamp(0)
 _Row = tuple[Lease, int, Timestamp]
@@ -93,13 +93,7 @@ class EtcdLeases:
         row, now = self._decide(lease.name, extend)
         if (row.token, row.holder) == (lease.token, lease.holder) and is_live(row, now):
             return row
-        holder = (
-            f"{row.holder} holds token {row.token}" if is_live(row, now) else "no client holds it"
-        )
-        raise Conflict(
-            f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}: "
-            f"{holder} now; acquire it again"
-        )
+        raise lease_lost(lease, to=row if is_live(row, now) else None)
 
     def release(self, lease: Lease) -> None:
         def end(row: Lease, _now: Timestamp) -> Lease | None:
