@@ -12,6 +12,7 @@ import random
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,10 +75,9 @@ def kill_at(count: int, *, behind: bool) -> None:
         setattr(system, name, counted(getattr(os, name)))
     patch.setattr(blob, "os", system)
     patch.setattr(EtcdGateway, "_post", counted(EtcdGateway._post))
-    imported = object_blob.import_module
 
     def counting(name: str) -> Any:  # Any: a module of an optional dependency
-        module = imported(name)
+        module = import_module(name)
         if name != "obstore":
             return module
         steps = {name: counted(getattr(module, name)) for name in ("put", "delete")}
