@@ -45,7 +45,7 @@ def test_a_store_years_ahead_can_be_written_again_once_its_time_is_accepted(fold
             session.begin,
         ]
         for attempt in attempts:
-            with pytest.raises(WrongClock, match="strandline repair-clock FOLDER"):
+            with pytest.raises(WrongClock, match="strandline repair-clock STORE"):
                 attempt()
         assert session.tables("default") == []
         output = run("repair-clock", folder)

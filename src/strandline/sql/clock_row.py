@@ -43,7 +43,7 @@ def take_time(
     if bounded and clock.is_too_far_ahead(taken):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(taken) > accepted + clock.max_ahead_ms:
-            raise clock.too_far_ahead(taken, todo="run `strandline repair-clock FOLDER`")
+            raise clock.too_far_ahead(taken, todo="run `strandline repair-clock STORE`")
     clock.update(taken)
     return taken
 

@@ -44,7 +44,7 @@ def time_above(clock: HybridClock, stored: Timestamp, *, bounded: bool = True) -
     if now > stored:
         return now
     if bounded and clock.is_too_far_ahead(stored):
-        raise clock.too_far_ahead(stored, todo="allow this client's `HybridClock` more")
+        raise clock.too_far_ahead(stored, todo="raise clock_ahead_limit_ms on each node")
     return clock.update(stored)
 
 
