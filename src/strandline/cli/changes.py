@@ -78,7 +78,7 @@ class _Versions(click.ParamType[tuple[int, int | None]]):
         first, dots, last = str(value).partition("..")
         numbers = [first, last] if dots else [first]
         if not all(text.isascii() and text.isdecimal() and int(text) > 0 for text in numbers):
-            self.fail(f"{value!r} is not a version, nor several like 3..5", param, ctx)
+            self.fail(f"{value!r} is not a version or a range of versions like 3..5", param, ctx)
         return int(first), int(last) if dots else None
 
 
@@ -116,14 +116,14 @@ def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | N
     type=click.Choice(_KINDS),
     default="table",
     show_default=True,
-    help="What was dropped; partitions: those of the table NAME.",
+    help="The kind of the dropped object; with partitions, NAME is their table.",
 )
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="NAME",
-    help="With partitions: one to bring back, like year=2013/month=1. May be repeated.",
+    help="With partitions: a partition to bring back, like year=2013/month=1. Repeatable.",
 )
 @USER
 @OUTPUT

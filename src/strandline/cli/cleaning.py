@@ -37,5 +37,7 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
         new_console().print(table)
         click.echo("removed" if yes else "nothing was removed; --yes removes it")
     if failures:
-        click.echo(f"strandline: {failures} could not be deleted; the log says why", err=True)
+        click.echo(
+            f"strandline: {failures} could not be deleted; see the log for the reasons", err=True
+        )
         raise SystemExit(1)

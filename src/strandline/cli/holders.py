@@ -93,7 +93,7 @@ def _last_lines(present: Holders) -> Iterator[str]:
     counts = present.transactions, present.holds, present.locks
     yield "open transactions: {}, holds: {}, locks: {}".format(*counts)
     if max(counts) > MOST_HOLDERS:
-        yield f"of each, the oldest {MOST_HOLDERS} are listed"
+        yield f"the oldest {MOST_HOLDERS} of each are listed"
     yield f"history is needed from {format_timestamp(present.low_watermark)} on"
 
 

@@ -78,8 +78,8 @@ def backup(store: Store, *, file: Path, user: str, output: str) -> None:
 @click.command()
 @click.argument("file", type=FILE_TYPE)
 @STORE
-@click.option("--copy", is_flag=True, help="The store that was backed up lives on.")
-@click.option("--warehouse", help="The folder of the tables of a store on servers, which is empty.")
+@click.option("--copy", is_flag=True, help="The original store stays in use.")
+@click.option("--warehouse", help="An empty folder for the tables of a store on servers.")
 @OUTPUT
 def restore(file: Path, *, store: Store, copy: bool, warehouse: str | None, output: str) -> None:
     """Restore the backup FILE to STORE, an empty folder or database.
@@ -119,8 +119,8 @@ def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]
         for name in manifest.missing[:MOST_NAMED]:
             click.echo(f"strandline: missing: {in_one_line(name)}", err=True)
         click.echo(
-            f"strandline: {missing} files that the store names were not there when it was backed "
-            "up; all else is complete",
+            f"strandline: {missing} files that the store names were missing when it was backed "
+            "up; everything else is complete",
             err=True,
         )
         sys.exit(surface_of(CorruptData("")).exit)
@@ -240,7 +240,7 @@ def verify(store: Store, *, pages: bool, output: str) -> None:
 
 @click.command()
 @FOLDER
-@click.option("--copy", is_flag=True, help="The folder that it was copied from lives on.")
+@click.option("--copy", is_flag=True, help="The original folder stays in use.")
 def relocate(folder: Path, *, copy: bool) -> None:
     """Make FOLDER the place of the store in it.
 
@@ -250,14 +250,14 @@ def relocate(folder: Path, *, copy: bool) -> None:
     """
     relocated = relocation.relocate(folder, copy=copy)
     if copy:
-        click.echo(f"{relocated.path} is a store of its own: environment {relocated.environment}")
+        click.echo(f"{relocated.path} is a separate store now: environment {relocated.environment}")
     else:
-        click.echo(f"the store is in {relocated.path} now")
+        click.echo(f"the store is now in {relocated.path}")
 
 
 @click.command()
 @STORE
-@click.confirmation_option(prompt="What the store has lost will be gone for good. Go on?")
+@click.confirmation_option(prompt="The lost changes cannot be recovered afterwards. Continue?")
 def accept_loss(store: Store) -> None:
     """Go on with STORE although a part of what was committed is missing.
 
@@ -272,8 +272,9 @@ def accept_loss(store: Store) -> None:
         return
     if address.is_one_database:
         raise InvalidInput(
-            f"{address.name} keeps the catalog and the rows, which are restored together;"
-            " accept-loss is for a store in a folder, and for one whose catalog is in etcd"
+            f"{address.name} keeps the catalog and the rows in one database, and both are "
+            "restored together; accept-loss is only for a store in a folder, or one whose "
+            "catalog is in etcd"
         )
     clock = HybridClock()
     with (
@@ -282,7 +283,7 @@ def accept_loss(store: Store) -> None:
     ):
         time, said = mark.accept_loss(database, clock)
     if time < said:
-        click.echo(f"lost: what was written between {format_timestamp(time)} and")
+        click.echo(f"lost: all changes between {format_timestamp(time)} and")
         click.echo(f"      {format_timestamp(said)}; the store can be opened")
     else:
         click.echo(_NO_LOSS)
@@ -302,7 +303,9 @@ def _accept_loss_of_folder(folder: Path) -> None:
 
 @click.command()
 @STORE
-@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
+@click.option(
+    "--yes", is_flag=True, help="Make the change. Without this, only show what would be done."
+)
 def repair_clock(store: Store, *, yes: bool) -> None:
     """Let STORE go on whose time is far ahead of this machine's clock.
 

@@ -19,7 +19,7 @@ from strandline.cli.options import (
 )
 from strandline.cli.stores import catalogs_of
 
-_NOTHING = "it has that value already"
+_NOTHING = "it already has this value"
 
 
 @click.group()

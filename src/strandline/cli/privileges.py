@@ -38,8 +38,8 @@ def role() -> None:
 @role.command()
 @STORE
 @click.argument("name")
-@click.option("--superuser", is_flag=True, help="It may do everything.")
-@click.option("--no-inherit", is_flag=True, help="It has only its own privileges.")
+@click.option("--superuser", is_flag=True, help="The role may do everything.")
+@click.option("--no-inherit", is_flag=True, help="The role has only its own privileges.")
 @USER
 @OUTPUT
 def create(
@@ -47,14 +47,18 @@ def create(
 ) -> None:
     """Make the role NAME. A user who connects under that name has it."""
     made = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
-    execute(store, made, user=user, output=output, nothing="the role is there")
+    execute(store, made, user=user, output=output, nothing="the role already exists")
 
 
 @role.command()
 @STORE
 @click.argument("name")
-@click.option("--superuser/--no-superuser", default=None, help="Whether it may do everything.")
-@click.option("--inherit/--no-inherit", default=None, help="Whether it has its roles' privileges.")
+@click.option(
+    "--superuser/--no-superuser", default=None, help="Whether the role may do everything."
+)
+@click.option(
+    "--inherit/--no-inherit", default=None, help="Whether the role has its roles' privileges."
+)
 @USER
 @OUTPUT
 def alter(
@@ -74,13 +78,13 @@ def alter(
 @role.command()
 @STORE
 @click.argument("name")
-@click.option("--reassign-to", metavar="ROLE", help="Who owns from now on what it owned.")
+@click.option("--reassign-to", metavar="ROLE", help="The new owner of the role's objects.")
 @USER
 @OUTPUT
 def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
     """Drop the role NAME."""
     dropped = DropRole(name=name, reassign_to=reassign_to)
-    execute(store, dropped, user=user, output=output, nothing="there is no such role")
+    execute(store, dropped, user=user, output=output, nothing="the role does not exist")
 
 
 @role.command("grant")
@@ -92,7 +96,7 @@ def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output:
 def add_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """Make MEMBER a member of ROLE: it has the privileges of ROLE too."""
     granted = GrantRole(role=role, member=member)
-    execute(store, granted, user=user, output=output, nothing="it is a member already")
+    execute(store, granted, user=user, output=output, nothing="it is already a member")
 
 
 @role.command("revoke")
@@ -104,7 +108,7 @@ def add_member(store: Store, *, role: str, member: str, user: str, output: str) 
 def remove_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """End the membership of MEMBER in ROLE."""
     revoked = RevokeRole(role=role, member=member)
-    execute(store, revoked, user=user, output=output, nothing="it is no member")
+    execute(store, revoked, user=user, output=output, nothing="it is not a member")
 
 
 @role.command("list")
@@ -144,7 +148,7 @@ def privileges_of(text: str, kind: ObjectKind) -> Privilege:
         name = part.strip().upper().replace("-", "_")
         if name not in Privilege.__members__:
             raise InvalidInput(
-                f"{part.strip()[:80]!r} is no privilege; on a {kind.name.lower()} there are "
+                f"{part.strip()[:80]!r} is not a privilege; on a {kind.name.lower()} there are "
                 f"{', '.join(privilege_names(applicable))}, and {ALL}"
             )
         named |= Privilege[name]
@@ -169,7 +173,13 @@ _NAME = click.argument("name", required=False)
 @_PRIVILEGES
 @_KIND
 @_NAME
-@click.option("--to", "grantee", required=True, metavar="ROLE", help="Who may (public: all).")
+@click.option(
+    "--to",
+    "grantee",
+    required=True,
+    metavar="ROLE",
+    help="The role that gets them (public: every role).",
+)
 @USER
 @OUTPUT
 def grant(
@@ -191,7 +201,7 @@ def grant(
     command = GrantPrivileges(
         kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
     )
-    execute(store, command, user=user, output=output, nothing="it was granted before")
+    execute(store, command, user=user, output=output, nothing="it is already granted")
 
 
 @click.command()
@@ -199,7 +209,7 @@ def grant(
 @_PRIVILEGES
 @_KIND
 @_NAME
-@click.option("--from", "grantee", required=True, metavar="ROLE", help="Who may no longer.")
+@click.option("--from", "grantee", required=True, metavar="ROLE", help="The role that loses them.")
 @USER
 @OUTPUT
 def revoke(

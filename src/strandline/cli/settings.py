@@ -112,7 +112,7 @@ class Setting:
         if self.is_switch:
             return "true or false"
         if self.is_list:
-            return "a list of texts"
+            return "a list of strings"
         if self.kind is int and self.units:
             words = {
                 "_ms": "a whole number of milliseconds, or a number with a unit (500, 30s, 7d)",
@@ -258,8 +258,8 @@ def _has_settings(folder: Path) -> bool:
         return (folder / FILE_NAME).is_file()
     except PermissionError as error:
         raise InvalidInput(
-            f"you may not look into the folder {folder}; run this as its owner, or let its owner"
-            " set file_access and the permissions of the folder"
+            f"this user may not read the folder {folder}; run the command as the owner of the "
+            "folder, or let the owner set file_access and the permissions of the folder"
         ) from error
 
 
@@ -274,7 +274,7 @@ def _of_file(file: Path) -> _Place:
     for key in entries:
         if key not in REGISTRY:
             raise InvalidInput(
-                f"{file}: {key!r} is no setting of a node{_likeness(key)}; known are "
+                f"{file}: {key!r} is not a setting of a node{_likeness(key)}; the settings are "
                 f"{', '.join(REGISTRY)}"
             )
     return (lambda _: str(file)), [(REGISTRY[key], value) for key, value in entries.items()]
@@ -430,4 +430,4 @@ def config(folder: Path | None, *, config: Path | None, output: str, **options: 
         return
     new_console().print(settings_table(loaded))
     for variable in loaded.unknown_variables:
-        click.echo(f"strandline: {variable} is set, and is no setting of a node", err=True)
+        click.echo(f"strandline: {variable} is set, but it is not a setting of a node", err=True)

@@ -41,8 +41,8 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
     _print_table(usage)
     if not usage:
         click.echo(
-            f"nothing is recorded {'yet' if table is None else f'of {table}'}; a node measures the"
-            " store's own tables once in storage_usage_interval_ms"
+            f"nothing is recorded {'yet' if table is None else f'of {table}'}; a node measures "
+            "the store's own tables every storage_usage_interval_ms"
         )
     elif table is None:
         click.echo(f"{len(usage):,} tables, {sum(row.size_bytes for row in usage):,} bytes")

@@ -55,7 +55,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     for migration in MIGRATIONS[had:]:
         click.echo(f"a node would migrate it: {migration.name}")
     if views:
-        click.echo(f"a node would bring it {len(views)} system views")
+        click.echo(f"a node would add {len(views)} system views")
 
 
 def _read(contents: Contents, kind: str) -> int:
@@ -69,7 +69,7 @@ def _known_sizes(file: Path) -> set[str]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise InvalidInput(f"{file} holds no JSON object whose members are sizes")
+        raise InvalidInput(f"{file} does not contain a JSON object whose members are sizes")
     return set(parsed)
 
 

@@ -93,8 +93,8 @@ class AskedPlaces:
             for other in self._catalog.all_schemas():
                 if self._folders.place_of_schema(other) == place:
                     raise InvalidInput(
-                        f"schema {command.name} cannot lie at {location}: that is the folder of"
-                        f" schema {other.name}; name another place, or none"
+                        f"schema {command.name} cannot be located at {location}: that is the "
+                        f"folder of schema {other.name}; name another location, or leave it out"
                     )
         return replace(command, location=place.text) if place.is_inside else command
 
@@ -129,8 +129,8 @@ class AskedPlaces:
             definition = replace(definition, location=named or place)
         elif old.kind is TableKind.EXTERNAL:
             raise IllegalChange(
-                f"the external table {command.schema}.{command.table} cannot become a managed"
-                " one: its files were named by a user; create a managed table and copy them"
+                f"the external table {command.schema}.{command.table} cannot become a managed "
+                "table: a user chose its location; create a managed table and copy the files"
             )
         elif named and (place is None or not self._folders.same(named, place)):
             definition = replace(definition, kind=TableKind.EXTERNAL)
@@ -186,13 +186,12 @@ class AskedPlaces:
             place = places.get(table.id)
             if place is None or (self._folders.reaches(place) and not self._folders.exists(place)):
                 raise ObjectNotFound(
-                    f"{undo.purpose} cannot be undone: the files of table {table.name} (id"
-                    f" {table.id}) were deleted, by PURGE or by cleaning; older versions still tell"
-                    " its columns"
+                    f"{undo.purpose} cannot be undone: the files of table {table.name} (id "
+                    f"{table.id}) were deleted, by PURGE or by cleaning; older versions still "
+                    "show its columns"
                 )
             if shared[place] != {table.id}:
                 raise ObjectNotFound(
-                    f"{undo.purpose} cannot be undone: the folder of table {table.name} (id"
-                    f" {table.id}), {self._folders.location(place)}, belongs to another table by"
-                    " now"
+                    f"{undo.purpose} cannot be undone: the folder of table {table.name} (id "
+                    f"{table.id}), {self._folders.location(place)}, now belongs to another table"
                 )

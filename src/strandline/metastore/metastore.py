@@ -90,8 +90,8 @@ class Metastore:
             self.projector.project_up_to(applied.version, timeout=left)
         except (DeadlineExceeded, Stopping) as error:
             raise UnknownOutcome(
-                f"the change is in the log as version {applied.version}, and its folders and events"
-                f" will be made: do not repeat it ({error.message})"
+                f"the change is committed as version {applied.version}, and its folders and "
+                f"events will follow; do not repeat it ({error.message})"
             ) from error
         return applied
 
@@ -233,8 +233,8 @@ class Metastore:
             location = self.store.location(table.id)
         if location is None:
             raise ObjectNotFound(
-                f"the place of table {table.name!r} (id {table.id}) is unknown; its files "
-                "were cleaned up"
+                f"the location of table {table.name!r} (id {table.id}) is unknown; its files were "
+                "cleaned up"
             )
         return location
 

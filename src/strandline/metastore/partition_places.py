@@ -156,15 +156,17 @@ class PartitionPlaces:
                 finished.append(move)
             except StrandlineError:
                 logger.warning(
-                    "the folder %s of a dropped partition stays; move it away before a partition"
-                    " of that name is created again",
+                    "the folder %s of a dropped partition could not be moved away; move it "
+                    "before a partition of that name is created again",
                     place,
                     exc_info=True,
                 )
         try:
             unsynced.sync()
         except StrandlineError:
-            logger.warning("folders of dropped partitions may be back later", exc_info=True)
+            logger.warning(
+                "folders of dropped partitions may reappear after a crash", exc_info=True
+            )
             return ()
         return finished
 
@@ -276,7 +278,8 @@ def undrop_partitions(
             there = change.visible(rows[0].kind, [row.name for row in rows])
             if there and (names or len(there) == len(rows)):
                 raise AlreadyExists(
-                    f"partition {min(there)} of {table.name} is there; drop or rename it first"
+                    f"partition {min(there)} of {table.name} already exists; drop or rename it "
+                    "first"
                 )
             rows = [row for row in rows if row.name not in there]
             statistics = [row for row in statistics if row.name not in there]

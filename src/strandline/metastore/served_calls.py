@@ -47,8 +47,8 @@ class RequestMemory:
         if self._lacks(owner, amount):
             self.refused += 1
             raise Overloaded(
-                f"this node is full: a request needs {amount} bytes, and large requests hold "
-                f"{self.taken} of {self._pool}; nothing was done, try again"
+                f"this node is full: a request needs {amount} bytes, and large requests already "
+                f"use {self.taken} of {self._pool}; nothing was done, try again"
             )
         self._take(owner, amount)
 

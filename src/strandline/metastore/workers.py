@@ -412,8 +412,8 @@ class Workers:
         if shortage is not None:
             self._refused += 1
             raise Overloaded(
-                f"this node already answers {shortage}, which is the most allowed; nothing was "
-                "done, try again"
+                f"this node already answers {shortage}, which is the maximum; nothing was done, "
+                "try again"
             )
 
     def _start(self, call: PooledCall) -> None:

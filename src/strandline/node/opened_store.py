@@ -130,7 +130,7 @@ def _open_folder(
     try:
         make_folders(folder, mode=settings.folder_mode)
     except OSError as error:
-        raise InvalidInput(f"{folder} cannot be made: {error.strerror}") from error
+        raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     opened.callback(database.close)
     kept = _log_of(address, database, settings, clock, opened)
@@ -167,8 +167,8 @@ def _open_servers(
 ) -> OpenedStore:
     if settings.delay_ms == 0 and not address.is_one_database:
         raise InvalidInput(
-            "delay_ms is 0, and the catalog lies in etcd: a transaction could never know which"
-            " catalog it commits under; leave delay_ms out, or give it at least 100 ms"
+            "delay_ms is 0, but the catalog is in etcd: a transaction could never know which "
+            "catalog it commits under; leave delay_ms out, or give it at least 100 ms"
         )
     mark = None if address.is_one_database else _open_mark(address, clock, opened)
     said = mark and mark.says()

@@ -140,9 +140,9 @@ def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
             rows = connection.execute("SELECT environment FROM strandline_fence").fetchall()
     except sqlite3.Error as error:
         raise Conflict(
-            f"{folder} cannot be taken for the store that was at {old}: a database is there still,"
-            f" which cannot be read ({error}). If this is a copy of it, run `strandline relocate"
-            f" {folder} --copy`; else move that away"
+            f"{folder} cannot be recorded as the new folder of the store at {old}: there is still "
+            f"a database at {old}, which cannot be read ({error}). If {folder} is a copy of it, "
+            f"run `strandline relocate {folder} --copy`; otherwise move that database away"
         ) from error
     if any(row[0] == environment for row in rows):
         raise Conflict(
@@ -163,7 +163,9 @@ def _new_environment(database: Database, log: UpdateLog) -> str:
 
     openable = durable_state(log)
     if fence is None or openable.epoch() is None:
-        raise CorruptData(f"{database.name} holds no whole store; restore it from a backup")
+        raise CorruptData(
+            f"{database.name} does not contain a complete store; restore it from a backup"
+        )
     state = openable.open(
         member=new_member_id(),
         initialize=lambda _: None,

@@ -131,8 +131,8 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
             present = versions.get(part)
             if present is not None and present < version:
                 raise IncompatibleFormat(
-                    f"{database.name} was written by an older release: its part {part!r} has"
-                    f" version {present}, this program knows version {version}; {todo}"
+                    f"{database.name} was written by an older release: its part {part!r} has "
+                    f"version {present}, but this program needs version {version}; {todo}"
                 )
 
 

@@ -103,7 +103,7 @@ class Users:
             try:
                 self._hashes = _hashes(_text(self._path), self._path)
             except StrandlineError as error:
-                logger.error("%s; the users that were read before remain", error, extra=kept())
+                logger.error("%s; the users read before stay valid", error, extra=kept())
 
 
 def _hash_of(token: str) -> str:
@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
     except UnicodeError:
         reason = "it is not UTF-8"
     raise InvalidInput(
-        f"the users file {path} cannot be read: {reason}; make it with strandline token"
+        f"the users file {path} cannot be read: {reason}; create it with strandline token"
     )
 
 

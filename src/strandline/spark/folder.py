@@ -70,8 +70,9 @@ class TableFolder:
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise Unavailable(
-                f"the folder {self.path} of {table} cannot be opened: {error.strerror}; if the"
-                " table is just being renamed, try again; if the folder was never made, make it"
+                f"the folder {self.path} of {table} cannot be opened: {error.strerror}; if the "
+                "table is just being renamed, try again; if the folder was never created, create "
+                "it"
             ) from error
 
     def close(self) -> None:
@@ -94,8 +95,8 @@ class TableFolder:
             same = False
         if not same:
             raise WriteConflict(
-                f"{self._table} was renamed or dropped while rows for it were written; nothing was"
-                " kept of them, begin again"
+                f"{self._table} was renamed or dropped while rows for it were written; none of "
+                "them were kept; begin again"
             )
         try:
             yield written

@@ -129,7 +129,7 @@ def _physical(column: pa.Array, of: ColumnDescriptor) -> Physical | None:
     try:
         value = column[0].as_py()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"a value of column {of.name!r} is no text: {error}") from None
+        raise InvalidInput(f"a value of column {of.name!r} is not UTF-8: {error}") from None
     if isinstance(of.type, DecimalType) and value is not None:
         return int(value.scaleb(of.type.scale, _EXACT))
     physical: Physical | None = value

@@ -161,8 +161,8 @@ class _Scan:
         """Raise `Unavailable` unless the folder of the table exists."""
         if not self.root.is_dir():
             raise Unavailable(
-                f"the folder {self.root} of {self._name} is not there; if the table was just being"
-                " renamed, read again"
+                f"the folder {self.root} of {self._name} does not exist; if the table was just "
+                "being renamed, read again"
             )
 
     def _check_size(self, file: DataFile) -> None:
@@ -176,8 +176,8 @@ class _Scan:
             ) from error
         if size != file.bytes:
             raise CorruptData(
-                f"data file {path} of {self._name} has {size} bytes, and {file.bytes} were"
-                f" written: it was cut or replaced. {_REMEDY}"
+                f"data file {path} of {self._name} has {size} bytes, but {file.bytes} were "
+                f"written: it was cut or replaced. {_REMEDY}"
             )
 
     def _group(self, place: IdPlace, files: Sequence[DataFile], *, positions: bool) -> DataFrame:

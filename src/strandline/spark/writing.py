@@ -60,8 +60,8 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
         given = type(frame)
         library = given.__module__.partition(".")[0]
         raise InvalidInput(
-            f"rows to append come as a DataFrame of Spark, not as {library} {given.__name__}; "
-            "make one with spark.createDataFrame(…)"
+            f"rows to append must be a Spark DataFrame, not a {library} {given.__name__}; make "
+            "one with spark.createDataFrame(…)"
         )
     exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table.columns), path="")
@@ -329,7 +329,7 @@ def _check_ids(written: list[_Written], table: TableDescriptor) -> None:
     for file in written:
         if file_ids(file.metadata) != expected:
             raise StrandlineError(
-                f"Spark wrote a file for {table.name} with the column ids"
-                f" {sorted(file_ids(file.metadata))} where the table has {sorted(expected)};"
-                " nothing was appended"
+                f"Spark wrote a file for {table.name} with the column ids "
+                f"{sorted(file_ids(file.metadata))} but the table has {sorted(expected)}; nothing "
+                "was appended"
             )

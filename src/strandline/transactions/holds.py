@@ -286,13 +286,13 @@ def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
         row = connection.execute(select(HOLD).where(HOLD.c.hold_id == hold_id)).mappings().first()
     if row is None:
         raise HoldExpired(
-            f"hold {hold_id} is not there: it was released, or it ran out; take a new one"
+            f"hold {hold_id} does not exist: it was released, or it expired; take a new one"
         )
     hold = _hold(row)
     if hold.expires <= now or hold.at < _given_watermark(connection):
         raise HoldExpired(
-            f"hold {hold_id} of {hold.owner!r} ran out at {format_timestamp(hold.expires)}, its"
-            f" history may be gone; take a new one and renew it in time"
+            f"hold {hold_id} of {hold.owner!r} expired at {format_timestamp(hold.expires)}, and "
+            "its history may be gone; take a new one and renew it in time"
         )
     return hold
 

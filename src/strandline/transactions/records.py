@@ -215,8 +215,8 @@ def finding_for_table(txn_id: int, table_id: int) -> tuple[Query, ...]:
 
 def _not_found(txn_id: int) -> TransactionNotFound:
     return TransactionNotFound(
-        f"there is no transaction {txn_id}; begin one, or check which store this is (one that has"
-        " written nothing is lost when the machine of the store loses power)"
+        f"there is no transaction {txn_id}; begin one, or check which store this is (a "
+        "transaction that has written nothing is lost when the machine of the store loses power)"
     )
 
 
@@ -250,7 +250,7 @@ def ending(transaction: Transaction) -> str:
     """How the transaction ended, as a predicate for messages."""
     if transaction.commit_time is not None:
         return f"was committed at {format_timestamp(transaction.commit_time)}"
-    return "was aborted, by its client, by a conflict or because it was silent for too long"
+    return "was aborted by its client, by a conflict or by its time-out"
 
 
 # -- write ids

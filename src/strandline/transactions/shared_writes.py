@@ -267,8 +267,8 @@ class SharedWrites:
         """Put a call into the queue. The caller holds the lock."""
         if len(self._waiting) >= MAX_WAITING:
             raise Overloaded(
-                f"{len(self._waiting)} calls wait for the database, which is the most allowed;"
-                " nothing was done, try again"
+                f"{len(self._waiting)} calls wait for the database, which is the maximum; nothing "
+                "was done, try again"
             )
         self._waiting.append(call)  # type: ignore[arg-type]  # the queue looks at no result
         try:

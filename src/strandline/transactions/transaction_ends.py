@@ -338,7 +338,7 @@ class TransactionEnds(TransactionReads):
                     for expired in self._expire_together([txn_id], silent_at=silent_at)
                 ]
             logger.exception(
-                "transaction %d was silent for too long and cannot be aborted; tried again soon",
+                "transaction %d has timed out, but cannot be aborted; next attempt soon",
                 txn_ids[0],
             )
             return []

@@ -182,9 +182,7 @@ class Transactions(TransactionEnds):
         `MAX_CLIENT_TEXT`.
         """
         if not 1 <= count <= MAX_BATCH:
-            raise InvalidInput(
-                f"1 to {MAX_BATCH} transactions can be begun by one call, not {count}"
-            )
+            raise InvalidInput(f"one call begins 1 to {MAX_BATCH} transactions, not {count}")
         refuse_long_texts(user, host, agent)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], list[Transaction]]:
@@ -270,7 +268,8 @@ class Transactions(TransactionEnds):
         wanted = sorted(set(txn_ids))
         if not 1 <= len(wanted) <= MAX_BATCH:
             raise InvalidInput(
-                f"1 to {MAX_BATCH} transactions get write ids by one call, not {len(wanted)}"
+                f"one call allocates write ids for 1 to {MAX_BATCH} transactions, not for "
+                f"{len(wanted)}"
             )
         if len(wanted) == 1:
             return self.allocating(wanted[0], table_id, owner=owner).run() or {}
@@ -508,5 +507,5 @@ class Transactions(TransactionEnds):
         if not table.transactional:
             raise UnsupportedOperation(
                 f"transaction {txn_id} cannot write table {table_id}: {table.name} is not "
-                "transactional; write it with a plain Spark, or create a transactional table"
+                "transactional; write it with plain Spark, or create a transactional table"
             )

@@ -219,8 +219,8 @@ class AlterRelation:
             return definition
         if old.kind is TableKind.EXTERNAL:
             raise IllegalChange(
-                f"the external table {self.schema}.{old.name} cannot become a managed one: its"
-                " files were named by a user; create a managed table and copy them"
+                f"the external table {self.schema}.{old.name} cannot become a managed table: a "
+                "user chose its location; create a managed table and copy the files"
             )
         places = [place for place in (self.location, next_location) if place is not None]
         if named is None or any(same_location(named, place) for place in places):

@@ -273,7 +273,7 @@ def _adding(method: str, kind: ConstraintKind) -> None:
         homes = {(struct.get(form.schema, ""), struct.get(form.table, "")) for struct in sent}
         if len(homes) != 1:
             raise InvalidInput(
-                f"the constraints are those of {len(homes)} tables; send those of one"
+                f"the constraints belong to {len(homes)} tables; send the constraints of one table"
             )
         (schema, table) = homes.pop()
         constraints = tuple(_definitions(kind, sent))

@@ -299,7 +299,7 @@ async def drop_partitions_req(call: Call) -> Struct:
     names = request.struct("parts").get("names")
     if names is None:
         raise UnsupportedOperation(
-            "partitions can be dropped by name only, not by an expression of Hive's"
+            "partitions can be dropped only by name, not by a Hive expression"
         )
     of = await plain_table(
         request,

@@ -201,9 +201,9 @@ class TableSnapshot:
         ]
         if len(parts) > MAX_PARTS:
             raise LimitExceeded(
-                f"the files of {self.table.name} are in {len(parts)} groups that Spark must read"
-                f" apart, of other schemas or in other folders, and {MAX_PARTS} are allowed; read"
-                " the table with strandline.spark.Tables"
+                f"the files of {self.table.name} form {len(parts)} groups with different schemas "
+                f"or folders, and a view can have at most {MAX_PARTS}; read the table with "
+                "strandline.spark.Tables"
             )
         work.spend(len(parts) * len(self.table.columns))
         # In the table's own folder: the first data file creates the folder of the data files.
@@ -423,7 +423,7 @@ def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> 
         snapshot.data if name.of == "data" else snapshot.deletes
     )
     if name.number >= len(parts):
-        raise ObjectNotFound(f"{schema}.{name.table} has no such part; read the table again")
+        raise ObjectNotFound(f"{schema}.{name.table} does not have this part; read the table again")
     part = parts[name.number]
     hidden = (
         _data_table(snapshot, part) if isinstance(part, DataPart) else _delete_table(snapshot, part)
@@ -533,6 +533,6 @@ def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> No
             ) from error
         if size is not None and size != actual:
             raise CorruptData(
-                f"file {snapshot.root / path} of {snapshot.table.name} has {actual} bytes, and"
-                f" {size} were written; put it back from a backup, or run `strandline verify`"
+                f"file {snapshot.root / path} of {snapshot.table.name} has {actual} bytes, but "
+                f"{size} were written; put it back from a backup, or run `strandline verify`"
             )

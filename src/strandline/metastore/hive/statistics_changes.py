@@ -125,8 +125,8 @@ class _Update:
         size = sum(len(column.summary) for column in columns)
         if size > MAX_ROW_BYTES:
             raise InvalidInput(
-                f"the statistics of {name or self._of.table.name} would take {size} bytes;"
-                f" {MAX_ROW_BYTES} is the most: send them without bit vectors and histograms"
+                f"the statistics of {name or self._of.table.name} would take {size} bytes; at "
+                f"most {MAX_ROW_BYTES} are allowed: send them without bit vectors and histograms"
             )
         parameters = with_accurate(holder.parameters, sent)
         added, removed = [new_statistics(columns, name=name)], [] if row is None else [row.row_id]
@@ -256,7 +256,8 @@ async def _set(
     engines = {s.get("engine") or call.args.get("engine") or DEFAULT_ENGINE for s in listed}
     if len(engines) > 1:
         raise InvalidInput(
-            f"statistics by {' and '.join(sorted(engines))}; send those of one engine"
+            f"the statistics are of the engines {' and '.join(sorted(engines))}; send those of "
+            "one engine"
         )
     (engine,) = engines
     update = _Update(of, engine=engine, merges=merges)
@@ -265,8 +266,8 @@ async def _set(
         home = described["dbName"].lower(), described["tableName"].lower()
         if home != (of.schema, of.table.name.lower()):
             raise InvalidInput(
-                f"statistics of {'.'.join(home)} among those of {of.schema}.{of.table.name};"
-                " send those of one table"
+                f"the request has statistics of {'.'.join(home)} and of "
+                f"{of.schema}.{of.table.name}; send those of one table"
             )
         name = TABLE_STATISTICS if of_table else _part_name(of, described.get("partName"))
         update.add(name, statistics)

@@ -140,8 +140,8 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
     for holder in map(catalog.table_by_id, holders):
         if holder is not None and holder.name.lower() != table.lower():
             raise InvalidInput(
-                f"{table} cannot be created at {place}, which is the folder of table"
-                f" {catalog.qualified_name(holder)}; move that, or choose another name"
+                f"{table} cannot be created at {place}, which is the folder of table "
+                f"{catalog.qualified_name(holder)}; move that table, or choose another name"
             )
     return min(holders) if len(holders) == 1 else None
 

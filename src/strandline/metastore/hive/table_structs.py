@@ -93,7 +93,7 @@ def table_type_of(table: Mapping[str, Any]) -> str:
     if named == VIRTUAL_VIEW:
         return VIRTUAL_VIEW
     raise UnsupportedOperation(
-        f"a table of type {named} cannot be kept; use {MANAGED_TABLE}, {EXTERNAL_TABLE} or "
+        f"a table of type {named} cannot be created; use {MANAGED_TABLE}, {EXTERNAL_TABLE} or "
         f"{VIRTUAL_VIEW}"
     )
 

@@ -91,7 +91,9 @@ async def get_all_tables(call: Call) -> list[str]:
 async def get_tables_by_type(call: Call) -> list[str]:
     wanted = call.text("tableType")
     if wanted not in TABLE_TYPES:
-        raise meta_exception(f"{wanted} is not a type of table; there are {', '.join(TABLE_TYPES)}")
+        raise meta_exception(
+            f"{wanted} is not a table type; the types are {', '.join(TABLE_TYPES)}"
+        )
     scope = await call.reader.find_scope(call.text("db_name"))
     if scope is None:
         return []

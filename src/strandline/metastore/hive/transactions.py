@@ -75,8 +75,8 @@ async def open_txns(call: Call) -> Struct:
         raise InvalidInput(f"Invalid input for number of txns: {count}")
     if kind not in (_DEFAULT, _READ_ONLY):
         raise UnsupportedOperation(
-            f"a transaction of the type {kind} cannot be opened: {_DEFAULT} and {_READ_ONLY}"
-            " (read-only) can"
+            f"a transaction of the type {kind} cannot be opened; use {_DEFAULT} or {_READ_ONLY} "
+            "(read-only)"
         )
     transactions = call.metastore.transactions
     begun = await result_of(
@@ -97,7 +97,7 @@ async def commit_txn(call: Call) -> None:
     _refuse_replication(asked)
     if asked.get("keyValue"):
         raise UnsupportedOperation(
-            "a commit cannot set a parameter of a table; alter the table by a request of its own"
+            "a commit cannot set a parameter of a table; alter the table in a separate request"
         )
     txn_id, transactions = asked["txnid"], call.metastore.transactions
     if transactions.is_unwritten(txn_id):
@@ -136,8 +136,8 @@ async def heartbeat_txn_range(call: Call) -> Struct:
     first, last = asked["min"], asked["max"]
     if last - first >= MAX_RANGE:
         raise LimitExceeded(
-            f"a heartbeat is for at most {MAX_RANGE} transactions, not for {first} to {last}; send"
-            " one for each range that was opened"
+            f"one heartbeat covers at most {MAX_RANGE} transactions, {first} to {last} are more; "
+            "send one heartbeat for each range that was opened"
         )
     beaten = call.metastore.transactions.heartbeat(
         range(first, last + 1), owner=owner_of_transactions(call)
@@ -239,9 +239,11 @@ async def get_valid_write_ids(call: Call) -> Struct:
     asked = call.of("rqst").args
     names, write_id = asked["fullTableNames"], asked.get("writeId") or None
     if len(names) > MAX_TABLES:
-        raise LimitExceeded(f"lists of at most {MAX_TABLES} tables are answered, not {len(names)}")
+        raise LimitExceeded(
+            f"one request gets the lists of at most {MAX_TABLES} tables, not of {len(names)}"
+        )
     if write_id is not None and len(names) != 1:
-        raise InvalidInput("a write id is one of one table; name exactly one")
+        raise InvalidInput("a write id belongs to one table; name exactly one table")
     text = asked.get("validTxnList")
     txns = None if text is None else ValidTxnList.parse(text)
     left = MAX_IDS - len(names) * (0 if txns is None else len(txns.exceptions))
@@ -257,8 +259,8 @@ async def get_valid_write_ids(call: Call) -> Struct:
 def _require_few(left: int) -> None:
     if left < 0:
         raise LimitExceeded(
-            f"the lists of one request go over at most {MAX_IDS} ids, of transactions and of"
-            " writes; ask for fewer tables at once"
+            f"the lists of one request cover at most {MAX_IDS} transaction ids and write ids; "
+            "request fewer tables at once"
         )
 
 

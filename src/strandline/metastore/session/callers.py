@@ -81,9 +81,9 @@ def prove(caller: Caller, authenticate: Authenticate | None) -> None:
     if authenticate is None:
         return
     if caller.secret is None:
-        raise Unproved("this node asks for proof of who calls: send HTTP Basic credentials")
+        raise Unproved("this node authenticates its callers: send HTTP Basic credentials")
     if not authenticate(caller.user, caller.secret):
-        raise Unproved(f"the secret is not that of user {caller.user}; nothing was done")
+        raise Unproved(f"the secret of user {caller.user} is wrong; nothing was done")
 
 
 def _credentials(sent: str) -> tuple[str, str]:

@@ -127,7 +127,7 @@ class HttpSession(Session):
         names: list[str] = self._once(
             "undrop_partitions",
             {"name": name, "partitions": partitions},
-            look="list the partitions of the table: they are all back, or none is",
+            look="list the partitions of the table: either all of them are back, or none is",
         )
         return names
 
@@ -157,7 +157,7 @@ class HttpSession(Session):
         hold: Hold = self._once(
             "hold",
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
-            look="take another: a hold that is not renewed runs out by itself",
+            look="take another hold: a hold that is not renewed expires by itself",
         )
         return hold
 
@@ -182,7 +182,7 @@ class HttpSession(Session):
         begun: Transaction = self._once(
             "begin",
             {"read_only": read_only},
-            look="begin another: an unused transaction times out by itself",
+            look="begin another transaction: an unused transaction times out by itself",
         )
         return begun
 

@@ -215,7 +215,9 @@ def _object(
         for name, inner in value.items():
             if name not in members:
                 known = ", ".join(members) or "none"
-                raise Misfit(f"is not known here; known are: {known}").within(f".{cut(name)}")
+                raise Misfit(f"is not a member of this object; its members are: {known}").within(
+                    f".{cut(name)}"
+                )
             try:
                 values[name] = members[name][0].read(inner)
             except Misfit as misfit:
@@ -240,16 +242,21 @@ def _tagged(members: Mapping[str, Any]) -> Form:
         of: Any = type(value)
         name = names.get(of)
         if name is None:
-            raise InvalidInput(f"{of.__name__} cannot be sent; known are: {', '.join(members)}")
+            raise InvalidInput(f"{of.__name__} cannot be sent; these can: {', '.join(members)}")
         return {name: form_of(of).write(value)}
 
     def read(value: Json) -> Any:
         expect(value, dict, "an object")
         if len(value) != 1:
-            raise Misfit(f"expected one member that names what it is, found {len(value)}")
+            raise Misfit(
+                "expected exactly one member, whose name is the kind of the value, found "
+                f"{len(value)}"
+            )
         ((name, inner),) = value.items()
         if name not in members:
-            raise Misfit(f"{cut(name)!r} is not known; known are: {', '.join(members)}")
+            raise Misfit(
+                f"{cut(name)!r} is not a kind of this value; the kinds are: {', '.join(members)}"
+            )
         try:
             return form_of(members[name]).read(inner)
         except Misfit as misfit:
@@ -397,7 +404,7 @@ def _flags(of: type[Flag]) -> Form:
 
 
 def _read_properties(value: Json) -> Properties:
-    expect(value, dict, "an object of texts")
+    expect(value, dict, "an object of strings")
     for name, text in value.items():
         try:
             read_text(name)

@@ -85,7 +85,7 @@ def read_text(value: Json) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise Misfit("holds half a surrogate pair, which is no character") from None
+            raise Misfit("contains half a surrogate pair, which is not a character") from None
     return text
 
 

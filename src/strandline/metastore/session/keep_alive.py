@@ -147,8 +147,8 @@ class KeepAlive:
         except StrandlineError as error:
             failure = error
         except Exception as error:
-            logger.exception("a heartbeat failed inside")
-            failure = StrandlineError(f"a heartbeat failed inside: {error}")
+            logger.exception("a heartbeat failed with an internal error")
+            failure = StrandlineError(f"a heartbeat failed with an internal error: {error}")
         with self._changed:
             self._beats += 1
             if failure is None:
@@ -162,8 +162,9 @@ class KeepAlive:
                     watched.failure = failure
                 elif silence * 1000 >= watched.transaction.timeout_ms:
                     watched.failure = Unavailable(
-                        f"transaction {txn_id} could not be kept alive for {silence:.1f} s, its "
-                        f"time-out is {watched.transaction.timeout_ms} ms: {failure}; begin again"
+                        f"transaction {txn_id} had no successful heartbeat for {silence:.1f} s, "
+                        f"and its time-out is {watched.transaction.timeout_ms} ms: {failure}; "
+                        "begin again"
                     )
                 self._lost += watched.failure is not None
             self._changed.notify_all()

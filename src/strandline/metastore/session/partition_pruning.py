@@ -131,7 +131,7 @@ def _inside(value: Value, data_type: DataType, *, up: bool) -> Value:
             return value.toordinal() - _EPOCH_DAY
         case str() | bool():
             return value
-    raise AssertionError(f"{value!r} is no value of a partitioned column")
+    raise AssertionError(f"{value!r} is not a value of a partitioned column")
 
 
 def _whole(value: Decimal, scale: int, *, up: bool) -> int:

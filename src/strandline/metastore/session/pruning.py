@@ -179,8 +179,8 @@ def _parsed(parse: Parse, text: str, column_id: int) -> Value:
         return parse(text)
     except (ValueError, InvalidOperation):
         raise InvalidInput(
-            f"{text[:80]!r} is no bound of column {column_id}; write it as statistics have it:"
-            " digits for a number, ISO 8601 for a date or time"
+            f"{text[:80]!r} is not a bound of column {column_id}; write it as in statistics: "
+            "digits for a number, ISO 8601 for a date or time"
         ) from None
 
 

@@ -365,4 +365,4 @@ def _require_all(values: pa.Array) -> None:
 
 def _require(is_so: bool) -> None:
     if not is_so:
-        raise ValueError("other bytes than those of a data file")
+        raise ValueError("the bytes are not those of a data file")

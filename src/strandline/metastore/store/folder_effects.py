@@ -132,7 +132,7 @@ class _Task:
                 if new is not None:
                     return old, new
         raise StrandlineError(
-            f"a {self.entry.verb} holds no table; its catalog version cannot be projected"
+            f"a {self.entry.verb} does not contain a table; its catalog version cannot be projected"
         )
 
     def argument(self, name: str) -> str | None:
@@ -341,8 +341,8 @@ class FolderEffects:
             return None
         if not source.is_of_table:
             logger.info(
-                "version %d leaves the files of table %d where they are, at %s: a user named that"
-                " place",
+                "version %d leaves the files of table %d where they are, at %s, because a user "
+                "chose that location",
                 task.update.version,
                 table_id,
                 self._folders.location(source),
@@ -361,7 +361,7 @@ class FolderEffects:
         own = place.is_of_table or place.is_of_schema
         if not own and not self._folders.may_make(place):
             return
-        told = " without the folder {}: {}. Make it, with permission for those who write there"
+        told = " without the folder {}: {}. Create it, with permission for its writers"
         with self._or_refused("unmade", task, place, told):
             if own:
                 self._folders.verify(place)
@@ -371,8 +371,8 @@ class FolderEffects:
         """Move the folder of a table; ``own``: no other table can have ``target``."""
         places = task.turn.places
         told = (
-            f", but the folder of table {table_id} stays at {{}} and is found there: {{}}. To move"
-            " it, mend that, undo the version and make the change again"
+            f", but the folder of table {table_id} stays at {{}} and the table keeps using it: "
+            "{}. To move it, fix that, undo the version and make the change again"
         )
         with self._or_refused("stayed", task, source, told):
             self._folders.verify(source)
@@ -380,7 +380,7 @@ class FolderEffects:
             for place in (source,) if own else (source, target):
                 if places.taken(place, by_other_than=table_id):
                     raise FolderRefused(
-                        f"{self._folders.location(place)} is the place of another table too"
+                        f"{self._folders.location(place)} is also the folder of another table"
                     )
             moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
             if moved is Moved.MISSING:

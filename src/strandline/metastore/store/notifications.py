@@ -164,8 +164,7 @@ def event_context(event_id: int, time: Timestamp, verb: str, ids: tuple[int | No
         return numbers + verb.encode()
     except (struct.error, AttributeError):
         raise CorruptData(
-            f"event {event_id} has columns of other types than were written; restore the store "
-            "from a backup"
+            f"event {event_id} has columns of wrong types; restore the store from a backup"
         ) from None
 
 

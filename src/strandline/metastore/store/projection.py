@@ -235,7 +235,9 @@ class Projector:
         except WrongEnvironment:
             raise
         except (Fenced, _NotCarriedOut) as error:  # nothing was written
-            logger.debug("version %d is appended by itself: %s", making[0].version, error)
+            logger.debug(
+                "version %d is appended first and projected later: %s", making[0].version, error
+            )
             return None
 
     def appended(self, reached: LogPosition) -> None:
@@ -256,8 +258,9 @@ class Projector:
             left = deadline - time.monotonic()
             if not self._state.wait_for(lambda: self._batches != batch, timeout=max(left, 0.0)):
                 raise DeadlineExceeded(
-                    "the folders and events of a change were not made within the time allowed,"
-                    " because those before it still are; the change itself is in the catalog"
+                    "the folders and events of a change were not made within the time allowed, "
+                    "because those of earlier changes are still in progress; the change itself "
+                    "is in the catalog"
                 )
             if self._failed_batch is not None and self._failed_batch[0] == batch:
                 # Otherwise each waiting caller would try the same folder again in turn.
@@ -389,9 +392,9 @@ class Projector:
                 return
             except Exception as error:
                 if isinstance(error, Unavailable):
-                    logger.warning("%s; it is tried again in %.1f s", error, pause)
+                    logger.warning("%s; next attempt in %.1f s", error, pause)
                 else:
-                    logger.exception("projecting failed; it is tried again in %.1f s", pause)
+                    logger.exception("projecting failed; next attempt in %.1f s", pause)
                 self._news.set()
                 self._stop.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -484,8 +487,8 @@ class Projector:
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
         self._failures += 1
         return _NotCarriedOut(
-            f"version {version} is in the catalog, but its {what} is not carried out:"
-            f" {error.message}. It is tried again before the next change"
+            f"version {version} is in the catalog, but its {what} failed: {error.message}. It "
+            "will be tried again before the next change"
         )
 
 

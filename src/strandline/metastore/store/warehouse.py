@@ -98,8 +98,8 @@ class Unsynced:
                 sync_folder(Path(folder))
             except OSError as error:
                 raise Unavailable(
-                    f"could not put the folder {folder} on disk: {_reason(error)}; check the disk,"
-                    " and try again"
+                    f"could not sync the folder {folder} to disk: {_reason(error)}; check the "
+                    "disk, and try again"
                 ) from error
         self._folders.clear()
 
@@ -272,12 +272,14 @@ def _absolute(text: str, location: str) -> str:
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
-        raise InvalidInput(f"{location!r} is no path: it holds half a character") from None
+        raise InvalidInput(
+            f"{location!r} is not a path: it contains half a surrogate pair"
+        ) from None
     longest = max(map(len, encoded.split(b"/")))
     if longest > MAX_PART_BYTES or len(encoded) > MAX_PATH_BYTES:
         raise InvalidInput(
-            f"the path {location[:80]!r}… is too long: it may have {MAX_PATH_BYTES} bytes, and "
-            f"{MAX_PART_BYTES} in each part"
+            f"the path {location[:80]!r}… is too long: at most {MAX_PATH_BYTES} bytes are "
+            f"allowed, and {MAX_PART_BYTES} in each part"
         )
     return path
 

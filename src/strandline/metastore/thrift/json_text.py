@@ -160,7 +160,7 @@ class JsonWriters:
 def _elements(value: Any) -> Any:  # Any: lists and sets of every type
     """Return ``value``. Raises `TypeError` for a text, binary or map: these are not lists."""
     if isinstance(value, (str, bytes, dict)):
-        raise TypeError(f"{type(value).__name__} is no list")
+        raise TypeError(f"{type(value).__name__} is not a list")
     return value
 
 

@@ -141,8 +141,8 @@ def _refuse_rows(connection: Connection, *, name: str) -> None:
         connection.execute(select(table).limit(1)).first() for table in rows
     ):
         raise AlreadyExists(
-            f"{name} is not empty: it has a store, or what is left of one; restore to a new"
-            " database"
+            f"{name} is not empty: it contains a store, or remains of one; restore to a new "
+            "database"
         )
 
 

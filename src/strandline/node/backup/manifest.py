@@ -74,10 +74,12 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
     if manifest.format == 1 and mode is not None:
         manifest.mode = mode
     if manifest.mode != stat.S_IMODE(manifest.mode):
-        raise CorruptData(f"{MANIFEST} of {name} is damaged: {manifest.mode} are no permissions")
+        raise CorruptData(f"{MANIFEST} of {name} is damaged: {manifest.mode} are not permissions")
     for path in (*manifest.files, *manifest.folders):
         if not is_below(path):
-            raise CorruptData(f"{MANIFEST} of {name} is damaged: {path!r} is no file of a backup")
+            raise CorruptData(
+                f"{MANIFEST} of {name} is damaged: {path!r} is not a file of a backup"
+            )
     if DATABASE_FILE not in manifest.files:
         raise CorruptData(f"{MANIFEST} of {name} is damaged: it does not name {DATABASE_FILE}")
     return manifest
@@ -121,13 +123,17 @@ def is_below(path: str) -> bool:
 def refuse_target(target: Path) -> None:
     """Raise unless ``target`` is an empty folder or does not exist."""
     if target.exists() and not target.is_dir():
-        raise InvalidInput(f"{target} is not a folder; name a folder that is empty or not there")
+        raise InvalidInput(
+            f"{target} is not a folder; name an empty folder, or one that does not exist"
+        )
     if target.is_dir() and any(target.iterdir()):
-        raise AlreadyExists(f"{target} is not empty; name a folder that is empty or not there")
+        raise AlreadyExists(
+            f"{target} is not empty; name an empty folder, or one that does not exist"
+        )
 
 
 def refuse_inside(first: Path, second: Path) -> None:
     """Raise `InvalidInput` if one of the two paths is inside the other or equal to it."""
     real, real_second = Path(os.path.realpath(first)), Path(os.path.realpath(second))
     if real.is_relative_to(real_second) or real_second.is_relative_to(real):
-        raise InvalidInput(f"{first} and {second} lie in one another; name a place elsewhere")
+        raise InvalidInput(f"one of {first} and {second} is inside the other; name another place")
