@@ -109,7 +109,7 @@ def test_log_of_a_table_follows_its_older_names(made: Path) -> None:
     assert versions(made, "--table", "`store`.second") == [4, 5, 7, 8]
     missing = strandline("log", made, "--table", "other")
     assert missing.exit_code == 66
-    assert "no version has done anything to a table default.other" in missing.stderr
+    assert "no version has changed a table default.other" in missing.stderr
 
 
 def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -> None:
@@ -129,7 +129,7 @@ def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -
     assert "store.second: 300 rows appended, 2 data files added" in until
     missing = strandline("log", made, "--data", "--table", "store.never")
     assert missing.exit_code == 66
-    assert "anything to a table store.never" in missing.stderr
+    assert "changed a table store.never" in missing.stderr
 
 
 def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:
@@ -184,7 +184,7 @@ def test_roles_are_made_changed_listed_and_dropped(store: Path) -> None:
     assert strandline("role", "create", store, "bob", "--superuser").exit_code == 0
     assert strandline("role", "grant", store, "analysts", "bob").exit_code == 0
     assert strandline("role", "grant", store, "analysts", "bob").stdout == (
-        "it is a member already\n"
+        "it is already a member\n"
     )
     assert lines("role", "list", store) == [
         {"role": "analysts", "superuser": False, "inherit": True, "member_of": []},
@@ -208,7 +208,7 @@ def test_privileges_are_granted_and_revoked(store: Path) -> None:
         "  grant (on: schema store, privileges: CREATE, USAGE, to: eve)",
     ]
     again = strandline("grant", store, "usage", "schema", "store", "--to", "eve")
-    assert again.stdout == "it was granted before\n"
+    assert again.stdout == "it is already granted\n"
     assert strandline("grant", store, "create-role", "system", "--to", "eve").exit_code == 0
     taken = strandline("revoke", store, "all", "schema", "store", "--from", "eve")
     assert taken.exit_code == 0
@@ -220,7 +220,7 @@ def test_privileges_are_granted_and_revoked(store: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (("selct", "table", "a.b"), 64, "'selct' is no privilege; on a table there are SELECT,"),
+        (("selct", "table", "a.b"), 64, "'selct' is not a privilege; on a table there are SELECT,"),
         (("", "table", "a.b"), 64, "'' is no privilege"),
         (("execute", "table", "a.b"), 64, "EXECUTE cannot be granted on a table"),
         (("select", "table"), 64, "name the table"),

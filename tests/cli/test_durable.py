@@ -30,7 +30,7 @@ def test_a_store_moves_to_the_log_that_is_named_and_goes_on_there(
     before = run("log", made.address)
     said = run("durable", "migrate", "--from", made.address, "--to", f"{made.address}#persist")
     assert "are the same in both logs" in said
-    assert "kept in the log persist now; start the nodes again" in said
+    assert "is now in the log persist; start the nodes again" in said
     assert run("log", made.address) == before
     assert "0 errors" in run("verify", made.address)
     with Node.open(made.address, settings=made.settings) as node:
@@ -83,8 +83,8 @@ def test_a_store_with_the_mark_in_its_name_moves(tmp_path: Path) -> None:
     [
         ("lake", "lake#tape", "the log of --to is 'tape'; it is one of metastorage, stash, "),
         ("lake#stash", "lake#persist", "is kept in the log metastorage"),
-        ("lake", "lake", "is kept in the log metastorage already; nothing was moved"),
-        ("lake", "other#stash", "keep their rows in two databases"),
+        ("lake", "lake", "is already in the log metastorage; nothing was moved"),
+        ("lake", "other#stash", "keep their rows in different databases"),
         ("lake", "etcd://nowhere/lake", "name the PostgreSQL database that keeps the rest"),
         ("nowhere", "nowhere#stash", "there is no store in"),
         ("etcd://a/b", "etcd://c/d", "name the PostgreSQL database that keeps the rest"),

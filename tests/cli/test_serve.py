@@ -316,7 +316,7 @@ def test_a_node_of_a_newer_deployment_ends_the_one_that_runs(tmp_path: Path) -> 
         newer.start()
         assert running.wait() == 0
         assert "generation 2 of this deployment" in running.log.read_text()
-        with pytest.raises(Unavailable, match="generation 2 of this deployment holds the store"):
+        with pytest.raises(Unavailable, match="generation 2 of this deployment owns the store"):
             node(1).start()
         with HttpSession(newer.http_uri, user="ann") as session:
             session.execute(CreateSchema(name="late"))

@@ -190,7 +190,7 @@ def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(s
     for arguments, says in (
         (("undo", store, "soon"), "'soon' is not a version"),
         (("undo", store, 0), "'0' is not a version"),
-        (("undo", store, "3.."), "'3..' is not a version, nor several like 3..5"),
+        (("undo", store, "3.."), "'3..' is not a version or a range of versions like 3..5"),
         (("undo", store, "0..5"), "'0..5' is not a version"),
         (("undo", store, 5, "--user", " "), "it is empty"),
         (("undrop", store, "shop", "--kind", "zone"), "is not one of 'schema', 'table', 'view'"),

@@ -65,7 +65,7 @@ def test_a_conflict_names_table_file_and_what_the_other_did(
 
 
 def test_a_version_below_zero_is_said_to_be_none() -> None:
-    with pytest.raises(InvalidInput, match="version -1 cannot be: versions are counted from 0"):
+    with pytest.raises(InvalidInput, match="version -1 does not exist: versions start at 0"):
         AsOf(version=-1)
 
 

@@ -106,7 +106,7 @@ def test_a_member_that_no_backup_has_is_refused(
                 change(foreign)
                 other.addfile(foreign)
             other.addfile(info, content)
-    with pytest.raises(CorruptData, match="is no file"):
+    with pytest.raises(CorruptData, match="is not a file"):
         read(made, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -210,13 +210,13 @@ def test_a_copy_with_an_altered_update_is_found_and_nothing_moves(
         append(self, [*updates[:-1], replace(updates[-1], author="eve")])
 
     monkeypatch.setattr(LogCopy, "_append", altering)
-    with pytest.raises(CorruptData, match=r"nodes go on with the log metastorage.*eve"):
+    with pytest.raises(CorruptData, match=r"nodes continue with the log metastorage.*eve"):
         move(folder, "stash")
     with joined(folder) as state:
         commit(state, "on")
     monkeypatch.undo()
     # The half of it that is there is no beginning of this history.
-    with pytest.raises(Conflict, match="has another history"):
+    with pytest.raises(Conflict, match="has a different history"):
         move(folder, "stash")
 
 
@@ -268,7 +268,7 @@ def test_a_log_that_the_catalog_has_left_gets_what_was_trimmed_since(folder: Pat
 
 @pytest.mark.parametrize(
     ("to", "refusal"),
-    [("metastorage", "is kept in the log metastorage already"), ("", "already")],
+    [("metastorage", "is already in the log metastorage"), ("", "already")],
 )
 def test_a_move_to_where_the_catalog_is_changes_nothing(
     folder: Path, to: str, refusal: str

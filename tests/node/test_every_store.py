@@ -296,7 +296,7 @@ def test_another_warehouse_than_the_store_has_is_refused(
 ) -> None:
     Node.open(on_servers.address, settings=on_servers.settings).close()
     settings = replace(on_servers.settings, warehouse=str(tmp_path / "other"))
-    with pytest.raises(StoreMoved, match="lie in"):
+    with pytest.raises(StoreMoved, match="are in"):
         Node.open(on_servers.address, settings=settings)
     assert not (tmp_path / "other").exists()
 
@@ -375,7 +375,7 @@ def test_other_servers_are_refused_and_no_message_has_a_password() -> None:
 def test_a_store_on_servers_has_no_folder(on_servers: EmptyStore) -> None:
     with (
         Node.open(on_servers.address, settings=on_servers.settings) as node,
-        pytest.raises(UnsupportedOperation, match="kept on servers"),
+        pytest.raises(UnsupportedOperation, match="is on servers"),
     ):
         node.folder.exists()
 

@@ -130,9 +130,9 @@ def test_a_copy_names_no_place_in_the_original(lake: Path, copied: Path) -> None
     with Node.open(copied) as node:
         session = node.session(user="ann")
         for place in (lake, lake / "warehouse/shop.db/orders", f"file://{lake}/new"):
-            with pytest.raises(InvalidInput, match="was before it was moved or copied"):
+            with pytest.raises(InvalidInput, match=", which was moved or copied"):
                 session.execute(create("t", location=str(place)))
-            with pytest.raises(InvalidInput, match="was before it was moved or copied"):
+            with pytest.raises(InvalidInput, match=", which was moved or copied"):
                 session.execute(CreateSchema(name="s", location=str(place)))
 
 

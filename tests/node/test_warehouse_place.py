@@ -86,6 +86,6 @@ def test_a_new_warehouse_does_not_lie_in_another(tmp_path: Path, database: Datab
     outer = tmp_path / "tables"
     WarehousePlace(outer, database).claim(ENVIRONMENT, mode=MODE)
     inner = WarehousePlace(outer / "sales.db" / "orders", database)
-    with pytest.raises(InvalidInput, match=rf"lies in {outer}, which is a folder of another store"):
+    with pytest.raises(InvalidInput, match=rf"inside {outer}, which is a folder of another store"):
         inner.refuse_foreign(is_new=lambda: True)
     inner.refuse_foreign(is_new=lambda: False)

@@ -17,6 +17,6 @@ def test_without_its_extra_the_import_says_what_to_install(missing: str) -> None
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
     assert last == (
-        "ModuleNotFoundError: strandline.spark needs PySpark and numpy, and"
+        "ModuleNotFoundError: strandline.spark needs PySpark and numpy, but"
         f" {missing} is not installed: pip install 'strandline[spark]'"
     )

@@ -45,7 +45,7 @@ def test_a_delete_is_tried_again_where_another_was_first(monkeypatch: pytest.Mon
 def test_a_delete_that_loses_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     contended = _Contended(1000)
     monkeypatch.setattr(tables, "tables_transaction", contended)
-    with pytest.raises(WriteConflict, match=r"bob was first \(deleting was tried 5 times\)"):
+    with pytest.raises(WriteConflict, match=r"bob was first \(tried 5 times\)"):
         Tables(NOTHING, NOTHING).delete("t", "a = 1")
     assert contended.begun == 5
 

@@ -163,7 +163,7 @@ def test_a_table_that_was_not_there_at_the_begin_is_a_conflict(store: Store) -> 
     with store.database.write() as connection:
         records.allocate(connection, [txn_id], 77)
     store.catalogs.publish(Table(77, "later"))
-    with pytest.raises(WriteConflict, match="was not there"):
+    with pytest.raises(WriteConflict, match="did not exist when the transaction began"):
         store.transactions.commit(txn_id)
 
 

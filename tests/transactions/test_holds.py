@@ -41,7 +41,7 @@ def test_a_hold_is_given_renewed_listed_and_released(store: Store) -> None:
     holds.release(older.hold_id)
     holds.release(older.hold_id)
     assert holds.list() == (later,)
-    with pytest.raises(HoldExpired, match="not there"):
+    with pytest.raises(HoldExpired, match="does not exist"):
         holds.get(older.hold_id)
 
 

@@ -205,7 +205,8 @@ def test_a_transaction_is_used_by_its_owner_alone(store: Store) -> None:
         ),
     ]
     for call in calls:
-        with pytest.raises(ForeignTransaction, match=f"transaction {of_ann} is of another user"):
+        message = f"transaction {of_ann} belongs to another user"
+        with pytest.raises(ForeignTransaction, match=message):
             call()
     assert store.contents() == before
     assert transactions.heartbeat([of_bob, 77], owner="bob").missing == {77}

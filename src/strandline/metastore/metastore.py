@@ -90,7 +90,7 @@ class Metastore:
             self.projector.project_up_to(applied.version, timeout=left)
         except (DeadlineExceeded, Stopping) as error:
             raise UnknownOutcome(
-                f"the change is committed as version {applied.version}, and its folders and "
+                f"the change is in the log as version {applied.version}, and its folders and "
                 f"events will follow; do not repeat it ({error.message})"
             ) from error
         return applied

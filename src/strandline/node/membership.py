@@ -118,7 +118,7 @@ def _joined(
         if present < deploy_generation:
             return None
         raise Replaced(
-            f"generation {present} of this deployment has taken over the store, and this node is "
+            f"generation {present} of this deployment owns the store, and this node is "
             f"of generation {deploy_generation}; start the newer program"
         )
     if half_raised(database, state) is not None:

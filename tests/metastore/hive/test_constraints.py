@@ -119,4 +119,4 @@ def test_a_wrong_constraint_creates_no_table(client: ThriftClient) -> None:
         kind, message = refusal(
             lambda: client.call("add_unique_constraint", req={"uniqueConstraintCols": sent})  # noqa: B023 - called at once
         )
-        assert (kind, "send those of one" in message) == ("MetaException", True)
+        assert (kind, "send the constraints of one table" in message) == ("MetaException", True)

@@ -342,7 +342,7 @@ def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) 
             lambda: bob.heartbeat(HeartbeatRequest(lockid=held)),
             lambda: bob.unlock(UnlockRequest(lockid=held)),
         ):
-            assert "is of another user" in refusal(call)[1]
+            assert "belongs to another user" in refusal(call)[1]
             assert "alice" not in refusal(call)[1]
         assert bob.show_locks(ShowLocksRequest()).locks == []
         assert [one.lockid for one in alice.show_locks(ShowLocksRequest()).locks] == [held]
@@ -391,7 +391,7 @@ def test_a_transaction_of_another_user_is_neither_ended_nor_beaten_for_nor_shown
             lambda: bob.heartbeat(HeartbeatRequest(txnid=first)),
             lambda: bob.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=first, max=second)),
         ):
-            assert "is of another user" in refusal(call)[1]
+            assert "belongs to another user" in refusal(call)[1]
         assert bob.get_open_txns_info().open_txns == []
         assert [t.id for t in alice.get_open_txns_info().open_txns] == [first, second]
         assert bob.get_open_txns().open_txns == [first, second]
@@ -434,7 +434,7 @@ def test_an_id_that_was_free_when_a_client_sent_it_is_another_user_s_when_it_is_
         with granted(guarded, USAGE, on_table(Privilege.SELECT)), monkeypatch.context() as patched:
             patched.setattr(within, step, after_the_begin)
             refused = refusal(lambda: call(bob, following))
-        assert "is of another user" in refused[1]
+        assert "belongs to another user" in refused[1]
         assert guarded.node.transactions.get(following).state is TransactionState.OPEN
         assert guarded.node.transactions.locks.list() == []
         alice.abort_txns(AbortTxnsRequest(txn_ids=[following - 1, following]))

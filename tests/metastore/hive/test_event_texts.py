@@ -90,7 +90,7 @@ def test_few_definitions_are_remembered() -> None:
 
 
 def test_a_record_of_another_kind_is_refused() -> None:
-    with pytest.raises(CorruptData, match="a ViewDescriptor record where a table belongs"):
+    with pytest.raises(CorruptData, match="expected a table, found a ViewDescriptor record"):
         definition("table", encode(VIEW))
 
 

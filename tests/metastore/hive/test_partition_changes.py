@@ -160,7 +160,7 @@ def test_no_partition_is_added_whose_folder_is_not_on_disk(
 
     monkeypatch.setattr(warehouse, "sync_folder", fail)
     before = set(shown(call, "few"))
-    with pytest.raises(Unavailable, match="could not put the folder"):
+    with pytest.raises(Unavailable, match="could not sync the folder"):
         call("add_partitions", new_parts=[partition("few", FEW, location="")])
     assert set(shown(call, "few")) == before
 

@@ -44,7 +44,7 @@ def test_columns_and_catalogs_are_told_in_the_requests_of_hive_4(flights: Any) -
     unknown = refusal(lambda: flights.get_catalog(GetCatalogRequest("spark")))
     assert unknown == (
         "NoSuchObjectException",
-        "catalog spark does not exist; the one here is hive",
+        "catalog spark does not exist; the only catalog is hive",
     )
 
 

@@ -312,7 +312,7 @@ def test_what_writes_to_a_table_is_refused_and_changes_nothing(
     for mode, text in {
         "append": "into a view is not allowed",
         "error": "already exists",
-        "overwrite": "is not replaced or overwritten",
+        "overwrite": "cannot be replaced or overwritten",
     }.items():
         with pytest.raises(SparkError, match=text):
             spark.save(ROW, orders, mode=mode)
@@ -331,7 +331,7 @@ def test_a_table_without_rows_is_read_and_not_overwritten(
     served: HiveNode, spark: SparkProcess
 ) -> None:
     served.create_transactional(SCHEMA, "nothing", Id="bigint")
-    with pytest.raises(SparkError, match="is not replaced or overwritten"):
+    with pytest.raises(SparkError, match="cannot be replaced or overwritten"):
         spark.save("SELECT 1L AS Id", f"{SCHEMA}.nothing", mode="overwrite")
     assert spark.sql(f"SELECT * FROM {SCHEMA}.nothing") == []
 

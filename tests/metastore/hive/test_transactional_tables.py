@@ -122,7 +122,7 @@ def test_a_schema_with_one_is_not_dropped_with_cascade(
     stub.create_table(table("airports"))
     kind, text = refusal(lambda: stub.drop_database("d1", True, True))
     assert kind == "InvalidOperationException"
-    assert "transactional tables with it: d1.flights." in text
+    assert "transactional tables: d1.flights." in text
     assert "DROP TABLE d1.flights" in text
     # Hive's client drops the tables itself, one after the other.
     first, second = stub.get_all_tables("d1")

@@ -74,7 +74,9 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     "long_number": (
         "transaction", b'{"txn_id": ' + b"9" * 5000 + b"}", "invalid_input", "not JSON",
     ),
-    "unknown_argument": ("begin", {"now": 1}, "invalid_input", "now: is not known here"),
+    "unknown_argument": (
+        "begin", {"now": 1}, "invalid_input", "now: is not a member of this object",
+    ),
     "missing_argument": ("transaction", {}, "invalid_input", "txn_id: is missing"),
     "text_for_number": ("transaction", {"txn_id": "1"}, "invalid_input", "txn_id: expected a"),
     "true_for_number": ("transaction", {"txn_id": True}, "invalid_input", "found true"),
@@ -83,19 +85,19 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     "number_for_true": ("begin", {"read_only": 1}, "invalid_input", "read_only: expected true or"),
     "null": ("tables", {"schema": None}, "invalid_input", "schema: expected a text, found null"),
     "half_a_character": (
-        "tables", b'{"schema": "\\ud800"}', "invalid_input", "schema: holds half a surrogate",
+        "tables", b'{"schema": "\\ud800"}', "invalid_input", "schema: contains half a surrogate",
     ),
     "unknown_command": (
         "execute", {"commands": [{"drop_everything": {}}]}, "invalid_input",
-        "commands[0]: 'drop_everything' is not known; known are: add_columns",
+        "commands[0]: 'drop_everything' is not a kind of this value; the kinds are: add_columns",
     ),
     "two_commands_in_one": (
         "execute", {"commands": [{"drop_table": {}, "drop_schema": {}}]}, "invalid_input",
-        "commands[0]: expected one member that names what it is, found 2",
+        "commands[0]: expected exactly one member, whose name is the kind of the value, found 2",
     ),
     "unknown_field_of_a_command": (
         "execute", table(colour="red"), "invalid_input",
-        "commands[0].create_table.definition.colour: is not known here",
+        "commands[0].create_table.definition.colour: is not a member of this object",
     ),
     "missing_field_of_a_command": (
         "execute", {"commands": [{"create_table": {"schema": "s"}}]}, "invalid_input",
@@ -397,7 +399,7 @@ def test_each_side_names_the_protocol_and_refuses_another(client: httpx.Client) 
     assert "install the same release on both; nothing was done" in message
     gone = error_of(client.post("snapshot", json={"table_ids": []}))
     assert gone[:2] == (404, "not_found")
-    assert "a client has to be of the node's release" in gone[2]
+    assert "use a client of the node's release" in gone[2]
     wrong = error_of(client.post("stage", json={"txn_id": 1, "table_id": 1}))
     assert wrong[:2] == (400, "invalid_input")
     assert "send it as application/vnd.apache.arrow.stream" in wrong[2]

@@ -206,7 +206,7 @@ def test_a_failure_inside_the_node_is_settled_by_the_state(
     if fails == "after":
         assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
     else:
-        with pytest.raises(StrandlineError, match="failed inside") as caught:
+        with pytest.raises(StrandlineError, match="internal error") as caught:
             scene.session.commit(txn_id)
         assert caught.type is StrandlineError
         assert scene.local.transaction(txn_id).state is TransactionState.OPEN

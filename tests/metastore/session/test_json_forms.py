@@ -243,7 +243,8 @@ class Whole:
         ('{"parts": [{"count": 1}, {}]}', "parts[1].count: is missing"),
         (
             '{"parts": [{"count": 1, "nam": 2}]}',
-            "parts[0].nam: is not known here; known are: count, names, by_id, pair",
+            "parts[0].nam: is not a member of this object;"
+            " its members are: count, names, by_id, pair",
         ),
         ('{"parts": [{"count": 1, "names": ["a", 2]}]}', "parts[0].names[1]: expected a text"),
         ('{"parts": [{"count": 1, "by_id": {"a": "RED"}}]}', "parts[0].by_id.a: the name of this"),

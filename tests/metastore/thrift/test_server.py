@@ -243,7 +243,7 @@ def test_arguments_without_a_required_field_fail_that_request_alone(serve: Serve
     head = decode_head(refused)
     error = decode_application_exception(refused, at=head.body)
     assert error.kind == ApplicationException.PROTOCOL_ERROR
-    assert error.message == "LockRequest came without its required field component"
+    assert error.message == "LockRequest lacks its required field component"
     assert decode_head(answered).sequence == 2
 
 
