@@ -221,7 +221,7 @@ def test_privileges_are_granted_and_revoked(store: Path) -> None:
     ("words", "status", "says"),
     [
         (("selct", "table", "a.b"), 64, "'selct' is not a privilege; on a table there are SELECT,"),
-        (("", "table", "a.b"), 64, "'' is no privilege"),
+        (("", "table", "a.b"), 64, "'' is not a privilege"),
         (("execute", "table", "a.b"), 64, "EXECUTE cannot be granted on a table"),
         (("select", "table"), 64, "name the table"),
         (("configure", "system", "a"), 64, "the system has no name; leave 'a' out"),

@@ -259,7 +259,7 @@ def test_a_running_node_goes_on_with_what_was_edited(log: str, tmp_path: Path) -
 def test_a_file_takes_its_name_when_it_is_whole(store: Any, tmp_path: Path) -> None:
     target = tmp_path / "dump.json"
     target.write_text("old")
-    assert "no kind 'colour'" in run("dump", store, target, "--ignore", "colour", fails=True)
+    assert "'colour' is not a kind" in run("dump", store, target, "--ignore", "colour", fails=True)
     assert target.read_text() == "old"
     run("dump", store, target, "--ignore", "audit_event", "--stats-only")
     counts = json.loads(target.read_text())["collections"]

@@ -43,8 +43,8 @@ def test_a_store_moves_to_the_log_that_is_named_and_goes_on_there(
     [
         ("persist", "file/blobs", "cannot be written"),
         ("persist", "s3://nowhere", "did not answer"),
-        ("stash", "blobs", "and stash has none"),
-        ("shadow", "blobs", "and shadow has none"),
+        ("stash", "blobs", "and stash has no blobs"),
+        ("shadow", "blobs", "and shadow has no blobs"),
     ],
 )
 def test_a_place_that_takes_no_blobs_is_refused_before_anything_moves(
@@ -57,7 +57,7 @@ def test_a_place_that_takes_no_blobs_is_refused_before_anything_moves(
     move = ("durable", "migrate", "--from", tmp_path / "lake", "--to")
     said = run(*move, f"{tmp_path}/lake#{log}", "--catalog-blobs", place, fails=True)
     assert refusal in said
-    assert "kept in the log persist" in run(*move, f"{tmp_path}/lake#persist")
+    assert "now in the log persist" in run(*move, f"{tmp_path}/lake#persist")
 
 
 def test_the_catalog_of_a_copied_folder_moves_when_the_copy_has_taken_its_place(
@@ -69,19 +69,19 @@ def test_the_catalog_of_a_copied_folder_moves_when_the_copy_has_taken_its_place(
     move = ("durable", "migrate", "--from", copied, "--to", f"{copied}#stash")
     assert "strandline relocate" in run(*move, fails=True)
     run("relocate", copied, "--copy")
-    assert "kept in the log stash" in run(*move)
+    assert "now in the log stash" in run(*move)
 
 
 def test_a_store_with_the_mark_in_its_name_moves(tmp_path: Path) -> None:
     Node.open(tmp_path / "a#b").close()
     said = run("durable", "migrate", "--from", f"{tmp_path}/a#b#", "--to", f"{tmp_path}/a#b#stash")
-    assert "kept in the log stash" in said
+    assert "now in the log stash" in said
 
 
 @pytest.mark.parametrize(
     ("source", "target", "refusal"),
     [
-        ("lake", "lake#tape", "the log of --to is 'tape'; it is one of metastorage, stash, "),
+        ("lake", "lake#tape", "the log of --to is 'tape'; it must be one of metastorage, stash, "),
         ("lake#stash", "lake#persist", "is kept in the log metastorage"),
         ("lake", "lake", "is already in the log metastorage; nothing was moved"),
         ("lake", "other#stash", "keep their rows in different databases"),

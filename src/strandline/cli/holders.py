@@ -71,7 +71,7 @@ def holders(store: Store, *, output: str) -> None:
 def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
     if not listed:
         return
-    table = new_table("holder", "id", "kind", "owner", "client", "age", "heard of", "keeps back")
+    table = new_table("holder", "id", "kind", "owner", "client", "age", "last seen", "keeps back")
     for holder in listed:
         heard = age(holder.heard_of, now)
         table.add_row(

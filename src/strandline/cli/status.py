@@ -85,7 +85,7 @@ def _line(holder: Holder, now: Timestamp) -> str:
         return f"{holder.id} ({holder.kind}) of {holder.owner}, keeps history from {since} on"
     client = f" ({holder.client})" if holder.client else ""
     heard = age(holder.heard_of, now)
-    return f"{holder.id} of {holder.owner}{client}, begun {since}, last heartbeat {heard} ago"
+    return f"{holder.id} of {holder.owner}{client}, begun {since}, last seen {heard} ago"
 
 
 @click.command()

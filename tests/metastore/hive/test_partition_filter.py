@@ -109,8 +109,8 @@ def test_a_filter_becomes_a_tree(filter_text: str, tree: Expression) -> None:
         ("p like 1", 7, "a pattern in quotes"),
         ("p between 1 or 2", 12, "'and' between the two ends"),
         ("p = -", 4, "a string in quotes, a number or a date"),
-        ("(" * 101 + "p = 1" + ")" * 101, 101, "at most 100 parentheses"),
-        ("(" * 10_000, 101, "at most 100 parentheses"),
+        ("(" * 101 + "p = 1" + ")" * 101, 101, "at most 100 nested parentheses"),
+        ("(" * 10_000, 101, "at most 100 nested parentheses"),
     ],
 )
 def test_a_wrong_filter_is_refused_with_position_and_expectation(
@@ -124,7 +124,7 @@ def test_a_wrong_filter_is_refused_with_position_and_expectation(
 
 
 def test_a_filter_that_is_too_long_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="may have 262144 characters"):
+    with pytest.raises(InvalidInput, match="at most 262144 characters"):
         parse_filter(" " * (MAX_FILTER_LENGTH + 1))
 
 

@@ -354,7 +354,7 @@ def test_a_node_with_a_verifier_takes_the_right_secret(proving: str) -> None:
 @pytest.mark.parametrize("secret", [None, "", "wrong"])
 def test_a_node_with_a_verifier_refuses_the_rest(proving: str, secret: str | None) -> None:
     with HttpSession(proving, user="alice", secret=secret) as session:
-        assert "proof" in refusal(lambda: session.tables("s")) or secret is not None
+        assert "authenticates" in refusal(lambda: session.tables("s")) or secret is not None
     headers = {} if secret is None else {"Authorization": basic("alice", secret)}
     answer = httpx.post(
         f"{proving}/v1/tables", json={"schema": "s"}, headers=headers, trust_env=False
