@@ -267,7 +267,8 @@ def test_with_a_certificate_and_a_users_file_calls_are_encrypted_and_proved(
     url = f"https://localhost:{http}"
     with HttpSession(url, user="ann", secret=token) as session:
         session.execute(CreateSchema(name="proved"))
-    with HttpSession(url, user="ann") as session, pytest.raises(PermissionDenied, match="authenticates"):
+    refused = pytest.raises(PermissionDenied, match="authenticates")
+    with HttpSession(url, user="ann") as session, refused:
         session.tables("proved")
     with httpx.Client(verify=ssl.create_default_context()) as client:
         assert client.get(f"{url}/health/ready").status_code == 200

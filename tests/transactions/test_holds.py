@@ -49,7 +49,7 @@ def test_a_hold_that_ran_out_is_gone_for_everybody_at_once(store: Store) -> None
     holds = store.transactions.holds
     held = holds.acquire("reader", "ann", at=ago(0), ttl_ms=1000)
     store.wall_ms += 1001
-    with pytest.raises(HoldExpired, match="'ann' ran out"):
+    with pytest.raises(HoldExpired, match="'ann' expired"):
         holds.get(held.hold_id)
     with pytest.raises(HoldExpired):
         holds.renew(held.hold_id, ttl_ms=1000)

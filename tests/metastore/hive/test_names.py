@@ -46,7 +46,7 @@ def test_answers_carry_the_name_that_was_asked_for() -> None:
 
 def test_a_name_with_a_version_cannot_be_changed() -> None:
     assert present_schema("NYC") == "nyc"
-    with pytest.raises(UnsupportedOperation, match="can only be read"):
+    with pytest.raises(UnsupportedOperation, match="can be read and not changed"):
         present_schema("nyc@12")
 
 

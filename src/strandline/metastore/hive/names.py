@@ -78,8 +78,8 @@ def present_schema(name: str) -> str:
     schema, at = split_schema(name)
     if at != PRESENT:
         raise UnsupportedOperation(
-            f"`{shown_schema(name)}` is a past state of the schema {schema}, which can only be "
-            f"read; to change the present schema, name it {schema}"
+            f"`{shown_schema(name)}` is a past state of the schema {schema}: it can be read and "
+            f"not changed; to change the present schema, name it {schema}"
         )
     return schema
 
