@@ -179,4 +179,4 @@ def test_a_long_message_that_does_not_decode_fails_alone(node: NodeProcess) -> N
         while b"getName" not in received:
             received += stream.recv(1 << 16)
     assert received[3] == EXCEPTION
-    assert b"GetPartitionsByNamesRequest came without its required field db_name" in received
+    assert b"GetPartitionsByNamesRequest lacks its required field db_name" in received

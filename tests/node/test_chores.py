@@ -49,7 +49,7 @@ def test_a_chore_that_fails_is_logged_and_done_again_and_so_are_those_beside_it(
     other.wait(3)
     logged = [(r.levelno, r.getMessage()) for r in caplog.records]
     assert logged == [
-        (logging.WARNING, "counting failed: no server; tried again later"),
+        (logging.WARNING, "counting failed: no server; it will be tried again later"),
         (logging.ERROR, "counting failed; it will be tried again later"),
     ]
 

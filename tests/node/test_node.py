@@ -394,7 +394,7 @@ def test_a_cleaning_that_fails_is_logged_and_tried_again(
         assert done.wait(30)
     messages = [record.message for record in caplog.records if "cleaning" in record.message]
     assert messages == [
-        "cleaning failed: the disk is away; tried again later",
+        "cleaning failed: the disk is away; it will be tried again later",
         "cleaning failed; it will be tried again later",
     ]
 

@@ -45,7 +45,7 @@ def test_a_warehouse_without_its_database_is_no_new_store(folder: Path, left: st
     elif left == "no tables":
         execute(folder, "PRAGMA journal_mode=WAL")
     for _ in range(2):  # the first refusal has made nothing that the second would take for a store
-        with pytest.raises(CorruptData, match=r"warehouse .* and no database.*name another folder"):
+        with pytest.raises(CorruptData, match=r"warehouse .*, but no database.*name another folder"):
             Node.open(folder)
     assert left != "nothing" or not (folder / DATABASE_FILE).exists()
 
@@ -54,7 +54,7 @@ def test_a_head_file_alone_says_that_there_was_a_store(folder: Path) -> None:
     Node.open(folder).close()
     shutil.rmtree(folder / "warehouse", ignore_errors=True)
     (folder / DATABASE_FILE).unlink()
-    with pytest.raises(CorruptData, match=r"has strandline\.head and no database"):
+    with pytest.raises(CorruptData, match=r"has strandline\.head, but no database"):
         Node.open(folder)
 
 

@@ -55,7 +55,7 @@ def test_of_two_nodes_that_name_two_folders_at_once_one_is_refused(
     before_the_next(
         monkeypatch, WarehousePlace, "check", lambda: first.claim(ENVIRONMENT, mode=MODE)
     )
-    with pytest.raises(StoreMoved, match=r"the tables of the store in .* lie in .*/a,"):
+    with pytest.raises(StoreMoved, match=r"the tables of the store in .* are in .*/a,"):
         second.claim(ENVIRONMENT, mode=MODE)
     recorded = recorded_warehouse(database)
     assert recorded is not None

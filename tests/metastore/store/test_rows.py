@@ -158,7 +158,7 @@ def test_a_row_gives_back_its_content(
 
 
 def test_content_of_another_class_is_refused() -> None:
-    with pytest.raises(CorruptData, match="DataFile where a PartitionRow"):
+    with pytest.raises(CorruptData, match="is a DataFile, but a PartitionRow was expected"):
         stored(new_file(FILE)).as_(PartitionRow)
 
 
