@@ -98,7 +98,7 @@ def test_a_store_keeps_the_log_that_it_has(log_name: str, tmp_path: Path) -> Non
     Node.open(tmp_path / "s").close()
     with pytest.raises(InvalidInput, match="is kept in the log metastorage; leave catalog_log out"):
         Node.open(tmp_path / "s", settings=Settings(catalog_log=log_name))
-    with pytest.raises(InvalidInput, match="catalog_log is 'tape'; it must be one of metastorage, "):
+    with pytest.raises(InvalidInput, match="catalog_log is 'tape'; it must be one of metastorage,"):
         Node.open(tmp_path / "s", settings=Settings(catalog_log="tape"))
 
 

@@ -97,7 +97,7 @@ def test_a_database_that_is_restored_alone_is_refused(
 
 def test_an_empty_database_in_place_of_the_stores_is_refused(store: EmptyStore) -> None:
     empty = replace(store.settings, objects=postgresql.running().new_database())
-    with pytest.raises(CorruptData, match="it is empty, but .* recorded"):
+    with pytest.raises(CorruptData, match=r"it is empty, but .* recorded"):
         Node.open(store.address, settings=empty)
 
 

@@ -44,8 +44,9 @@ def test_a_warehouse_without_its_database_is_no_new_store(folder: Path, left: st
         (folder / DATABASE_FILE).touch()
     elif left == "no tables":
         execute(folder, "PRAGMA journal_mode=WAL")
+    message = r"warehouse .*, but no database.*name another folder"
     for _ in range(2):  # the first refusal has made nothing that the second would take for a store
-        with pytest.raises(CorruptData, match=r"warehouse .*, but no database.*name another folder"):
+        with pytest.raises(CorruptData, match=message):
             Node.open(folder)
     assert left != "nothing" or not (folder / DATABASE_FILE).exists()
 

@@ -330,6 +330,6 @@ def _check_ids(written: list[_Written], table: TableDescriptor) -> None:
         if file_ids(file.metadata) != expected:
             raise StrandlineError(
                 f"Spark wrote a file for {table.name} with the column ids "
-                f"{sorted(file_ids(file.metadata))} but the table has {sorted(expected)}; nothing "
+                f"{sorted(file_ids(file.metadata))}, but the table has {sorted(expected)}; nothing "
                 "was appended"
             )

@@ -276,7 +276,9 @@ def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[st
     """Return the values of ``prefix0`` …; the parameter ``count`` has their number."""
     text = parameters[count]
     if not text.isdecimal() or int(text) > len(parameters):
-        raise InvalidInput(f"the parameter {count} is {text[:20]!r} which is not a number of parts")
+        raise InvalidInput(
+            f"the parameter {count} is {text[:20]!r}, which is not a number of parts"
+        )
     missing = [n for n in range(int(text)) if f"{prefix}{n}" not in parameters]
     if missing:
         raise InvalidInput(f"the parameter {prefix}{missing[0]} is missing, but {count} is {text}")
