@@ -56,8 +56,8 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
             f"--catalog-blobs is only for the log persist, and {log} has no blobs; leave the "
             "option out"
         )
-    given = objects or (str(to_store) if _scheme(to_store) == "postgresql" else "")
-    address = _address(from_store, given)
+    sql_address = objects or (str(to_store) if _scheme(to_store) == "postgresql" else "")
+    address = _address(from_store, sql_address)
     new_address = _address(to_store, address.objects)
     if (new_address.folder, new_address.objects) != (address.folder, address.objects):
         raise InvalidInput(

@@ -264,10 +264,10 @@ def difference_table(between: Sequence[Difference]) -> Table:
     """Return the differences as a table for people, with a line for each differing field."""
     table = new_table("change", "what", "field", "before", "after")
     for difference in between:
-        what, was = f"{spoken(difference.kind)} {difference.name}", difference.old_name
-        if was is not None:
-            what += f" (was {was})"
-        fields = [field for field in difference.fields if not (was and field.field == "name")]
+        what, old_name = f"{spoken(difference.kind)} {difference.name}", difference.old_name
+        if old_name is not None:
+            what += f" (was {old_name})"
+        fields = [field for field in difference.fields if not (old_name and field.field == "name")]
         for number, field in enumerate(fields or [None]):
             head = (difference.change.value, what) if number == 0 else ("", "")
             rest = (field.field, _text(field.old), _text(field.new)) if field else ("", "", "")

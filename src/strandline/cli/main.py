@@ -86,8 +86,8 @@ class _Commands(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            meant = f"; is {near[0]} meant?" if near else ""
-            ctx.fail(f"there is no command {args[0]!r}{meant}")
+            suggestion = f"; is {near[0]} meant?" if near else ""
+            ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 
     def main(self, *arguments: Any, **named: Any) -> Any:  # Any: those of click

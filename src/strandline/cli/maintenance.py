@@ -198,8 +198,8 @@ def finding_as_json(finding: Finding) -> dict[str, str | None]:
 
 
 def _line(finding: Finding) -> str:
-    of = "" if finding.table is None else f" of {finding.table}"
-    return in_one_line(f"{finding.kind.value} {finding.place}{of}: {finding.message}")
+    of_table = "" if finding.table is None else f" of {finding.table}"
+    return in_one_line(f"{finding.kind.value} {finding.place}{of_table}: {finding.message}")
 
 
 def _summary(verified: Verified, *, pages: bool) -> str:
@@ -281,10 +281,10 @@ def accept_loss(store: Store) -> None:
         database_at(address, read_only=False) as database,
         _mark_of(address, clock) as mark,
     ):
-        time, said = mark.accept_loss(database, clock)
-    if time < said:
+        time, marked_time = mark.accept_loss(database, clock)
+    if time < marked_time:
         click.echo(f"lost: all changes between {format_timestamp(time)} and")
-        click.echo(f"      {format_timestamp(said)}; the store can be opened")
+        click.echo(f"      {format_timestamp(marked_time)}; the store can be opened")
     else:
         click.echo(_NO_LOSS)
 

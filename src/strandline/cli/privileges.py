@@ -46,8 +46,8 @@ def create(
     store: Store, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
 ) -> None:
     """Make the role NAME. A user who connects under that name has it."""
-    made = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
-    execute(store, made, user=user, output=output, nothing="the role already exists")
+    command = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
+    execute(store, command, user=user, output=output, nothing="the role already exists")
 
 
 @role.command()
@@ -143,7 +143,7 @@ def privileges_of(text: str, kind: ObjectKind) -> Privilege:
     applicable = grantable()[kind]
     if text.strip().lower() == ALL:
         return applicable
-    named = Privilege(0)
+    privileges = Privilege(0)
     for part in text.split(","):
         name = part.strip().upper().replace("-", "_")
         if name not in Privilege.__members__:
@@ -151,8 +151,8 @@ def privileges_of(text: str, kind: ObjectKind) -> Privilege:
                 f"{part.strip()[:80]!r} is not a privilege; on a {kind.name.lower()} there are "
                 f"{', '.join(privilege_names(applicable))}, and {ALL}"
             )
-        named |= Privilege[name]
-    return named
+        privileges |= Privilege[name]
+    return privileges
 
 
 def _name_of(kind: ObjectKind, name: str | None) -> str:
@@ -197,9 +197,12 @@ def grant(
     PRIVILEGES is a list such as select,insert, or all. KIND and NAME say on what: "table
     shop.orders", "schema shop", "database hive", or "system" without a name.
     """
-    of = KINDS[kind]
+    object_kind = KINDS[kind]
     command = GrantPrivileges(
-        kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
+        kind=object_kind,
+        privileges=privileges_of(privileges, object_kind),
+        grantee=grantee,
+        name=_name_of(object_kind, name),
     )
     execute(store, command, user=user, output=output, nothing="it is already granted")
 
@@ -226,8 +229,11 @@ def revoke(
 
     The words are those of "strandline grant".
     """
-    of = KINDS[kind]
+    object_kind = KINDS[kind]
     command = RevokePrivileges(
-        kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
+        kind=object_kind,
+        privileges=privileges_of(privileges, object_kind),
+        grantee=grantee,
+        name=_name_of(object_kind, name),
     )
     execute(store, command, user=user, output=output, nothing="it was not granted")

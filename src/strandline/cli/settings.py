@@ -205,14 +205,14 @@ def load(
     Raises `InvalidInput`, with the origin, the key and what is allowed.
     """
     variables = os.environ if environment is None else environment
-    named = variables.get(CONFIG_VARIABLE, "").strip()
-    if config is None and named:
-        config = Path(named)
+    config_variable = variables.get(CONFIG_VARIABLE, "").strip()
+    if config is None and config_variable:
+        config = Path(config_variable)
     values: dict[str, object] = {}
     origins = dict.fromkeys(REGISTRY, DEFAULT)
     folder = store if isinstance(store, Path) else None
-    for origin, given in _places(folder, config, options or {}, variables):
-        for setting, value in given:
+    for origin, place_values in _places(folder, config, options or {}, variables):
+        for setting, value in place_values:
             try:
                 values[setting.name] = setting.read(value)
             except InvalidInput as error:
@@ -248,8 +248,10 @@ def _places(
         if variables.get(setting.variable, "").strip()  # empty counts as unset, as in most programs
     ]
     places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
-    given = [(REGISTRY[name], value) for name, value in options.items() if value is not None]
-    places.append((lambda setting: f"option {setting.option}", given))
+    option_values = [
+        (REGISTRY[name], value) for name, value in options.items() if value is not None
+    ]
+    places.append((lambda setting: f"option {setting.option}", option_values))
     return places
 
 
@@ -289,12 +291,12 @@ def _likeness(key: str) -> str:
 
 def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:
     """Return a text with the origins of the settings that the error names."""
-    named = [
+    named_settings = [
         f"{name} comes from {origin}"
         for name, origin in origins.items()
         if origin != DEFAULT and re.search(rf"\b{name}\b", error.message)
     ]
-    return f" ({'; '.join(named)})" if named else ""
+    return f" ({'; '.join(named_settings)})" if named_settings else ""
 
 
 class _Kind(click.ParamType[object]):

@@ -86,8 +86,8 @@ class Metastore:
                 extra=kept(user=author, catalog_version=applied.version),
             )
         try:
-            left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
-            self.projector.project_up_to(applied.version, timeout=left)
+            seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
+            self.projector.project_up_to(applied.version, timeout=seconds_left)
         except (DeadlineExceeded, Stopping) as error:
             raise UnknownOutcome(
                 f"the change is in the log as version {applied.version}, and its folders and "
@@ -144,9 +144,9 @@ class Metastore:
     ) -> Applied:
         deadline = time.monotonic() + timeout
         while True:
-            left = max(0.0, deadline - time.monotonic())
+            seconds_left = max(0.0, deadline - time.monotonic())
             try:
-                return self.execute(read(), author=author, identity=identity, timeout=left)
+                return self.execute(read(), author=author, identity=identity, timeout=seconds_left)
             except HistoryMoved:
                 if time.monotonic() >= deadline:
                     raise

@@ -88,13 +88,13 @@ class DatabaseMark:
 
         So the database does not assign again a time that it had assigned before its loss.
         """
-        said = self.says()
+        mark_time = self.says()
         with database.write() as connection:
             before = stored_time(connection)
-            if before < said:
-                clock.update(said)
+            if before < mark_time:
+                clock.update(mark_time)
                 take_time(connection, clock, bounded=False)
-        return before, said
+        return before, mark_time
 
     @staticmethod
     def _time_of(kept: KeyValue | None) -> Timestamp:

@@ -171,12 +171,12 @@ def _open_servers(
             "catalog it commits under; leave delay_ms out, or give it at least 100 ms"
         )
     mark = None if address.is_one_database else _open_mark(address, clock, opened)
-    said = mark and mark.says()
+    mark_time = mark and mark.says()
     database = open_engine(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
-    if mark is not None and said:
-        mark.compare(said, database)
+    if mark is not None and mark_time:
+        mark.compare(mark_time, database)
     kept = _log_of(address, database, settings, clock, opened)
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: kept.log.token() is None)

@@ -91,11 +91,11 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     present = here(folder)
     with database.read() as connection:
         kept = read(connection)
-    made = None
+    original_folder = None
     if kept is None:
-        made = made_at(database)
-        if made is not None and os.path.realpath(made) != present.path:
-            raise _moved(folder, made)
+        original_folder = made_at(database)
+        if original_folder is not None and os.path.realpath(original_folder) != present.path:
+            raise _moved(folder, original_folder)
     elif kept.path != present.path:
         raise _moved(folder, kept.path)
     elif kept.inode != present.inode:
@@ -104,7 +104,9 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
             f"copied to this place. If it replaces that one, run `strandline relocate {folder}`; "
             f"if both stay in use, run `strandline relocate {folder} --copy`"
         )
-    names = united(kept.names if kept else (), [made] if made else (), present.names)
+    names = united(
+        kept.names if kept else (), [original_folder] if original_folder else (), present.names
+    )
     if kept is None or names != kept.names:
         with database.write() as connection:
             put(connection, Place(present.path, present.inode, names))

@@ -132,11 +132,11 @@ def take_place(
 
 def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
     """Raise `Conflict` if the store that is said to be moved is still in the folder ``old``."""
-    there, here = old / DATABASE_FILE, folder / DATABASE_FILE
-    if not there.exists() or (here.exists() and there.samefile(here)):
+    old_database, new_database = old / DATABASE_FILE, folder / DATABASE_FILE
+    if not old_database.exists() or (new_database.exists() and old_database.samefile(new_database)):
         return
     try:
-        with closing(sqlite3.connect(f"{there.as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{old_database.as_uri()}?mode=ro", uri=True)) as connection:
             rows = connection.execute("SELECT environment FROM strandline_fence").fetchall()
     except sqlite3.Error as error:
         raise Conflict(

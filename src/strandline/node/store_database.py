@@ -139,9 +139,9 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
 def compare_head(folder: Path, database: SqliteDatabase) -> None:
     """Raise `CorruptData` if the database lacks commits that the head file in ``folder`` names."""
     head = head_of(folder)
-    said = head.says() or {}
+    head_marks = head.says() or {}
     with database.read() as connection:
-        head.compare(said, head.marks_of(sqlite_file.driver_of(connection)))
+        head.compare(head_marks, head.marks_of(sqlite_file.driver_of(connection)))
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:

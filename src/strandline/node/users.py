@@ -80,9 +80,11 @@ class Users:
     def accepts(self, user: str, token: str) -> bool:
         """Whether ``token`` is one of those of ``user``."""
         self._read_again_if_changed()
-        given = _hash_of(token)
+        token_hash = _hash_of(token)
         # Compare all hashes of the user in constant time, and one hash for an unknown user too.
-        matches = [hmac.compare_digest(given, known) for known in self._hashes.get(user, _NOBODY)]
+        matches = [
+            hmac.compare_digest(token_hash, known) for known in self._hashes.get(user, _NOBODY)
+        ]
         return any(matches)
 
     def _state(self) -> tuple[int, int, int] | None:

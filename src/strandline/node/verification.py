@@ -324,17 +324,17 @@ class Verification:
             size = os.stat(path).st_size
             self.verified.bytes += size
             if isinstance(row.content, DataFile):
-                said = self._data_file(path, size, row.content)
+                message = self._data_file(path, size, row.content)
             else:
-                said = self._delete_file(path, row.as_(DeleteFile))
+                message = self._delete_file(path, row.as_(DeleteFile))
         except OSError as error:
-            said = f"it cannot be read: {error.strerror or error}"
+            message = f"it cannot be read: {error.strerror or error}"
         except pa.ArrowNotImplementedError:
             return  # pyarrow lacks this type; the footer was compared
         except pa.ArrowException as error:
-            said = f"it is damaged: {error}"
-        if said is not None:
-            yield Finding(Kind.FILE, str(path), said, table.name)
+            message = f"it is damaged: {error}"
+        if message is not None:
+            yield Finding(Kind.FILE, str(path), message, table.name)
 
     def _data_file(self, path: Path, size: int, row: DataFile) -> str | None:
         if size != row.bytes:

@@ -121,17 +121,19 @@ def partition_of(file: BinaryIO, table: TableDescriptor) -> Partition:
     return tuple(values)
 
 
-def _physical(column: pa.Array, of: ColumnDescriptor) -> Physical | None:
-    if of.type == DATE:
+def _physical(column: pa.Array, source_column: ColumnDescriptor) -> Physical | None:
+    if source_column.type == DATE:
         column = column.cast(pa.int32())
-    elif of.type in (TIMESTAMP, TIMESTAMP_NTZ):
+    elif source_column.type in (TIMESTAMP, TIMESTAMP_NTZ):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     try:
         value = column[0].as_py()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"a value of column {of.name!r} is not UTF-8: {error}") from None
-    if isinstance(of.type, DecimalType) and value is not None:
-        return int(value.scaleb(of.type.scale, _EXACT))
+        raise InvalidInput(
+            f"a value of column {source_column.name!r} is not UTF-8: {error}"
+        ) from None
+    if isinstance(source_column.type, DecimalType) and value is not None:
+        return int(value.scaleb(source_column.type.scale, _EXACT))
     physical: Physical | None = value
     return physical
 
@@ -173,9 +175,12 @@ def _quotient(value: str, width: int) -> str:
     return f"({value} DIV {width}L - IF({value} < 0 AND {value} % {width}L != 0, 1, 0))"
 
 
-def _unscaled(value: str, of: DecimalType) -> str:
+def _unscaled(value: str, decimal_type: DecimalType) -> str:
     """The unscaled value of a decimal that has few digits, as a BIGINT."""
-    return f"CAST({value} * CAST('1{'0' * of.scale}' AS DECIMAL({of.scale + 1}, 0)) AS BIGINT)"
+    return (
+        f"CAST({value} * CAST('1{'0' * decimal_type.scale}' AS DECIMAL({decimal_type.scale + 1}, "
+        "0)) AS BIGINT)"
+    )
 
 
 def _seed() -> int:
@@ -236,19 +241,19 @@ class _Hash:
         return f"IF({rest} = 0, {known}, {_shifted(h, 16)})"
 
 
-def _whole_number(value: str, of: DataType) -> str | None:
+def _whole_number(value: str, data_type: DataType) -> str | None:
     """A value that is hashed as 8 bytes, converted to a BIGINT; None for a value of other types."""
-    if of == TIMESTAMP:
+    if data_type == TIMESTAMP:
         return f"unix_micros({value})"
-    if of == TIMESTAMP_NTZ:
+    if data_type == TIMESTAMP_NTZ:
         of_day = (
             f"(hour({value}) * 3600000000L + minute({value}) * 60000000L"
             f" + CAST(extract(SECOND FROM {value}) * 1000000 AS BIGINT))"
         )
         return f"unix_date(CAST({value} AS DATE)) * {MICROS_OF_DAY}L + {of_day}"
-    if of == DATE:
+    if data_type == DATE:
         return f"CAST(unix_date({value}) AS BIGINT)"
-    return f"CAST({value} AS BIGINT)" if of in INTEGRAL_TYPES else None
+    return f"CAST({value} AS BIGINT)" if data_type in INTEGRAL_TYPES else None
 
 
 def _shortest_bytes(number: str) -> str:

@@ -132,8 +132,8 @@ def _without(
     positions: bool,
 ) -> DataFrame:
     touched, rest = split_for_join(list(data.values()), bitmaps)
-    gone = sql.broadcast(scan.spark.createDataFrame(bitmap_table(bitmaps)))
-    live = scan.of(touched, positions=True).join(gone, sql.expr(_GONE), "left_anti")
+    deleted_rows = sql.broadcast(scan.spark.createDataFrame(bitmap_table(bitmaps)))
+    live = scan.of(touched, positions=True).join(deleted_rows, sql.expr(_GONE), "left_anti")
     if not positions:
         live = live.drop(FILE, POSITION)
     return live.unionAll(scan.of(rest, positions=positions)) if rest else live

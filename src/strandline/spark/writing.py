@@ -57,11 +57,11 @@ class Conformed:
 def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
     """Convert ``frame`` to rows of ``table``. Raises `InvalidInput` naming a column that fails."""
     if not isinstance(frame, DataFrame):
-        given = type(frame)
-        library = given.__module__.partition(".")[0]
+        frame_type = type(frame)
+        library = frame_type.__module__.partition(".")[0]
         raise InvalidInput(
-            f"rows to append must be a Spark DataFrame, not a {library} {given.__name__}; make "
-            "one with spark.createDataFrame(…)"
+            f"rows to append must be a Spark DataFrame, not a {library} {frame_type.__name__}; "
+            "make one with spark.createDataFrame(…)"
         )
     exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table.columns), path="")
@@ -281,9 +281,9 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {error}") from error
     except Exception as error:
-        said = str(error)
+        text = str(error)
         for complaint in rows.complaints:
-            if complaint in said:
+            if complaint in text:
                 raise InvalidInput(f"{complaint}; nothing was appended") from error
         raise
 

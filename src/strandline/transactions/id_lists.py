@@ -198,8 +198,8 @@ class IdList:
         for w in committed:
             if self.aborted(w):
                 raise IllegalChange(f"id {w} is aborted, it cannot be committed")
-        left = tuple(w for w in self.exceptions if w not in committed)
-        return self.changed(hwm=self.hwm, exceptions=left, aborted=self.aborted_ids)
+        remaining = tuple(w for w in self.exceptions if w not in committed)
+        return self.changed(hwm=self.hwm, exceptions=remaining, aborted=self.aborted_ids)
 
     def abort(self, ids: Iterable[int]) -> Self:
         """The list after ``ids`` were aborted; ids that are aborted already change nothing.

@@ -121,11 +121,11 @@ class Component:
 
         The table's lock is exclusive. The reader of a schema needs only its name.
         """
-        asked, earlier_mode = self.mode, earlier.mode
+        own_mode, earlier_mode = self.mode, earlier.mode
         if self.table is None and earlier.table is not None:
-            return asked is LockMode.SHARED_READ and earlier_mode is LockMode.EXCLUSIVE
+            return own_mode is LockMode.SHARED_READ and earlier_mode is LockMode.EXCLUSIVE
         if self.table is not None and earlier.table is None:
-            return asked is LockMode.EXCLUSIVE and earlier_mode is LockMode.SHARED_READ
+            return own_mode is LockMode.EXCLUSIVE and earlier_mode is LockMode.SHARED_READ
         return False
 
 

@@ -131,12 +131,12 @@ def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Trans
 
 def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> list[Transaction]:
     """The transactions, in the order of ``txn_ids``. Raises what `find_for_writing` raises."""
-    wanted = list(txn_ids)
-    known = find_many(connection, wanted)
-    for txn_id in wanted:
+    requested_ids = list(txn_ids)
+    known = find_many(connection, requested_ids)
+    for txn_id in requested_ids:
         if txn_id not in known:
             raise _not_found(txn_id)
-    return [_writable(known[txn_id]) for txn_id in wanted]
+    return [_writable(known[txn_id]) for txn_id in requested_ids]
 
 
 def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:

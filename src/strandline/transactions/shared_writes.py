@@ -295,10 +295,10 @@ class SharedWrites:
         except BaseException as interrupt:
             error = interrupt
         with self._lock:
-            left = call in self._waiting
-            if left:
+            still_waits = call in self._waiting
+            if still_waits:
                 self._waiting.remove(call)  # type: ignore[arg-type]  # as above
-        if left or not isinstance(error, DeadlineExceeded):
+        if still_waits or not isinstance(error, DeadlineExceeded):
             raise error
         gate.acquire()  # the database's own time limit ends the round
 

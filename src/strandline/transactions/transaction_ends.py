@@ -215,10 +215,10 @@ class TransactionEnds(TransactionReads):
 
         Raises `ForeignTransaction`, and aborts none, if one of them does not belong to ``owner``.
         """
-        wanted = frozenset(txn_ids)
+        requested_ids = frozenset(txn_ids)
         with self._database.read() as connection:
-            heard = records.heard(connection, wanted, owner=owner)
-        candidates = sorted(wanted - heard.aborted - heard.committed - heard.missing)
+            heard = records.heard(connection, requested_ids, owner=owner)
+        candidates = sorted(requested_ids - heard.aborted - heard.committed - heard.missing)
         aborted: list[int] = []
         for chunk in _in_parts(candidates):
 

@@ -199,10 +199,10 @@ class StateFile:
             raise
 
     def _delete_leftovers(self) -> None:
-        for left in self.path.parent.glob(f"{self.path.name}.*{_SUFFIX}"):
+        for leftover_file in self.path.parent.glob(f"{self.path.name}.*{_SUFFIX}"):
             with suppress(OSError):  # its writer may finish meanwhile
-                if system_wall_clock() / 1000 - left.stat().st_mtime > LEFTOVER_SECONDS:
-                    left.unlink()
+                if system_wall_clock() / 1000 - leftover_file.stat().st_mtime > LEFTOVER_SECONDS:
+                    leftover_file.unlink()
 
 
 _BEGIN = MAGIC + bytes([VERSION])

@@ -77,11 +77,11 @@ class AlterRelation:
         self._check_expected(old)
         target = self._target(planning, old)
         next_location = self._next_location(planning, old, target)
-        wanted = self.wanted(shown=self._shown(old), next_location=next_location)
+        requested = self.wanted(shown=self._shown(old), next_location=next_location)
         if isinstance(old, ViewDescriptor):
-            self._alter_view(planning, old, wanted)
+            self._alter_view(planning, old, requested)
         else:
-            self._alter_table(planning, old, wanted, next_location)
+            self._alter_table(planning, old, requested, next_location)
         if target is not None:
             RenameTable(
                 schema=self.schema,
@@ -180,25 +180,25 @@ class AlterRelation:
 
     # -- the rest
 
-    def _alter_view(self, planning: Planning, old: ViewDescriptor, wanted: ClientTable) -> None:
-        if isinstance(wanted.definition, TableDefinition):
+    def _alter_view(self, planning: Planning, old: ViewDescriptor, requested: ClientTable) -> None:
+        if isinstance(requested.definition, TableDefinition):
             raise IllegalChange(f"{self.schema}.{old.name} is a view and cannot become a table")
-        definition = replace(wanted.definition, name=old.name)
+        definition = replace(requested.definition, name=old.name)
         AlterView(schema=self.schema, view=old.name, definition=definition).plan(planning)
 
     def _alter_table(
         self,
         planning: Planning,
         old: TableDescriptor,
-        wanted: ClientTable,
+        requested: ClientTable,
         next_location: str | None,
     ) -> None:
         if old.transactional:
             name = f"{self.schema}.{old.name}"
-            definition = redefined(old, self.request, wanted, name=name)
-        elif isinstance(wanted.definition, TableDefinition):
-            definition = replace(wanted.definition, name=old.name)
-            definition = self._placed(old, definition, wanted.location, next_location)
+            definition = redefined(old, self.request, requested, name=name)
+        elif isinstance(requested.definition, TableDefinition):
+            definition = replace(requested.definition, name=old.name)
+            definition = self._placed(old, definition, requested.location, next_location)
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")

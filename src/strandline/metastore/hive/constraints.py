@@ -190,8 +190,8 @@ async def get_foreign_keys(call: Call) -> Struct:
         names = request.text("parent_db_name"), request.text("parent_tbl_name")
         keys = await _keys_to(request, *names)
     for name, field in (("parent_db_name", "pktable_db"), ("parent_tbl_name", "pktable_name")):
-        wanted = (asked.get(name) or "").lower()
-        keys = [key for key in keys if not wanted or key[field] == wanted]
+        parent_name = (asked.get(name) or "").lower()
+        keys = [key for key in keys if not parent_name or key[field] == parent_name]
     return {_FOREIGN: keys}
 
 

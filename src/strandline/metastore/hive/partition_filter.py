@@ -422,11 +422,11 @@ def _bound_in(
             return False
         if not is_text and is_default(value):
             return names_default and not negated
-        for cast, wanted in by_cast:
+        for cast, chosen_values in by_cast:
             cast_value = cast(value)
-            if negated and (cast_value is None or cast_value in wanted):
+            if negated and (cast_value is None or cast_value in chosen_values):
                 return False
-            if not negated and cast_value is not None and cast_value in wanted:
+            if not negated and cast_value is not None and cast_value in chosen_values:
                 return True
         return negated
 

@@ -99,13 +99,13 @@ class _Partitions:
                 f"Incorrect number of partition values. numPartKeys={len(self.key_names)}, "
                 f"part_val={len(values)}"
             )
-        wanted = [(position, value) for position, value in enumerate(values) if value]
+        required_values = [(position, value) for position, value in enumerate(values) if value]
         return [
             row
             for row in await self.rows()
             if all(
                 (row.as_(PartitionRow).values[position] or DEFAULT_PARTITION) == value
-                for position, value in wanted
+                for position, value in required_values
             )
         ]
 

@@ -354,37 +354,37 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
     """The value of ``column`` in a file that stores it as ``written``; NULL if that is None."""
-    wanted = as_stored(column.type)
+    target = as_stored(column.type)
     if written is None:
-        return f"CAST(NULL AS {ddl_text(wanted)})"
-    return _value(f"t.{quoted(written.name)}", as_stored(written.type), wanted, depth=0)
+        return f"CAST(NULL AS {ddl_text(target)})"
+    return _value(f"t.{quoted(written.name)}", as_stored(written.type), target, depth=0)
 
 
-def _value(value: str, written: DataType, wanted: DataType, *, depth: int) -> str:
+def _value(value: str, written: DataType, target: DataType, *, depth: int) -> str:
     """``value`` converted from one type to another. Fields of structs are matched by their ids."""
-    if written == wanted:
+    if written == target:
         return value
     item = f"x{depth}"
-    match written, wanted:
+    match written, target:
         case StructType(), StructType():
-            return _struct_value(value, written, wanted, depth=depth)
+            return _struct_value(value, written, target, depth=depth)
         case ArrayType(), ArrayType():
-            inner = _value(item, written.element, wanted.element, depth=depth + 1)
+            inner = _value(item, written.element, target.element, depth=depth + 1)
             return f"transform({value}, {item} -> {inner})"
         case MapType(), MapType():
-            key = _value(item, written.key, wanted.key, depth=depth + 1)
-            inner = _value(item, written.value, wanted.value, depth=depth + 1)
+            key = _value(item, written.key, target.key, depth=depth + 1)
+            inner = _value(item, written.value, target.value, depth=depth + 1)
             return (
                 f"map_from_arrays(transform(map_keys({value}), {item} -> {key}),"
                 f" transform(map_values({value}), {item} -> {inner}))"
             )
-    return f"CAST({value} AS {ddl_text(wanted)})"
+    return f"CAST({value} AS {ddl_text(target)})"
 
 
-def _struct_value(value: str, written: StructType, wanted: StructType, *, depth: int) -> str:
+def _struct_value(value: str, written: StructType, target: StructType, *, depth: int) -> str:
     by_id = {field.field_id: field for field in written.fields}
     parts = []
-    for field in wanted.fields:
+    for field in target.fields:
         written_field = by_id.get(field.field_id)
         parts += [text_literal(field.name), _field_value(value, written_field, field, depth)]
     return f"IF({value} IS NULL, NULL, named_struct({', '.join(parts)}))"

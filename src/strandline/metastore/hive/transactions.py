@@ -246,18 +246,18 @@ async def get_valid_write_ids(call: Call) -> Struct:
         raise InvalidInput("a write id belongs to one table; name exactly one table")
     text = asked.get("validTxnList")
     txns = None if text is None else ValidTxnList.parse(text)
-    left = MAX_IDS - len(names) * (0 if txns is None else len(txns.exceptions))
-    _require_few(left)
+    remaining_ids = MAX_IDS - len(names) * (0 if txns is None else len(txns.exceptions))
+    _require_few(remaining_ids)
     answers: list[Struct] = []
     for name in names:
         answers.append(await _valid_write_ids(call, name, txns, write_id))
-        left -= len(answers[-1]["invalidWriteIds"])
-        _require_few(left)
+        remaining_ids -= len(answers[-1]["invalidWriteIds"])
+        _require_few(remaining_ids)
     return {"tblValidWriteIds": answers}
 
 
-def _require_few(left: int) -> None:
-    if left < 0:
+def _require_few(remaining_ids: int) -> None:
+    if remaining_ids < 0:
         raise LimitExceeded(
             f"the lists of one request cover at most {MAX_IDS} transaction ids and write ids; "
             "request fewer tables at once"

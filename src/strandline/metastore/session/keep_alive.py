@@ -137,13 +137,13 @@ class KeepAlive:
         return None
 
     def _beat(self, watched: _Watched) -> None:
-        txn_id, lost = watched.transaction.txn_id, False
+        txn_id, has_ended = watched.transaction.txn_id, False
         failure: StrandlineError | None = None
         began = time.monotonic()
         try:
             self._session.heartbeat(txn_id)
         except (Conflict, NotFound) as error:
-            failure, lost = error, True
+            failure, has_ended = error, True
         except StrandlineError as error:
             failure = error
         except Exception as error:
@@ -158,7 +158,7 @@ class KeepAlive:
                 self._missed += 1
                 watched.due = time.monotonic() + watched.period / _SOONER
                 silence = time.monotonic() - watched.heard
-                if lost:
+                if has_ended:
                     watched.failure = failure
                 elif silence * 1000 >= watched.transaction.timeout_ms:
                     watched.failure = Unavailable(

@@ -70,12 +70,12 @@ def stage_files(
         removed = _seen(staging, remove, "removed")
         touched = _seen(staging, touch, "changed")
         _check_data_files(staging, [file for file in add if isinstance(file, DataFile)])
-        named = _check_deletes(staging, add, removed=removed, touched=touched)
-        buckets = _buckets(add, named, zone) if zone is not None else repeat(TABLE_LEVEL)
+        named_rows = _check_deletes(staging, add, removed=removed, touched=touched)
+        buckets = _buckets(add, named_rows, zone) if zone is not None else repeat(TABLE_LEVEL)
         staging.stage(
             add=[new_file(file, bucket=bucket) for file, bucket in zip(add, buckets, strict=False)],
             remove=[row.row_id for row in removed],
-            touch={row.row_id for row in (*touched, *named)},
+            touch={row.row_id for row in (*touched, *named_rows)},
         )
     except (AlreadyExists, InvalidInput, WriteConflict):
         if not _is_repeated(staging, add, remove):
@@ -83,10 +83,10 @@ def stage_files(
 
 
 def _buckets(
-    add: Sequence[DataFile | DeleteFile], named: Iterable[Row], zone: ZonePartitions
+    add: Sequence[DataFile | DeleteFile], named_rows: Iterable[Row], zone: ZonePartitions
 ) -> Iterator[int]:
     """The bucket of each file. A delete file gets that of its data files, if they share one."""
-    of_ids = {row.as_(DataFile).file_id: row.bucket for row in named}
+    of_ids = {row.as_(DataFile).file_id: row.bucket for row in named_rows}
     new = [file for file in add if isinstance(file, DataFile)]
     of_ids |= {file.file_id: zone.of_file(file.partition) for file in new}
     for file in add:
@@ -173,14 +173,15 @@ def check_staging(
 def _check_partition(file: DataFile) -> None:
     partition = file.partition
     if not isinstance(partition, tuple) or not all(
-        isinstance(known, PartitionValue) and type(known.field_id) is int for known in partition
+        isinstance(partition_value, PartitionValue) and type(partition_value.field_id) is int
+        for partition_value in partition
     ):
         raise InvalidInput(
             f"the partition of file {file.path!r:.200} is {partition!r:.80}; give a PartitionValue"
             " for each partition field of the table"
         )
-    for known in partition:
-        value = known.value
+    for partition_value in partition:
+        value = partition_value.value
         if isinstance(value, str):
             _require_text(value, "the partition", file.path)
             size = len(value.encode())
@@ -195,10 +196,10 @@ def _check_partition(file: DataFile) -> None:
                 f"the partition of file {file.path!r:.200} has the value {value!r:.80}; give a"
                 " bool, int, str, bytes or None"
             )
-        if not 0 <= known.field_id <= _LARGEST or size > MAX_VALUE_BYTES:
+        if not 0 <= partition_value.field_id <= _LARGEST or size > MAX_VALUE_BYTES:
             raise InvalidInput(
                 f"the partition of file {file.path!r:.200} has a value of {size} bytes in the field"
-                f" {known.field_id}; at most {MAX_VALUE_BYTES} are allowed: partition by"
+                f" {partition_value.field_id}; at most {MAX_VALUE_BYTES} are allowed: partition by"
                 " truncate or bucket"
             )
 
@@ -294,11 +295,11 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
         by_hand.add(file.file_id)
     # If all ids are in the transaction's own range, only its own files can have the same id.
     known = staging.paths_of_files(own=not by_hand)
-    taken = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
-    if taken:
+    taken_ids = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
+    if taken_ids:
         raise InvalidInput(
-            f"another data file of the table already has the id {taken[0]}; number the files of "
-            f"this transaction from {staging.txn_id << FILE_NUMBER_BITS} on"
+            f"another data file of the table already has the id {taken_ids[0]}; number the files "
+            f"of this transaction from {staging.txn_id << FILE_NUMBER_BITS} on"
         )
 
 

@@ -65,12 +65,12 @@ def _no_constant(name: str) -> None:
 
 
 def _no_member_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"duplicate member {twice!r} in an object")
-    return made
+    return members
 
 
 _STRICT = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_member_twice)

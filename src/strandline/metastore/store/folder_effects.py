@@ -195,16 +195,16 @@ class FolderEffects:
         """Read what the effects of the entries will need, in a few statements."""
         table_ids: list[int] = []
         moved: list[Entry] = []
-        made: list[Place] = []
+        new_places: list[Place] = []
         for update, entry, effect in asked:
             if effect is FolderEffect.MAKE_TABLE:
-                made += self._expect_made(_Task(turn, update, entry))
+                new_places += self._expect_made(_Task(turn, update, entry))
             elif effect is not None:
                 table_ids += [c.object_id for c in entry.changes if c.kind == "table"]
             if effect is FolderEffect.MOVE_TABLE:
                 moved.append(entry)
         turn.places.expect(table_ids)
-        turn.places.expect_at(chain(made, self._places_to_restore(turn, moved)))
+        turn.places.expect_at(chain(new_places, self._places_to_restore(turn, moved)))
 
     def _expect_made(self, task: _Task) -> list[Place]:
         """The place that the name of a new table gives, if any."""
@@ -361,8 +361,8 @@ class FolderEffects:
         own = place.is_of_table or place.is_of_schema
         if not own and not self._folders.may_make(place):
             return
-        told = " without the folder {}: {}. Create it, with permission for its writers"
-        with self._or_refused("unmade", task, place, told):
+        outcome = " without the folder {}: {}. Create it, with permission for its writers"
+        with self._or_refused("unmade", task, place, outcome):
             if own:
                 self._folders.verify(place)
             self._folders.make(place, unsynced=task.turn.unsynced)
@@ -370,11 +370,11 @@ class FolderEffects:
     def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
         """Move the folder of a table; ``own``: no other table can have ``target``."""
         places = task.turn.places
-        told = (
+        outcome = (
             f", but the folder of table {table_id} stays at {{}} and the table keeps using it: "
             "{}. To move it, fix that, undo the version and make the change again"
         )
-        with self._or_refused("stayed", task, source, told):
+        with self._or_refused("stayed", task, source, outcome):
             self._folders.verify(source)
             self._folders.verify(target)
             for place in (source,) if own else (source, target):
@@ -392,8 +392,10 @@ class FolderEffects:
 
         `delete_purged` deletes its files later, when no lock is held.
         """
-        told = ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
-        with self._or_refused("stayed", task, place, told):
+        outcome = (
+            ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
+        )
+        with self._or_refused("stayed", task, place, outcome):
             self._folders.verify(place)
             self._folders.verify(aside)
             purged = _purged(aside)
@@ -402,23 +404,23 @@ class FolderEffects:
         task.turn.places.put(table_id, None)
 
     def _remove(self, task: _Task, place: Place) -> None:
-        told = (
+        outcome = (
             ", but the folder {} of its schema is still there: {}. It is not needed; remove it"
             " when you can"
         )
-        with self._or_refused("unremoved", task, place, told):
+        with self._or_refused("unremoved", task, place, outcome):
             self._folders.verify(place)
             self._folders.remove_empty(place, unsynced=task.turn.unsynced)
 
     @contextmanager
-    def _or_refused(self, how: str, task: _Task, place: Place, told: str) -> Iterator[None]:
-        """Count and log a refusal. ``told`` is formatted with the folder and the reason."""
+    def _or_refused(self, how: str, task: _Task, place: Place, outcome: str) -> Iterator[None]:
+        """Count and log a refusal. ``outcome`` is formatted with the folder and the reason."""
         try:
             yield
         except FolderRefused as refused:
             self._refused[how] += 1
-            told = told.format(self._folders.location(place), refused.message)
-            logger.warning("version %d is carried out%s", task.update.version, told)
+            outcome = outcome.format(self._folders.location(place), refused.message)
+            logger.warning("version %d is carried out%s", task.update.version, outcome)
 
     def delete_purged(self) -> None:
         """Delete the folders of purged tables. One that cannot be deleted is logged and left."""

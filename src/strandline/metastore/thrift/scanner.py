@@ -125,8 +125,8 @@ class Scanner:
         if not walked:
             return None
         self.message_values = self._values
-        whole = self._start == 0 and self._at == len(self._buffer)
-        if whole and isinstance(self._buffer, bytes):
+        fills_buffer = self._start == 0 and self._at == len(self._buffer)
+        if fills_buffer and isinstance(self._buffer, bytes):
             message = self._buffer
         else:
             message = bytes(memoryview(self._buffer)[self._start : self._at])

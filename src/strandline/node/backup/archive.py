@@ -47,17 +47,17 @@ class _Hashed:
     """Reads exactly ``size`` bytes and hashes them. If the file was truncated, pads with zeros."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._left = file, size
+        self._file, self._remaining = file, size
         self.digest = hashlib.sha256()
         self.is_whole = True
 
     def read(self, size: int) -> bytes:
-        wanted = min(size, self._left)
-        data = self._file.read(wanted)
-        if len(data) < wanted:
+        length = min(size, self._remaining)
+        data = self._file.read(length)
+        if len(data) < length:
             self.is_whole = False
-            data += bytes(wanted - len(data))
-        self._left -= wanted
+            data += bytes(length - len(data))
+        self._remaining -= length
         self.digest.update(data)
         return data
 
@@ -183,7 +183,7 @@ class Backup(ABC):
             raise CorruptData(
                 f"the backup {self.path} lacks the file {name}; use another one"
             ) from None
-        hashed, left, mode = hashlib.sha256(), member.size, member.mode & 0o777
+        hashed, remaining, mode = hashlib.sha256(), member.size, member.mode & 0o777
         with read:
             if member.size != size:  # checked first: the member may be as large as the disk
                 raise self._differs(name, member.size)
@@ -191,12 +191,12 @@ class Backup(ABC):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(target, flags, mode), "wb") as written:
                 os.fchmod(written.fileno(), mode)  # overrides the umask
-                while left and (chunk := read.read(min(left, _CHUNK))):
+                while remaining and (chunk := read.read(min(remaining, _CHUNK))):
                     hashed.update(chunk)
-                    left -= len(chunk)
+                    remaining -= len(chunk)
                     written.write(chunk)
-        if left or hashed.hexdigest() != digest:
-            raise self._differs(name, member.size - left)
+        if remaining or hashed.hexdigest() != digest:
+            raise self._differs(name, member.size - remaining)
         os.utime(target, (member.mtime, member.mtime))
 
     def _differs(self, name: str, size: int) -> CorruptData:

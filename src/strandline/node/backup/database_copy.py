@@ -101,14 +101,14 @@ def _copy_sequences(tables: list[Table], connection: Connection, into: Connectio
     else:
         last_numbers = {table.name: _last_number(table, connection) for table in numbered}
     for table in numbered:
-        given = {"name": table.name, "seq": last_numbers.get(table.name, 0)}
-        if not given["seq"]:
+        sequence = {"name": table.name, "seq": last_numbers.get(table.name, 0)}
+        if not sequence["seq"]:
             continue
         if into.dialect.name != "sqlite":
             column = next(iter(table.primary_key)).name
-            into.execute(_SET_SERVER_SEQUENCE, {**given, "column": column})
-        elif not into.execute(_SET_SEQUENCE, given).rowcount:
-            into.execute(_ADD_SEQUENCE, given)
+            into.execute(_SET_SERVER_SEQUENCE, {**sequence, "column": column})
+        elif not into.execute(_SET_SEQUENCE, sequence).rowcount:
+            into.execute(_ADD_SEQUENCE, sequence)
 
 
 def _last_number(table: Table, connection: Connection) -> int:

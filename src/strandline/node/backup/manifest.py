@@ -85,13 +85,13 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
     return manifest
 
 
-def _refuse_newer(given: object, *, name: Path) -> None:
-    """Raise `IncompatibleFormat` if the manifest ``given`` names a newer format."""
-    number = given.get("format") if isinstance(given, dict) else None
-    if isinstance(given, dict) and isinstance(number, int) and number > FORMAT:
+def _refuse_newer(stated: object, *, name: Path) -> None:
+    """Raise `IncompatibleFormat` if the manifest ``stated`` names a newer format."""
+    number = stated.get("format") if isinstance(stated, dict) else None
+    if isinstance(stated, dict) and isinstance(number, int) and number > FORMAT:
         raise IncompatibleFormat(
             f"{name} has the format {number}, this release reads up to {FORMAT}; "
-            f"restore it with release {given.get('release')} or newer"
+            f"restore it with release {stated.get('release')} or newer"
         )
 
 
@@ -100,14 +100,14 @@ def _taken_out(stated: object) -> dict[str, list[str]]:
 
     They are taken out before the manifest is decoded, because a path need not be valid UTF-8.
     """
-    taken: dict[str, list[str]] = {}
+    path_lists: dict[str, list[str]] = {}
     if not isinstance(stated, dict):
-        return taken
+        return path_lists
     for name in _PATHS:
         listed = stated.get(name)
         if isinstance(listed, list) and all(isinstance(path, str) for path in listed):
-            taken[name] = stated.pop(name)
-    return taken
+            path_lists[name] = stated.pop(name)
+    return path_lists
 
 
 def is_below(path: str) -> bool:

@@ -203,8 +203,8 @@ def _copy_catalog(node: Node, work: Path) -> Manifest:
                 mode=stat.S_IMODE((node.address.folder or node.folders.warehouse).stat().st_mode),
             )
         # A sweep removed blobs between the two steps. The present database names others.
-        for left in work.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for leftover in work.iterdir():
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _mode_of(node: Node) -> int:
