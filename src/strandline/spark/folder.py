@@ -89,11 +89,11 @@ class TableFolder:
     def staged(self, staging: str) -> Iterator[int]:
         """The descriptor of the folder a job wrote. Raises `WriteConflict` if the table moved."""
         try:
-            same = os.path.samestat(os.stat(self.path), os.fstat(self._folder))
+            is_same_folder = os.path.samestat(os.stat(self.path), os.fstat(self._folder))
             written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
         except FileNotFoundError:
-            same = False
-        if not same:
+            is_same_folder = False
+        if not is_same_folder:
             raise WriteConflict(
                 f"{self._table} was renamed or dropped while rows for it were written; none of "
                 "them were kept; begin again"

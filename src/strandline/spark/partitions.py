@@ -143,25 +143,25 @@ def _physical(column: pa.Array, source_column: ColumnDescriptor) -> Physical | N
 
 def _value(transform: Transform, column: ColumnDescriptor) -> str:
     """The value of any transform but bucket, or something that is equal only for equal values."""
-    name, of = quoted(column.name), column.type
+    name, data_type = quoted(column.name), column.type
     match transform.kind:
         case TransformKind.IDENTITY:
-            if of == TIMESTAMP:
+            if data_type == TIMESTAMP:
                 return f"unix_micros({name})"
-            return f"hex({name})" if of == BINARY else name
+            return f"hex({name})" if data_type == BINARY else name
         case TransformKind.TRUNCATE:
-            if of in INTEGRAL_TYPES:
+            if data_type in INTEGRAL_TYPES:
                 return _quotient(name, transform.width)
-            if isinstance(of, DecimalType):
-                return _quotient(_unscaled(name, of), transform.width)
+            if isinstance(data_type, DecimalType):
+                return _quotient(_unscaled(name, data_type), transform.width)
             cut = f"substring({name}, 1, {transform.width})"
-            return f"hex({cut})" if of == BINARY else cut
+            return f"hex({cut})" if data_type == BINARY else cut
         case TransformKind.HOUR:
-            if of == TIMESTAMP:
+            if data_type == TIMESTAMP:
                 return _quotient(f"unix_micros({name})", MICROS_OF_HOUR)
             return f"(24L * unix_date(CAST({name} AS DATE)) + hour({name}))"
     day = f"CAST({name} AS DATE)"
-    if of == TIMESTAMP:
+    if data_type == TIMESTAMP:
         days = _quotient(f"unix_micros({name})", MICROS_OF_DAY)
         day = f"date_from_unix_date(CAST({days} AS INT))"
     if transform.kind is TransformKind.DAY:
@@ -202,16 +202,16 @@ class _Hash:
     """
 
     def __init__(self, number: int, column: ColumnDescriptor) -> None:
-        name, of = quoted(column.name), column.type
+        name, data_type = quoted(column.name), column.type
         self.steps: list[dict[str, str]] = []
-        whole = _whole_number(name, of)
-        if whole is not None:
-            self.value = f"hash({_SEED}, {whole})"
+        whole_number = _whole_number(name, data_type)
+        if whole_number is not None:
+            self.value = f"hash({_SEED}, {whole_number})"
             return
         self._number = number
         data = f"CAST({name} AS BINARY)"
-        if isinstance(of, DecimalType):
-            data = _shortest_bytes(self._step("unscaled", _unscaled(name, of)))
+        if isinstance(data_type, DecimalType):
+            data = _shortest_bytes(self._step("unscaled", _unscaled(name, data_type)))
         self.value = self._of_bytes(self._step("bytes", data))
 
     def _step(self, what: str, value: str, **beside: str) -> str:

@@ -261,8 +261,8 @@ def is_backed_up(connection: Connection, now: Timestamp) -> bool:
 
 
 def _given_watermark(connection: Connection) -> Timestamp:
-    given = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
-    return MIN_TIMESTAMP if given is None else Timestamp(given)
+    watermark = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
+    return MIN_TIMESTAMP if watermark is None else Timestamp(watermark)
 
 
 def _set_watermark(connection: Connection, time: Timestamp) -> None:

@@ -169,12 +169,12 @@ class AlterRelation:
         if old.kind is not TableKind.MANAGED:
             return None
         default = self.place(planning.schema(self.schema), old.name)
-        named = (self.request.get("sd") or {}).get("location")
+        requested_location = (self.request.get("sd") or {}).get("location")
         following = self.place(target, self._new_name())
         stays = not same_location(self.location, default) or (
-            named is not None
-            and not same_location(named, self.location)
-            and not same_location(named, following)
+            requested_location is not None
+            and not same_location(requested_location, self.location)
+            and not same_location(requested_location, following)
         )
         return None if stays else following
 
@@ -211,7 +211,7 @@ class AlterRelation:
         self,
         old: TableDescriptor,
         definition: TableDefinition,
-        named: str | None,
+        requested_location: str | None,
         next_location: str | None,
     ) -> TableDefinition:
         """SET LOCATION makes a managed table external, because a user named the files."""
@@ -223,9 +223,11 @@ class AlterRelation:
                 "user chose its location; create a managed table and copy the files"
             )
         places = [place for place in (self.location, next_location) if place is not None]
-        if named is None or any(same_location(named, place) for place in places):
+        if requested_location is None or any(
+            same_location(requested_location, place) for place in places
+        ):
             return definition
-        return replace(definition, kind=TableKind.EXTERNAL, location=named)
+        return replace(definition, kind=TableKind.EXTERNAL, location=requested_location)
 
 
 def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:

@@ -139,8 +139,8 @@ class DefinitionTexts:
         text = kept.form.filled(name=of.name.lower(), place=place)
         return DefinitionText(kept.table_type, Quoted(text))
 
-    def _keep(self, schema: str, of: Definition) -> _Kept:
-        relation: Any = decode(of.record, _CLASSES[of.kind])
+    def _keep(self, schema: str, definition: Definition) -> _Kept:
+        relation: Any = decode(definition.record, _CLASSES[definition.kind])
         placed = isinstance(relation, TableDescriptor) and not relation.location
         struct = relation_struct(
             replace(relation, name=NAME),

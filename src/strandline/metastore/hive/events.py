@@ -205,8 +205,8 @@ class HiveEvents:
         before, after, body = ddl.before, ddl.after, ddl.event
         relation = after or before
         assert relation is not None  # the caller has checked that
-        named = body.arguments.get("table") or body.arguments.get("view")
-        schema, _, name = str(named or f".{relation.name}").lower().partition(".")
+        relation_name = body.arguments.get("table") or body.arguments.get("view")
+        schema, _, name = str(relation_name or f".{relation.name}").lower().partition(".")
         new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
@@ -397,8 +397,8 @@ def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[i
 
 def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:
     """The object of this kind before and after the event, each None if it did not exist."""
-    of = _CLASSES[kind]
-    return _first_change(body, (kind,), lambda _, record: decode(record, of))
+    descriptor_class = _CLASSES[kind]
+    return _first_change(body, (kind,), lambda _, record: decode(record, descriptor_class))
 
 
 def _first_change(

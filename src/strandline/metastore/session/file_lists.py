@@ -305,13 +305,15 @@ def _is_compressed(metadata: bytes) -> bool:
     def table(at: int) -> int:
         return at + int.from_bytes(metadata[at : at + 4], "little")
 
-    def field(of: int, number: int) -> int:
-        places = of - int.from_bytes(metadata[of : of + 4], "little", signed=True)
+    def field(table_position: int, number: int) -> int:
+        places = table_position - int.from_bytes(
+            metadata[table_position : table_position + 4], "little", signed=True
+        )
         place = places + 4 + 2 * number
         if place >= places + int.from_bytes(metadata[places : places + 2], "little"):
             return 0
         offset = int.from_bytes(metadata[place : place + 2], "little")
-        return of + offset if offset else 0
+        return table_position + offset if offset else 0
 
     batch = table(field(table(0), 2))
     return field(batch, 3) != 0

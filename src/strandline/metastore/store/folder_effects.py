@@ -181,12 +181,12 @@ class FolderEffects:
                 if folder_effect(entry) is not FolderEffect.MAKE_TABLE:
                     continue
                 argument = entry.arguments.get("table")
-                named = argument if isinstance(argument, str) else None
+                requested_name = argument if isinstance(argument, str) else None
                 for change in entry.changes:
                     if change.kind == "table" and change.new is not None:
                         table = _Table.read(change.new)
                         schema = catalog.schema_by_id(table.schema_id)
-                        place = self._place_by_name(schema, table, named)
+                        place = self._place_by_name(schema, table, requested_name)
                         asked[transaction.version, table.id] = place
                         break
         return asked
@@ -267,18 +267,20 @@ class FolderEffects:
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table gets a place that no other table has."""
         _, table = task.table()
-        asked = task.turn.asked[task.update.version, table.id]
-        if asked is None:
+        requested_place = task.turn.asked[task.update.version, table.id]
+        if requested_place is None:
             return None
         places, replaced = task.turn.places, task.entry.arguments.get("instead_of")
-        holders = places.holders(asked) - {table.id}
+        holders = places.holders(requested_place) - {table.id}
         if holders and holders == {replaced}:
             places.put(next(iter(holders)), None)
-        choices = chain([asked], asked.beside(table.id))
+        choices = chain([requested_place], requested_place.beside(table.id))
         place = next(
             choice for choice in choices if not places.taken(choice, by_other_than=table.id)
         )
-        return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
+        return _Work(
+            partial(self._make_table, task, table.id, place), makes=(requested_place, place)
+        )
 
     def _table_moved(self, task: _Task) -> _Work | None:
         """A renamed table follows its name if it was at the place that its old name gave.
@@ -321,11 +323,11 @@ class FolderEffects:
         return self._place_by_name(schema, table, task.argument(argument))
 
     def _place_by_name(
-        self, schema: SchemaDescriptor | None, table: _Table, named: str | None
+        self, schema: SchemaDescriptor | None, table: _Table, requested_name: str | None
     ) -> Place | None:
-        if schema is None or named is None:
+        if schema is None or requested_name is None:
             return None
-        schema_name = named[: -len(table.name) - 1]
+        schema_name = requested_name[: -len(table.name) - 1]
         place = self._folders.place_of_schema(schema)
         return place_of_table(place, table.name, schema_name=schema_name)
 
