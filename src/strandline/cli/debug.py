@@ -34,10 +34,10 @@ _KEY_SHOWN = 200
 
 @click.group()
 def debug() -> None:
-    """Look at the stored catalog, and repair it.
+    """Inspect and repair the stored catalog.
 
-    `edit` and `delete` are for a catalog that no command can mend. They take a new epoch: nodes
-    that run on the store let go of what they have in memory, and join again.
+    `edit` and `delete` are for a catalog that no other command can repair. They take a new epoch:
+    running nodes drop what they have in memory, and join the store again.
     """
 
 
@@ -114,7 +114,7 @@ _TAKES_NUMBERS = {"ignore_unknown_options": True}
 @click.argument("value")
 @USER
 def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
-    """Put VALUE at KEY, whatever stands there, and show what stood there.
+    """Put VALUE at KEY, and show the previous value.
 
     KEY and VALUE are JSON, as `dump` writes them. For example:
 

@@ -44,9 +44,9 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
 
     A folder whose name has a # is written with one more at its end: ./a#b#.
 
-    Nodes may run meanwhile. They stop when the catalog has moved; start them again. A command that
-    was interrupted is called again. The catalog moves alone: its transactions and rows stay in the
-    SQL database of the store.
+    Nodes may be running. They stop when the catalog has moved; start them again. If the command is
+    interrupted, run it again. Only the catalog moves: transactions and rows stay in the SQL
+    database of the store.
     """  # noqa: D301 - the mark that keeps lines as they are
     (from_store, leaving), (to_store, log) = _parsed(source), _parsed(target)
     refuse_unknown(leaving, option="the log of --from")

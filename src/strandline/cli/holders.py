@@ -51,10 +51,10 @@ def age(since: Timestamp | None, now: Timestamp) -> str:
 @STORE
 @OUTPUT
 def holders(store: Store, *, output: str) -> None:
-    """Show who keeps history, write ids or locks of STORE from others, the oldest first.
+    """Show what keeps history, write ids or locks of STORE, the oldest first.
 
-    Holders are open transactions, holds and locks. It reads the store without joining it; a node
-    may be running or not.
+    Holders are open transactions, holds and locks. The command reads the store without joining it;
+    a node may be running.
     """
     with catalogs_and_rows(store) as (history, _, connection):
         present, now = holders_on(connection, store, history.latest)

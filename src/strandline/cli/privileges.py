@@ -32,7 +32,7 @@ from strandline.model.privileges import ObjectKind, Privilege, privilege_names
 
 @click.group()
 def role() -> None:
-    """Make, change, drop and list the roles of STORE."""
+    """Create, change, drop and list the roles of STORE."""
 
 
 @role.command()
@@ -45,7 +45,7 @@ def role() -> None:
 def create(
     store: Store, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
 ) -> None:
-    """Make the role NAME. A user who connects under that name has it."""
+    """Create the role NAME. A user who connects under that name has it."""
     command = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
     execute(store, command, user=user, output=output, nothing="the role already exists")
 

@@ -92,9 +92,9 @@ def _line(holder: Holder, now: Timestamp) -> str:
 @STORE
 @OUTPUT
 def status(store: Store, *, output: str) -> None:
-    """Show how STORE stands: versions, objects, open transactions and holds.
+    """Show the state of STORE: versions, objects, open transactions and holds.
 
-    It reads the store without joining it; a node may be running or not.
+    The command reads the store without joining it; a node may be running.
     """
     status = status_of(store)
     if output == "json":

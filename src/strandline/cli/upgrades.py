@@ -32,8 +32,8 @@ from strandline.node.membership import new_member_id, refuse_other_half
 def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     """Check whether this release could open the catalog of STORE, and change nothing.
 
-    It opens the catalog on trial: migrations are made in memory, and every object is read. Nodes
-    that run on the store go on. The exit status is 0 if the catalog could be opened.
+    It opens the catalog on trial: migrations are made in memory, and every object is read. Running
+    nodes are not affected. The exit status is 0 if the catalog could be opened.
     """
     known = None if sizes is None else _known_sizes(sizes)
     with database_of(store) as database, log_of(store, database) as log:
