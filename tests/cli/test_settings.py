@@ -99,7 +99,7 @@ def test_the_nearest_place_wins(tmp_path: Path) -> None:
         ("cache_bytes = -1", "it cannot be negative"),
         ("slow_call_ms = '1 year'", "of milliseconds, or a number with a unit (500, 30s, 7d)"),
         ("log_level = 'loud'", "it is one of debug, info, warning, error"),
-        ("host = 7", "host cannot be 7: it is a text"),
+        ("host = 7", "host cannot be 7: it is a string"),
         ("host = ' '", "host is empty"),
         ("thrift_port = 5\nhttp_port = 5", "thrift_port and http_port are both 5"),
         ("x = ", "are not TOML"),

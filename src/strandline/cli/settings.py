@@ -119,7 +119,7 @@ class Setting:
                 "_bytes": "a whole number of bytes, or a number with a unit (65536, 256MiB)",
             }
             return next(text for ending, text in words.items() if self.name.endswith(ending))
-        return {int: "a whole number", float: "a number"}.get(self.kind, "a text")
+        return {int: "a whole number", float: "a number"}.get(self.kind, "a string")
 
     def read(self, given: object) -> object:
         """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""

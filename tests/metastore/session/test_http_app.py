@@ -83,7 +83,7 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     "fraction": ("transaction", {"txn_id": 1.5}, "invalid_input", "found 1.5"),
     "number_too_large": ("transaction", {"txn_id": 2**63}, "invalid_input", "does not fit 64 bits"),
     "number_for_true": ("begin", {"read_only": 1}, "invalid_input", "read_only: expected true or"),
-    "null": ("tables", {"schema": None}, "invalid_input", "schema: expected a text, found null"),
+    "null": ("tables", {"schema": None}, "invalid_input", "schema: expected a string, found null"),
     "half_a_character": (
         "tables", b'{"schema": "\\ud800"}', "invalid_input", "schema: contains half a surrogate",
     ),
@@ -105,7 +105,7 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     ),
     "wrong_field_deep_inside": (
         "execute", table(columns=[{"name": "k", "type": "long"}, {"name": 1, "type": "long"}]),
-        "invalid_input", "commands[0].create_table.definition.columns[1].name: expected a text",
+        "invalid_input", "commands[0].create_table.definition.columns[1].name: expected a string",
     ),
     "no_such_type": (
         "execute", table(columns=[{"name": "k", "type": "number"}]), "invalid_type",

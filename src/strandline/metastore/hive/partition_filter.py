@@ -249,7 +249,7 @@ class _Parser:
             self.next += 1
             return Literal(LiteralKind.TEXT, token.text)
         if token.kind == "text":
-            return Literal(LiteralKind.TEXT, self.quoted("a text"))
+            return Literal(LiteralKind.TEXT, self.quoted("a string"))
         word, behind = self.word(), self.tokens[min(self.next + 1, len(self.tokens) - 1)]
         if (word in ("date", "timestamp") and behind.kind == "text") or (
             word == "date" and behind.kind == "date"

@@ -80,7 +80,7 @@ def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 
 def read_text(value: Json) -> str:
-    text: str = expect(value, str, "a text")
+    text: str = expect(value, str, "a string")
     if not text.isascii():
         try:
             text.encode()

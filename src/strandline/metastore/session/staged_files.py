@@ -165,7 +165,7 @@ def check_staging(
                 f" {_LARGEST}: {numbers!r:.200}"
             )
         for text in texts:
-            _require_text(text, "a text", file.path)
+            _require_text(text, "a string", file.path)
         if len(set(columns)) < len(columns):
             raise InvalidInput(f"file {file.path!r:.200} has statistics of one column twice")
 
