@@ -62,5 +62,5 @@ def test_a_transaction_without_its_block_says_how_it_is_written(name: str) -> No
 def test_rows_of_pandas_are_told_how_to_become_those_of_spark() -> None:
     table: TableDescriptor = NOTHING
     rows: Any = pd.DataFrame({"a": [1]})
-    with pytest.raises(InvalidInput, match=r"not as pandas DataFrame; make one with spark\.create"):
+    with pytest.raises(InvalidInput, match=r"not a pandas DataFrame; make one with spark\.create"):
         conform(rows, table)
