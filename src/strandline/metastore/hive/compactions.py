@@ -29,9 +29,7 @@ async def add_dynamic_partitions(call: Call) -> None:
         aborted = transaction.state is TransactionState.ABORTED
         raise ThriftException(
             "TxnAbortedException" if aborted else "NoSuchTxnException",
-            {
-                "message": f"transaction {txn_id} is {transaction.state.name.lower()}; open another"
-            },
+            {"message": f"transaction {txn_id} is {transaction.state.name.lower()}; open another"},
         )
 
 
