@@ -111,7 +111,7 @@ def test_log_of_a_table_includes_its_former_names(made: Path) -> None:
     assert versions(made, "--table", "`store`.second") == [4, 5, 7, 8]
     missing = strandline("log", made, "--table", "other")
     assert missing.exit_code == 66
-    assert "no version has done anything to a table default.other" in missing.stderr
+    assert "no version has changed a table default.other" in missing.stderr
 
 
 def test_log_with_data_shows_rows_files_and_times_of_commits(made: Path) -> None:
@@ -131,7 +131,7 @@ def test_log_with_data_shows_rows_files_and_times_of_commits(made: Path) -> None
     assert "store.second: 300 rows appended, 2 data files added" in until
     missing = strandline("log", made, "--data", "--table", "store.never")
     assert missing.exit_code == 66
-    assert "anything to a table store.never" in missing.stderr
+    assert "changed a table store.never" in missing.stderr
 
 
 def test_a_read_as_of_a_time_shown_by_log_sees_that_commit(made: Path) -> None:
@@ -186,7 +186,7 @@ def test_roles_are_created_altered_listed_and_dropped(store: Path) -> None:
     assert strandline("role", "create", store, "bob", "--superuser").exit_code == 0
     assert strandline("role", "grant", store, "analysts", "bob").exit_code == 0
     assert strandline("role", "grant", store, "analysts", "bob").stdout == (
-        "it is a member already\n"
+        "it is already a member\n"
     )
     assert lines("role", "list", store) == [
         {"role": "analysts", "superuser": False, "inherit": True, "member_of": []},
@@ -210,7 +210,7 @@ def test_privileges_are_granted_and_revoked(store: Path) -> None:
         "  grant (on: schema store, privileges: CREATE, USAGE, to: eve)",
     ]
     again = strandline("grant", store, "usage", "schema", "store", "--to", "eve")
-    assert again.stdout == "it was granted before\n"
+    assert again.stdout == "it is already granted\n"
     assert strandline("grant", store, "create-role", "system", "--to", "eve").exit_code == 0
     taken = strandline("revoke", store, "all", "schema", "store", "--from", "eve")
     assert taken.exit_code == 0
@@ -222,8 +222,8 @@ def test_privileges_are_granted_and_revoked(store: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (("selct", "table", "a.b"), 64, "'selct' is no privilege; on a table there are SELECT,"),
-        (("", "table", "a.b"), 64, "'' is no privilege"),
+        (("selct", "table", "a.b"), 64, "'selct' is not a privilege; on a table there are SELECT,"),
+        (("", "table", "a.b"), 64, "'' is not a privilege"),
         (("execute", "table", "a.b"), 64, "EXECUTE cannot be granted on a table"),
         (("select", "table"), 64, "name the table"),
         (("configure", "system", "a"), 64, "the system has no name; leave 'a' out"),

@@ -265,7 +265,7 @@ def test_a_running_node_continues_with_the_edited_catalog(log: str, tmp_path: Pa
 def test_a_failed_dump_leaves_the_existing_file(store: Any, tmp_path: Path) -> None:
     target = tmp_path / "dump.json"
     target.write_text("old")
-    assert "no kind 'colour'" in run("dump", store, target, "--ignore", "colour", fails=True)
+    assert "'colour' is not a kind" in run("dump", store, target, "--ignore", "colour", fails=True)
     assert target.read_text() == "old"
     run("dump", store, target, "--ignore", "audit_event", "--stats-only")
     counts = json.loads(target.read_text())["collections"]

@@ -107,7 +107,7 @@ def test_diff_of_equal_versions_prints_no_difference(store: Path) -> None:
         (["soon"], 64, "'soon' is neither a version nor a time; write a time like 20"),
         (["v4"], 64, "'v4' is neither a version nor a time"),
         (["2000-01-01"], 66, "2000-01-01 is before the earliest version that is kept: 3, active"),
-        (["4", "2999-01-01"], 66, "2999-01-01 is in the future, it is 2"),
+        (["4", "2999-01-01"], 66, "2999-01-01 is in the future: it is now 2"),
     ],
 )
 def test_an_invalid_point_gives_a_one_line_error_and_an_exit_status(

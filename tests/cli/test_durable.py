@@ -28,7 +28,7 @@ def test_a_store_moves_to_the_named_log_and_continues_there(kind: str, tmp_path:
     before = run("log", made.address)
     said = run("durable", "migrate", "--from", made.address, "--to", f"{made.address}#persist")
     assert "are the same in both logs" in said
-    assert "kept in the log persist now; start the nodes again" in said
+    assert "is now in the log persist; start the nodes again" in said
     assert run("log", made.address) == before
     assert "0 errors" in run("verify", made.address)
     with Node.open(made.address, settings=made.settings) as node:
@@ -41,8 +41,8 @@ def test_a_store_moves_to_the_named_log_and_continues_there(kind: str, tmp_path:
     [
         ("persist", "file/blobs", "cannot be written"),
         ("persist", "s3://nowhere", "did not answer"),
-        ("stash", "blobs", "and stash has none"),
-        ("shadow", "blobs", "and shadow has none"),
+        ("stash", "blobs", "and stash has no blobs"),
+        ("shadow", "blobs", "and shadow has no blobs"),
     ],
 )
 def test_an_unusable_place_for_blobs_is_refused_before_the_move(
@@ -55,7 +55,7 @@ def test_an_unusable_place_for_blobs_is_refused_before_the_move(
     move = ("durable", "migrate", "--from", tmp_path / "lake", "--to")
     said = run(*move, f"{tmp_path}/lake#{log}", "--catalog-blobs", place, fails=True)
     assert refusal in said
-    assert "kept in the log persist" in run(*move, f"{tmp_path}/lake#persist")
+    assert "now in the log persist" in run(*move, f"{tmp_path}/lake#persist")
 
 
 def test_the_catalog_of_a_copied_folder_can_move_after_it_is_relocated(
@@ -67,22 +67,22 @@ def test_the_catalog_of_a_copied_folder_can_move_after_it_is_relocated(
     move = ("durable", "migrate", "--from", copied, "--to", f"{copied}#stash")
     assert "strandline relocate" in run(*move, fails=True)
     run("relocate", copied, "--copy")
-    assert "kept in the log stash" in run(*move)
+    assert "now in the log stash" in run(*move)
 
 
 def test_a_store_with_a_hash_sign_in_its_path_can_move(tmp_path: Path) -> None:
     Node.open(tmp_path / "a#b").close()
     said = run("durable", "migrate", "--from", f"{tmp_path}/a#b#", "--to", f"{tmp_path}/a#b#stash")
-    assert "kept in the log stash" in said
+    assert "now in the log stash" in said
 
 
 @pytest.mark.parametrize(
     ("source", "target", "refusal"),
     [
-        ("lake", "lake#tape", "the log of --to is 'tape'; it is one of metastorage, stash, "),
+        ("lake", "lake#tape", "the log of --to is 'tape'; it must be one of metastorage, stash, "),
         ("lake#stash", "lake#persist", "is kept in the log metastorage"),
-        ("lake", "lake", "is kept in the log metastorage already; nothing was moved"),
-        ("lake", "other#stash", "keep their rows in two databases"),
+        ("lake", "lake", "is already in the log metastorage; nothing was moved"),
+        ("lake", "other#stash", "keep their rows in different databases"),
         ("lake", "etcd://nowhere/lake", "name the PostgreSQL database that keeps the rest"),
         ("nowhere", "nowhere#stash", "there is no store in"),
         ("etcd://a/b", "etcd://c/d", "name the PostgreSQL database that keeps the rest"),

@@ -37,7 +37,7 @@ def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
     assert "set configuration history_retention (value: 3 days)" in done.stdout
     assert values(store)["history_retention"] == "3 days"
     again = strandline("parameter", "set", store, "history_retention", "3 days")
-    assert again.stdout == "it has that value already\n"
+    assert again.stdout == "it already has this value\n"
     table = strandline("parameter", "list", store).stdout
     assert "3 days (set)" in table
     assert all(declared.doc in table for declared in PARAMETERS.values())

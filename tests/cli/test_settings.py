@@ -83,8 +83,11 @@ def test_options_override_variables_which_override_files(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("thrift_prot = 1", "'thrift_prot' is no setting of a node (is thrift_port meant?); known"),
-        ("[node]\nhost = 'x'", "'node' is no setting of a node"),
+        (
+            "thrift_prot = 1",
+            "'thrift_prot' is not a setting of a node (is thrift_port meant?); the settings are",
+        ),
+        ("[node]\nhost = 'x'", "'node' is not a setting of a node"),
         ("thrift_port = 'x'", "thrift_port cannot be 'x': it is a whole number"),
         ("thrift_port = true", "thrift_port cannot be True: it is a whole number"),
         ("thrift_port = 1.5", "thrift_port cannot be 1.5: it is a whole number"),
@@ -96,7 +99,7 @@ def test_options_override_variables_which_override_files(tmp_path: Path) -> None
         ("cache_bytes = -1", "it cannot be negative"),
         ("slow_call_ms = '1 year'", "of milliseconds, or a number with a unit (500, 30s, 7d)"),
         ("log_level = 'loud'", "it is one of debug, info, warning, error"),
-        ("host = 7", "host cannot be 7: it is a text"),
+        ("host = 7", "host cannot be 7: it is a string"),
         ("host = ' '", "host is empty"),
         ("thrift_port = 5\nhttp_port = 5", "thrift_port and http_port are both 5"),
         ("x = ", "are not TOML"),
@@ -167,7 +170,7 @@ def test_config_shows_each_value_and_its_origin(
     )
     assert rows["log_level"][0] == "debug"
     assert rows["host"][0] == "127.0.0.1"
-    assert "STRANDLINE_SERVICE_HOST is set, and is no setting" in shown.stderr
+    assert "STRANDLINE_SERVICE_HOST is set, but it is not a setting" in shown.stderr
     lines = strandline("config", tmp_path, "--output", "json").stdout.splitlines()
     told = {one["setting"]: one for one in map(json.loads, lines)}
     assert list(told) == [field.name for field in fields(Settings)]
@@ -200,8 +203,8 @@ def test_a_folder_that_the_user_may_not_read_is_named(
     result = strandline("config", tmp_path)
     assert result.exit_code == 64
     assert result.stderr == (
-        f"strandline: you may not look into the folder {tmp_path}; run this as its owner, or let"
-        " its owner set file_access and the permissions of the folder\n"
+        f"strandline: this user may not read the folder {tmp_path}; run the command as the"
+        " owner of the folder, or let the owner set file_access and the permissions of the folder\n"
     )
 
 

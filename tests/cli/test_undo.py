@@ -190,7 +190,7 @@ def test_an_invalid_version_author_or_kind_is_refused_and_changes_nothing(store:
     for arguments, says in (
         (("undo", store, "soon"), "'soon' is not a version"),
         (("undo", store, 0), "'0' is not a version"),
-        (("undo", store, "3.."), "'3..' is not a version, nor several like 3..5"),
+        (("undo", store, "3.."), "'3..' is not a version or a range of versions like 3..5"),
         (("undo", store, "0..5"), "'0..5' is not a version"),
         (("undo", store, 5, "--user", " "), "it is empty"),
         (("undrop", store, "shop", "--kind", "zone"), "is not one of 'schema', 'table', 'view'"),
@@ -301,7 +301,7 @@ def test_dropped_partitions_are_restored_by_name_or_as_the_last_drop(store: Path
     named = ("undrop", store, "shop.sales", "--kind", "partitions", "--partition", "k=1")
     assert strandline(*named, "--output", "json").stdout == '{"partition": "k=1"}\n'
     again = strandline(*named)
-    assert (again.exit_code, "k=1 of sales is there" in again.stderr) == (73, True)
+    assert (again.exit_code, "k=1 of sales already exists" in again.stderr) == (73, True)
     with Node.open(store) as node:
         found = node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
         assert [row.name for row in found] == ["k=1", "k=2", "k=3"]

@@ -178,7 +178,7 @@ FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = 
     "missing": (lambda s: s.data, Path.unlink, "No such file"),
     "empty": (lambda s: s.data, empty, "0 bytes"),
     "cut": (lambda s: s.data, cut, "were written"),
-    "fewer rows": (lambda s: s.data, other_rows, "10 rows, and 1000"),
+    "fewer rows": (lambda s: s.data, other_rows, "10 rows, but 1000"),
     "deletes missing": (lambda s: s.deletes, Path.unlink, "No such file"),
     "deletes cut": (lambda s: s.deletes, cut, "damaged"),
 }

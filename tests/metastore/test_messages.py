@@ -65,7 +65,7 @@ def test_a_conflict_names_the_table_the_file_and_what_the_other_transaction_did(
 
 
 def test_a_negative_version_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="version -1 cannot be: versions are counted from 0"):
+    with pytest.raises(InvalidInput, match="version -1 does not exist: versions start at 0"):
         AsOf(version=-1)
 
 

@@ -284,7 +284,7 @@ def test_two_schemas_cannot_share_a_folder_of_the_store(node: Node, lake: Path) 
 def test_an_external_table_cannot_become_managed(node: Node, lake: Path) -> None:
     session = node.session(user="eve")
     session.execute(create("t", location=str(lake)))
-    with pytest.raises(IllegalChange, match="cannot become a managed one"):
+    with pytest.raises(IllegalChange, match="cannot become a managed table"):
         session.execute(AlterTable(schema="shop", table="t", definition=TABLE))
 
 

@@ -120,10 +120,10 @@ def test_a_store_inside_the_folder_of_another_is_refused(store: Path, tmp_path: 
     inside = store / "warehouse" / "new"
     restored = strandline("restore", tmp_path / "b", inside, "--copy")
     assert restored.exit_code != 0
-    assert f"{inside} lies in {store}, which is a folder of another store" in restored.output
+    assert f"{inside} is inside {store}, which is a folder of another store" in restored.output
     link = tmp_path / "link"
     link.symlink_to(store / "warehouse")
-    with pytest.raises(InvalidInput, match=f"lies in {store}, which is a folder of another store"):
+    with pytest.raises(InvalidInput, match=f"inside {store}, which is a folder of another store"):
         Node.open(link / "new")
     assert not inside.exists()
 
@@ -430,7 +430,7 @@ def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(
     made = strandline("backup", store, tmp_path / "b")
     assert made.exit_code == 65
     assert "missing: warehouse/shop.db/rows/lost.parquet" in made.stderr
-    assert "1 files that the store names were not there" in made.stderr
+    assert "1 files that the store names were missing" in made.stderr
     again = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
     assert again.exit_code == 65
     with Node.open(tmp_path / "new") as node, pytest.raises(FileNotFoundError):
@@ -443,18 +443,18 @@ def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
     (tmp_path / "file").write_text("x")
     cases = [
-        (("backup", store, store), 73, "is there already"),
-        (("backup", store, tmp_path / "b"), 73, "is there already"),
-        (("backup", store, store / "inner"), 64, "or one is inside the other"),
-        (("backup", store, tmp_path / "none" / "b"), 64, "there is no folder"),
+        (("backup", store, store), 73, "already exists"),
+        (("backup", store, tmp_path / "b"), 73, "already exists"),
+        (("backup", store, store / "inner"), 64, "is inside the other"),
+        (("backup", store, tmp_path / "none" / "b"), 64, "does not exist"),
         (("backup", store, ""), 2, "it is empty; name the file"),
         (("backup", tmp_path / "none", tmp_path / "c"), 66, "there is no store"),
         (("restore", tmp_path / "b", store), 73, "is not empty"),
         (("restore", tmp_path / "b", tmp_path / "file"), 64, "is not a folder"),
-        (("restore", tmp_path / "file", tmp_path / "c"), 66, "is no backup"),
+        (("restore", tmp_path / "file", tmp_path / "c"), 66, "is not a backup"),
         (("restore", tmp_path / "b", "postgresql://h/d"), 64, "the backup of a store in a folder"),
-        (("restore", store, tmp_path / "c"), 66, "is no backup, or one that was not finished"),
-        (("restore", tmp_path / "none", tmp_path / "c"), 66, "is no backup"),
+        (("restore", store, tmp_path / "c"), 66, "is not a complete backup"),
+        (("restore", tmp_path / "none", tmp_path / "c"), 66, "is not a backup"),
         (("restore", tmp_path / "b", tmp_path / "c"), 75, "--copy"),
     ]
     for arguments, status, says in cases:
@@ -488,10 +488,10 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
     ("change", "status", "says"),
     [
         ({"format": 3}, 78, "this release reads up to 2"),
-        ({"files": {"../x": [1, "a"]}}, 65, "'../x' is no file of a backup"),
-        ({"files": {"/x": [1, "a"]}}, 65, "'/x' is no file of a backup"),
+        ({"files": {"../x": [1, "a"]}}, 65, "'../x' is not a file of a backup"),
+        ({"files": {"/x": [1, "a"]}}, 65, "'/x' is not a file of a backup"),
         ({"files": {}}, 65, "does not name strandline.db"),
-        ({"folders": ["warehouse", "../x"]}, 65, "'../x' is no file of a backup"),
+        ({"folders": ["warehouse", "../x"]}, 65, "'../x' is not a file of a backup"),
         ({"folders": 7}, 65, "is damaged"),
         ({"files": 7}, 65, "is damaged"),
         ({"nothing": 7}, 65, "is damaged"),
@@ -527,7 +527,7 @@ def test_a_backup_into_a_linked_warehouse_is_refused(store: Path, tmp_path: Path
     (store / "warehouse").symlink_to(tmp_path / "disk")
     result = strandline("backup", store, tmp_path / "disk" / "b")
     assert result.exit_code == 64
-    assert "or one is inside the other" in result.stderr
+    assert "is inside the other" in result.stderr
     assert not (tmp_path / "disk" / "b").exists()
 
 
@@ -590,7 +590,7 @@ def test_an_unpacked_backup_with_a_pipe_or_a_link_is_refused(
         file.symlink_to(tmp_path / "moved")
     result = strandline("restore", folder, tmp_path / "new", "--copy")
     assert result.exit_code == 65
-    assert "plain/part-0 is no file" in result.stderr
+    assert "plain/part-0 is not a file" in result.stderr
     assert list((tmp_path / "new").iterdir()) == []
 
 

@@ -120,7 +120,7 @@ def backed_up(tmp_path: Path) -> EmptyStore:
 
 
 def test_a_restore_over_existing_data_is_refused(backed_up: EmptyStore, tmp_path: Path) -> None:
-    with pytest.raises(AlreadyExists, match="it has a store"):
+    with pytest.raises(AlreadyExists, match="it contains a store"):
         restored_to(tmp_path / "b", tmp_path / "new", address=backed_up.address)
     with pytest.raises(AlreadyExists, match="old/warehouse is not empty"):
         restored_to(tmp_path / "b", Path(backed_up.settings.warehouse))
@@ -202,7 +202,7 @@ def test_a_restore_killed_before_its_rows_are_loaded_leaves_no_store(
     with pytest.raises(Killed):
         restored_to(tmp_path / "b", tmp_path / "new", address=address)
     monkeypatch.setattr(restoring, "copy_rows", copy_rows)
-    with pytest.raises(WrongEnvironment, match="holds no store yet"):
+    with pytest.raises(WrongEnvironment, match="does not contain a store yet"):
         Node.open(address, settings=Settings(warehouse=str(tmp_path / "new")))
     restored, _ = restored_to(tmp_path / "b", tmp_path / "another", address=address)
     with Node.open(restored.address, settings=restored.settings) as node:

@@ -90,7 +90,7 @@ def test_any_two_logs_can_form_a_shadow(pair: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["shadow:stash+stash", "shadow:stash", "shadow:shadow+stash"])
 def test_an_invalid_shadow_setting_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="it is one of metastorage, "):
+    with pytest.raises(InvalidInput, match="it must be one of metastorage, "):
         Node.open(tmp_path / "s", settings=Settings(catalog_log=name))
 
 
@@ -100,7 +100,7 @@ def test_a_setting_that_names_another_log_than_the_stores_is_refused(
     Node.open(tmp_path / "s").close()
     with pytest.raises(InvalidInput, match="is kept in the log metastorage; leave catalog_log out"):
         Node.open(tmp_path / "s", settings=Settings(catalog_log=log_name))
-    with pytest.raises(InvalidInput, match="catalog_log is 'tape'; it is one of metastorage, "):
+    with pytest.raises(InvalidInput, match="catalog_log is 'tape'; it must be one of metastorage,"):
         Node.open(tmp_path / "s", settings=Settings(catalog_log="tape"))
 
 

@@ -210,13 +210,13 @@ def test_an_altered_copy_is_found_and_the_catalog_is_not_moved(
         append(self, [*updates[:-1], replace(updates[-1], author="eve")])
 
     monkeypatch.setattr(LogCopy, "_append", altering)
-    with pytest.raises(CorruptData, match=r"nodes go on with the log metastorage.*eve"):
+    with pytest.raises(CorruptData, match=r"nodes continue with the log metastorage.*eve"):
         move(folder, "stash")
     with joined(folder) as state:
         commit(state, "on")
     monkeypatch.undo()
     # The partial copy in the target is not the beginning of this history.
-    with pytest.raises(Conflict, match="has another history"):
+    with pytest.raises(Conflict, match="has a different history"):
         move(folder, "stash")
 
 
@@ -270,7 +270,7 @@ def test_a_catalog_can_move_back_to_a_former_log_after_a_trim(folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("to", "refusal"),
-    [("metastorage", "is kept in the log metastorage already"), ("", "already")],
+    [("metastorage", "is already in the log metastorage"), ("", "already")],
 )
 def test_a_move_to_the_current_log_is_refused(folder: Path, to: str, refusal: str) -> None:
     with pytest.raises(InvalidInput, match=refusal):

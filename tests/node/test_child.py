@@ -183,4 +183,4 @@ def test_a_long_message_that_cannot_be_decoded_fails_without_affecting_the_next(
         while b"getName" not in received:
             received += stream.recv(1 << 16)
     assert received[3] == EXCEPTION
-    assert b"GetPartitionsByNamesRequest came without its required field db_name" in received
+    assert b"GetPartitionsByNamesRequest lacks its required field db_name" in received

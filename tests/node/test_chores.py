@@ -49,8 +49,8 @@ def test_a_failed_chore_is_logged_and_repeated_like_the_others(
     other.wait(3)
     logged = [(r.levelno, r.getMessage()) for r in caplog.records]
     assert logged == [
-        (logging.WARNING, "counting failed: no server; tried again later"),
-        (logging.ERROR, "counting failed; tried again later"),
+        (logging.WARNING, "counting failed: no server; it will be tried again later"),
+        (logging.ERROR, "counting failed; it will be tried again later"),
     ]
 
 

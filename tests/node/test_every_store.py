@@ -298,7 +298,7 @@ def test_a_warehouse_other_than_the_stores_is_refused(
 ) -> None:
     Node.open(on_servers.address, settings=on_servers.settings).close()
     settings = replace(on_servers.settings, warehouse=str(tmp_path / "other"))
-    with pytest.raises(StoreMoved, match="lie in"):
+    with pytest.raises(StoreMoved, match="are in"):
         Node.open(on_servers.address, settings=settings)
     assert not (tmp_path / "other").exists()
 
@@ -377,7 +377,7 @@ def test_unsupported_servers_are_refused_and_no_message_contains_a_password() ->
 def test_a_store_on_servers_has_no_folder(on_servers: EmptyStore) -> None:
     with (
         Node.open(on_servers.address, settings=on_servers.settings) as node,
-        pytest.raises(UnsupportedOperation, match="kept on servers"),
+        pytest.raises(UnsupportedOperation, match="is on servers"),
     ):
         node.folder.exists()
 

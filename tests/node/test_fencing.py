@@ -192,7 +192,7 @@ def test_a_node_of_a_newer_deploy_generation_takes_over_the_store(folder: Path) 
         newer.session(user="ann").execute(CreateSchema(name="late"))
         with Node.open(folder, settings=second) as beside:
             assert beside.catalogs.token == newer.catalogs.token
-        with pytest.raises(Fenced, match="generation 2 of this deployment holds the store"):
+        with pytest.raises(Fenced, match="generation 2 of this deployment owns the store"):
             Node.open(folder, settings=Settings(deploy_generation=1))
         assert not newer.replaced.done()
     with Node.open(folder) as node:
@@ -211,7 +211,7 @@ def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(
             take_over(node, generation=2)
 
         monkeypatch.setattr(membership, "_refuse_older_catalog", then_it_is_overtaken)
-        with pytest.raises(Fenced, match="generation 2 of this deployment holds the store"):
+        with pytest.raises(Fenced, match="generation 2 of this deployment owns the store"):
             Node.open(folder, settings=Settings(deploy_generation=1))
         assert durable_state(node._opened_store.log).epoch() == 2
 

@@ -118,7 +118,7 @@ class Move:
         self._output.write_text("")
         status, _ = self.run()
         if was_finished:
-            assert f"is kept in the log {self._to} already" in self._output.read_text()
+            assert f"is already in the log {self._to}" in self._output.read_text()
         else:
             assert status == 0, self._output.read_text()
         assert kept_of(folder) == Kept(self._to)

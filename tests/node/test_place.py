@@ -137,9 +137,9 @@ def test_a_relocated_copy_refuses_locations_in_the_original(lake: Path, copied: 
     with Node.open(copied) as node:
         session = node.session(user="ann")
         for place in (lake, lake / "warehouse/shop.db/orders", f"file://{lake}/new"):
-            with pytest.raises(InvalidInput, match="was before it was moved or copied"):
+            with pytest.raises(InvalidInput, match=", which was moved or copied"):
                 session.execute(create("t", location=str(place)))
-            with pytest.raises(InvalidInput, match="was before it was moved or copied"):
+            with pytest.raises(InvalidInput, match=", which was moved or copied"):
                 session.execute(CreateSchema(name="s", location=str(place)))
 
 

@@ -55,7 +55,7 @@ def test_only_one_of_two_concurrent_claims_of_different_folders_succeeds(
     before_the_next(
         monkeypatch, WarehousePlace, "check", lambda: first.claim(ENVIRONMENT, mode=MODE)
     )
-    with pytest.raises(StoreMoved, match=r"the tables of the store in .* lie in .*/a,"):
+    with pytest.raises(StoreMoved, match=r"the tables of the store in .* are in .*/a,"):
         second.claim(ENVIRONMENT, mode=MODE)
     recorded = recorded_warehouse(database)
     assert recorded is not None
@@ -86,6 +86,6 @@ def test_a_new_warehouse_inside_another_is_refused(tmp_path: Path, database: Dat
     outer = tmp_path / "tables"
     WarehousePlace(outer, database).claim(ENVIRONMENT, mode=MODE)
     inner = WarehousePlace(outer / "sales.db" / "orders", database)
-    with pytest.raises(InvalidInput, match=rf"lies in {outer}, which is a folder of another store"):
+    with pytest.raises(InvalidInput, match=rf"inside {outer}, which is a folder of another store"):
         inner.refuse_foreign(is_new=lambda: True)
     inner.refuse_foreign(is_new=lambda: False)

@@ -17,6 +17,6 @@ def test_the_import_error_without_the_spark_extra_names_what_to_install(missing:
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
     assert last == (
-        "ModuleNotFoundError: strandline.spark needs PySpark and numpy, and"
+        "ModuleNotFoundError: strandline.spark needs PySpark and numpy, but"
         f" {missing} is not installed: pip install 'strandline[spark]'"
     )

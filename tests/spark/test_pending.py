@@ -45,7 +45,7 @@ def test_a_delete_is_retried_after_a_write_conflict(monkeypatch: pytest.MonkeyPa
 def test_a_delete_gives_up_after_five_write_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     contended = _Contended(1000)
     monkeypatch.setattr(tables, "tables_transaction", contended)
-    with pytest.raises(WriteConflict, match=r"bob was first \(deleting was tried 5 times\)"):
+    with pytest.raises(WriteConflict, match=r"bob was first \(tried 5 times\)"):
         Tables(NOTHING, NOTHING).delete("t", "a = 1")
     assert contended.begun == 5
 
@@ -64,5 +64,5 @@ def test_a_transaction_used_outside_a_with_block_raises_an_error_that_shows_the_
 def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:
     table: TableDescriptor = NOTHING
     rows: Any = pd.DataFrame({"a": [1]})
-    with pytest.raises(InvalidInput, match=r"not as pandas DataFrame; make one with spark\.create"):
+    with pytest.raises(InvalidInput, match=r"not a pandas DataFrame; make one with spark\.create"):
         conform(rows, table)

@@ -166,7 +166,7 @@ def test_a_table_without_a_folder_reads_as_empty_and_refuses_writes(tables: Tabl
     tables.create("shop.t", "id BIGINT")
     folder(tables, "shop.t").rmdir()
     assert ids(tables.read("shop.t")) == []
-    with pytest.raises(Unavailable, match="if the folder was never made, make it"):
+    with pytest.raises(Unavailable, match="if the folder was never created, create it"):
         tables.append("shop.t", numbers(tables, 1))
     folder(tables, "shop.t").mkdir()
     tables.append("shop.t", numbers(tables, 1))

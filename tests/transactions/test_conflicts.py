@@ -167,7 +167,7 @@ def test_a_table_created_after_the_begin_cannot_be_written(store: Store) -> None
     with store.database.write() as connection:
         records.allocate(connection, [txn_id], 77)
     store.catalogs.publish(Table(77, "later"))
-    with pytest.raises(WriteConflict, match="was not there"):
+    with pytest.raises(WriteConflict, match="did not exist when the transaction began"):
         store.transactions.commit(txn_id)
 
 

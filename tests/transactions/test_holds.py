@@ -41,7 +41,7 @@ def test_a_hold_is_acquired_renewed_listed_and_released(store: Store) -> None:
     holds.release(older.hold_id)
     holds.release(older.hold_id)
     assert holds.list() == (later,)
-    with pytest.raises(HoldExpired, match="not there"):
+    with pytest.raises(HoldExpired, match="does not exist"):
         holds.get(older.hold_id)
 
 
@@ -49,7 +49,7 @@ def test_an_expired_hold_is_gone_at_once_and_deleted_by_the_next_acquire(store: 
     holds = store.transactions.holds
     held = holds.acquire("reader", "ann", at=ago(0), ttl_ms=1000)
     store.wall_ms += 1001
-    with pytest.raises(HoldExpired, match="'ann' ran out"):
+    with pytest.raises(HoldExpired, match="'ann' expired"):
         holds.get(held.hold_id)
     with pytest.raises(HoldExpired):
         holds.renew(held.hold_id, ttl_ms=1000)

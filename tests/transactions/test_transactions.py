@@ -203,7 +203,8 @@ def test_only_its_owner_can_use_a_transaction(store: Store) -> None:
         ),
     ]
     for call in calls:
-        with pytest.raises(ForeignTransaction, match=f"transaction {of_ann} is of another user"):
+        message = f"transaction {of_ann} belongs to another user"
+        with pytest.raises(ForeignTransaction, match=message):
             call()
     assert store.contents() == before
     assert transactions.heartbeat([of_bob, 77], owner="bob").missing == {77}

@@ -78,7 +78,7 @@ class _Versions(click.ParamType[tuple[int, int | None]]):
         first, dots, last = str(value).partition("..")
         numbers = [first, last] if dots else [first]
         if not all(text.isascii() and text.isdecimal() and int(text) > 0 for text in numbers):
-            self.fail(f"{value!r} is not a version, nor several like 3..5", param, ctx)
+            self.fail(f"{value!r} is not a version or a range of versions like 3..5", param, ctx)
         return int(first), int(last) if dots else None
 
 
@@ -88,11 +88,11 @@ class _Versions(click.ParamType[tuple[int, int | None]]):
 @USER
 @OUTPUT
 def undo(store: Store, *, version: tuple[int, int | None], user: str, output: str) -> None:
-    """Take back what VERSION did in STORE, in a new version.
+    """Undo the changes of VERSION in STORE, in a new version.
 
-    What was altered is as before, what was dropped is there again, what was created is dropped. It
-    is refused, with the reason, if the same objects were changed since. A node may be
-    running. A VERSION like 3..5 takes back what all of these did, as one change.
+    Altered objects are as before, dropped objects exist again, and created objects are dropped. The
+    command is refused, with the reason, if the same objects were changed since. A node may be
+    running. A VERSION like 3..5 undoes the changes of all of these versions, as one change.
     """
     first, last = version
     with joining(store) as node:
@@ -116,14 +116,14 @@ def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | N
     type=click.Choice(_KINDS),
     default="table",
     show_default=True,
-    help="What was dropped; partitions: those of the table NAME.",
+    help="The kind of the dropped object; with partitions, NAME is their table.",
 )
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="NAME",
-    help="With partitions: one to bring back, like year=2013/month=1. May be repeated.",
+    help="With partitions: a partition to bring back, like year=2013/month=1. Repeatable.",
 )
 @USER
 @OUTPUT
@@ -132,10 +132,10 @@ def undrop(
 ) -> None:
     """Bring back the table NAME (schema.table) that was dropped last in STORE.
 
-    It has its rows or files, its partitions, and the indexes that were dropped with it. Also for a
-    view or a function. With `schema`, bring back the schema NAME with what was dropped with it.
-    With `partitions`, bring back partitions of the plain table NAME: those that --partition names,
-    else those that were dropped last. A node may be running.
+    The table has its rows or files, its partitions, and the indexes that were dropped with it. With
+    --kind view or function, bring back a view or function; with schema, the schema NAME and all
+    that was dropped with it; with partitions, partitions of the plain table NAME: those that
+    --partition names, or else those that were dropped last. A node may be running.
     """
     if partitions and kind != PARTITIONS:
         raise InvalidInput(f"--partition is for {PARTITIONS}, not for a {kind}")
@@ -165,8 +165,9 @@ def _report_partitions(names: list[str], *, output: str) -> None:
 def trim(store: Store, *, point: str, user: str, output: str) -> None:
     """Trim the history of STORE up to POINT, a version or a time.
 
-    Older versions can no longer be read or undone; who did what stays in the log. It is refused
-    where an open transaction or a hold needs an older version. A node may be running.
+    Older versions can no longer be read or undone; `strandline log` still shows their authors and
+    changes. The command is refused if an open transaction or a hold needs an older version. A node
+    may be running.
     """
     catalog = catalog_named(catalogs_of(store), point)
     with joining(store) as node:

@@ -12,14 +12,14 @@ from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new
 
 @click.command()
 @STORE
-@click.option("--yes", is_flag=True, help="Do it.")
+@click.option("--yes", is_flag=True, help="Remove it.")
 @OUTPUT
 def clean(store: Store, *, yes: bool, output: str) -> None:
-    """Remove from STORE what nobody can see any more, with its files. A node may be running.
+    """Remove rows and files of STORE that no reader can see any more. A node may be running.
 
     These are files that a commit removed before the history that is kept, files of writers that
-    were killed, tables that no kept version has, and old notifications. Without --yes it says what
-    it would remove and changes nothing. Nodes do the same now and then (--clean-interval-ms).
+    were killed, tables that no kept version has, and old notifications. Without --yes, it shows
+    what it would remove, and changes nothing. Nodes do the same regularly (--clean-interval-ms).
     """
     with joining(store) as node:
         removed = node.cleaner.clean(dry_run=not yes)
@@ -37,5 +37,7 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
         new_console().print(table)
         click.echo("removed" if yes else "nothing was removed; --yes removes it")
     if failures:
-        click.echo(f"strandline: {failures} could not be deleted; the log says why", err=True)
+        click.echo(
+            f"strandline: {failures} could not be deleted; see the log for the reasons", err=True
+        )
         raise SystemExit(1)

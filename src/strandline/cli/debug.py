@@ -34,10 +34,10 @@ _KEY_SHOWN = 200
 
 @click.group()
 def debug() -> None:
-    """Look at the stored catalog, and repair it.
+    """Inspect and repair the stored catalog.
 
-    `edit` and `delete` are for a catalog that no command can mend. They take a new epoch: nodes
-    that run on the store let go of what they have in memory, and join again.
+    `edit` and `delete` are for a catalog that no other command can repair. They take a new epoch:
+    running nodes drop what they have in memory, and join the store again.
     """
 
 
@@ -45,7 +45,7 @@ def debug() -> None:
 @STORE
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--ignore", multiple=True, metavar="KIND", help="Leave out a kind; repeatable.")
-@click.option("--stats-only", is_flag=True, help="Only how many objects there are of each kind.")
+@click.option("--stats-only", is_flag=True, help="Print only the number of objects of each kind.")
 def dump(store: Store, *, target: Path | None, ignore: tuple[str, ...], stats_only: bool) -> None:
     """Write the catalog of STORE as JSON to TARGET, or to standard output.
 
@@ -114,7 +114,7 @@ _TAKES_NUMBERS = {"ignore_unknown_options": True}
 @click.argument("value")
 @USER
 def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
-    """Put VALUE at KEY, whatever stands there, and show what stood there.
+    """Put VALUE at KEY, and show the previous value.
 
     KEY and VALUE are JSON, as `dump` writes them. For example:
 
@@ -157,7 +157,7 @@ def _parsed_key(text: str) -> Key:
             f"the key {shown!r} is not JSON; write a name in quotes: '{json.dumps(shown)}'"
         ) from None
     if not isinstance(parsed, (int, str)):
-        raise InvalidInput(f"the key {shown!r} is neither a number nor a text")
+        raise InvalidInput(f"the key {shown!r} is neither a number nor a string")
     return parsed
 
 
@@ -179,6 +179,6 @@ def _apply(store: Store, kind: Collection, key: Key, change: Fill, *, user: str)
     shown = "null" if previous is None else write_json(previous, kind.of).decode()
     click.echo(f"previous value: {shown}")
     if state is None:
-        click.echo("nothing was changed: it stands there already")
+        click.echo("nothing was changed: the key already has this value")
     else:
         click.echo(f"epoch {state.token.epoch}, version {state.recovered[-1].version}")

@@ -26,9 +26,11 @@ def durable() -> None:
 
 
 @durable.command(short_help="Move a catalog to another log.")
-@click.option("--from", "source", required=True, metavar="STORE[#LOG]", help="Where it is.")
-@click.option("--to", "target", required=True, metavar="STORE[#LOG]", help="Where it goes.")
-@click.option("--catalog-blobs", metavar="PLACE", help="Where the blobs of the log persist go.")
+@click.option("--from", "source", required=True, metavar="STORE[#LOG]", help="The present log.")
+@click.option("--to", "target", required=True, metavar="STORE[#LOG]", help="The new log.")
+@click.option(
+    "--catalog-blobs", metavar="PLACE", help="The place for the blobs of the log persist."
+)
 @click.option("--objects", metavar="ADDRESS", help="The SQL database beside a catalog in etcd.")
 def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str | None) -> None:
     """Move the catalog of a store to another log, with its whole history.
@@ -42,26 +44,26 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
 
     A folder whose name has a # is written with one more at its end: ./a#b#.
 
-    Nodes may run meanwhile. They stop when the catalog has moved; start them again. A command that
-    was interrupted is called again. The catalog moves alone: its transactions and rows stay in the
-    SQL database of the store.
+    Nodes may be running. They stop when the catalog has moved; start them again. If the command is
+    interrupted, run it again. Only the catalog moves: transactions and rows stay in the SQL
+    database of the store.
     """  # noqa: D301 - the mark that keeps lines as they are
     (from_store, leaving), (to_store, log) = _parsed(source), _parsed(target)
     refuse_unknown(leaving, option="the log of --from")
     refuse_unknown(log, option="the log of --to")
     if catalog_blobs and log and PERSIST not in parts_of(log):
         raise InvalidInput(
-            f"--catalog-blobs says where the log persist keeps blobs, and {log} has none; leave it"
-            " out"
+            f"--catalog-blobs is only for the log persist, and {log} has no blobs; leave the "
+            "option out"
         )
-    given = objects or (str(to_store) if _scheme(to_store) == "postgresql" else "")
-    address = _address(from_store, given)
+    sql_address = objects or (str(to_store) if _scheme(to_store) == "postgresql" else "")
+    address = _address(from_store, sql_address)
     new_address = _address(to_store, address.objects)
     if (new_address.folder, new_address.objects) != (address.folder, address.objects):
         raise InvalidInput(
-            f"{address.name} and {new_address.name} keep their rows in two databases, and a catalog"
-            " moves without them; name another log of the same store, like"
-            f" {address.name}#stash. To move a folder, move it and run `strandline relocate`"
+            f"{address.name} and {new_address.name} keep their rows in different databases, and "
+            "this command moves only the catalog; name another log of the same store, like "
+            f"{address.name}#stash. To move a folder, move it and run `strandline relocate`"
         )
     blobs = catalog_blobs or load(to_store).settings.catalog_blobs
     with database_at(address, read_only=False) as database:
@@ -80,7 +82,7 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
     if moved.frontier is not None:
         first, last = moved.frontier.since, moved.frontier.upper - 1
         click.echo(f"versions {first} to {last} are the same in both logs")
-    click.echo(f"the catalog is kept in the log {moved.target} now; start the nodes again")
+    click.echo(f"the catalog is now in the log {moved.target}; start the nodes again")
 
 
 def _parsed(text: str) -> tuple[Store, str]:

@@ -167,7 +167,7 @@ def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
         for verb, arguments in reversed(info.actions):
             name_then = _before(verb, arguments, name_then)
     if not chosen:
-        raise ObjectNotFound(f"no version has done anything to a table {table}")
+        raise ObjectNotFound(f"no version has changed a table {table}")
     return chosen[::-1]
 
 
@@ -192,12 +192,12 @@ def _before(verb: str, arguments: Arguments, name: str) -> str:
 @click.command()
 @STORE
 @OUTPUT
-@click.option("-n", "--last", type=click.IntRange(min=1), help="Only the last N lines.")
-@click.option("--since", metavar="POINT", help="Only from a version or time on.")
-@click.option("--until", metavar="POINT", help="Only up to a version or time.")
-@click.option("--table", "table_name", metavar="NAME", help="Only what was done to schema.table.")
-@click.option("--user", "author", metavar="NAME", help="Only what this user did.")
-@click.option("--data", is_flag=True, help="Also the commits that changed rows and partitions.")
+@click.option("-n", "--last", type=click.IntRange(min=1), help="Show only the last N lines.")
+@click.option("--since", metavar="POINT", help="Start at this version or time.")
+@click.option("--until", metavar="POINT", help="End at this version or time.")
+@click.option("--table", "table_name", metavar="NAME", help="Show only changes of schema.table.")
+@click.option("--user", "author", metavar="NAME", help="Show only changes by this user.")
+@click.option("--data", is_flag=True, help="Also show commits that changed rows or partitions.")
 def log(
     store: Store,
     *,
@@ -264,10 +264,10 @@ def difference_table(between: Sequence[Difference]) -> Table:
     """Return the differences as a table for people, with a line for each differing field."""
     table = new_table("change", "what", "field", "before", "after")
     for difference in between:
-        what, was = f"{spoken(difference.kind)} {difference.name}", difference.old_name
-        if was is not None:
-            what += f" (was {was})"
-        fields = [field for field in difference.fields if not (was and field.field == "name")]
+        what, old_name = f"{spoken(difference.kind)} {difference.name}", difference.old_name
+        if old_name is not None:
+            what += f" (was {old_name})"
+        fields = [field for field in difference.fields if not (old_name and field.field == "name")]
         for number, field in enumerate(fields or [None]):
             head = (difference.change.value, what) if number == 0 else ("", "")
             rest = (field.field, _text(field.old), _text(field.new)) if field else ("", "", "")

@@ -51,10 +51,10 @@ def age(since: Timestamp | None, now: Timestamp) -> str:
 @STORE
 @OUTPUT
 def holders(store: Store, *, output: str) -> None:
-    """Show who keeps history, write ids or locks of STORE from others, the oldest first.
+    """Show what keeps history, write ids or locks of STORE, the oldest first.
 
-    Holders are open transactions, holds and locks. It reads the store without joining it; a node
-    may be running or not.
+    Holders are open transactions, holds and locks. The command reads the store without joining it;
+    a node may be running.
     """
     with catalogs_and_rows(store) as (history, _, connection):
         present, now = holders_on(connection, store, history.latest)
@@ -71,7 +71,7 @@ def holders(store: Store, *, output: str) -> None:
 def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
     if not listed:
         return
-    table = new_table("holder", "id", "kind", "owner", "client", "age", "heard of", "keeps back")
+    table = new_table("holder", "id", "kind", "owner", "client", "age", "last seen", "keeps back")
     for holder in listed:
         heard = age(holder.heard_of, now)
         table.add_row(
@@ -93,7 +93,7 @@ def _last_lines(present: Holders) -> Iterator[str]:
     counts = present.transactions, present.holds, present.locks
     yield "open transactions: {}, holds: {}, locks: {}".format(*counts)
     if max(counts) > MOST_HOLDERS:
-        yield f"of each, the oldest {MOST_HOLDERS} are listed"
+        yield f"the oldest {MOST_HOLDERS} of each are listed"
     yield f"history is needed from {format_timestamp(present.low_watermark)} on"
 
 

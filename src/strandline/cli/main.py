@@ -36,28 +36,28 @@ COMMANDS = {
     "config": Entry("settings", "Show the settings of a node, and their origins."),
     "log": Entry("history", "Show who changed what and when."),
     "diff": Entry("history", "Show what differs between two versions."),
-    "undo": Entry("changes", "Take back what a version did."),
-    "undrop": Entry("changes", "Bring back what was dropped."),
-    "trim": Entry("changes", "Let go of old versions."),
-    "clean": Entry("cleaning", "Remove what nobody can see any more."),
-    "status": Entry("status", "Show how a store stands."),
-    "holders": Entry("holders", "Show who keeps history, write ids or locks from others."),
-    "storage-usage": Entry("storage", "Show how many bytes the tables take."),
-    "backup": Entry("maintenance", "Back up a store, while nodes run on it."),
+    "undo": Entry("changes", "Undo the changes of a version."),
+    "undrop": Entry("changes", "Bring back a dropped object."),
+    "trim": Entry("changes", "Trim old versions from the history."),
+    "clean": Entry("cleaning", "Remove rows and files that no reader can see any more."),
+    "status": Entry("status", "Show the state of a store."),
+    "holders": Entry("holders", "Show what keeps history, write ids or locks."),
+    "storage-usage": Entry("storage", "Show the sizes of the tables in bytes."),
+    "backup": Entry("maintenance", "Back up a store while nodes run on it."),
     "restore": Entry("maintenance", "Restore a store from a backup."),
-    "role": Entry("privileges", "Make, change, drop and list roles."),
+    "role": Entry("privileges", "Create, change, drop and list roles."),
     "grant": Entry("privileges", "Grant privileges to a role."),
     "revoke": Entry("privileges", "Revoke privileges from a role."),
     "parameter": Entry("parameters", "Show and set the parameters of a catalog."),
     "token": Entry("tokens", "Give a user a token for calls over HTTP."),
-    "repair-clock": Entry("maintenance", "Let a store go on whose time is far ahead."),
-    "relocate": Entry("maintenance", "Say that a folder was moved or copied."),
+    "repair-clock": Entry("maintenance", "Repair a store whose time is far ahead."),
+    "relocate": Entry("maintenance", "Record that a store's folder was moved or copied."),
     "verify": Entry("maintenance", "Check records and files of a store."),
-    "accept-loss": Entry("maintenance", "Go on with a store that has lost what was committed."),
+    "accept-loss": Entry("maintenance", "Reopen a store that has lost committed changes."),
     "upgrade-check": Entry("upgrades", "Check whether this release could open a store."),
     "durable": Entry("durable", "Move the catalog of a store to another log."),
-    "debug": Entry("debug", "Look at the stored catalog, and repair it."),
-    "demo": Entry("demo", "Run the main job, and check every number of it."),
+    "debug": Entry("debug", "Inspect and repair the stored catalog."),
+    "demo": Entry("demo", "Run the main job, and check every number."),
 }
 """Every command, in the order of the list."""
 
@@ -86,8 +86,8 @@ class _Commands(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            meant = f"; is {near[0]} meant?" if near else ""
-            ctx.fail(f"there is no command {args[0]!r}{meant}")
+            suggestion = f"; is {near[0]} meant?" if near else ""
+            ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 
     def main(self, *arguments: Any, **named: Any) -> Any:  # Any: those of click

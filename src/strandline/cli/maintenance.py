@@ -62,9 +62,8 @@ MOST_NAMED = 10
 def backup(store: Store, *, file: Path, user: str, output: str) -> None:
     """Back up STORE to FILE, a tar file that does not exist.
 
-    The database and the files that it names are as of one moment, whatever clients write
-    meanwhile. Files outside of the store's folder, or its warehouse, are not copied. Nodes may be
-    running.
+    The backup shows the database and its files as of one moment, even if clients write meanwhile.
+    Files outside of the store's folder, or its warehouse, are not copied. Nodes may be running.
     """
     try:
         with joining(store) as node:
@@ -78,15 +77,15 @@ def backup(store: Store, *, file: Path, user: str, output: str) -> None:
 @click.command()
 @click.argument("file", type=FILE_TYPE)
 @STORE
-@click.option("--copy", is_flag=True, help="The store that was backed up lives on.")
-@click.option("--warehouse", help="The folder of the tables of a store on servers, which is empty.")
+@click.option("--copy", is_flag=True, help="The original store stays in use.")
+@click.option("--warehouse", help="An empty folder for the tables of a store on servers.")
 @OUTPUT
 def restore(file: Path, *, store: Store, copy: bool, warehouse: str | None, output: str) -> None:
     """Restore the backup FILE to STORE, an empty folder or database.
 
-    Each file is compared with what was written. With --copy the restored store is one of its own,
-    beside the one that was backed up. Without --warehouse, the tables of a store on servers go
-    where they were.
+    Each file is compared with its size and checksum. With --copy, the restored store is a separate
+    store beside the original. Without --warehouse, the tables of a store on servers are restored
+    to their former folder.
     """
     settings = load(store, options={"warehouse": warehouse}).settings
     address = store_address(store, settings)
@@ -119,8 +118,8 @@ def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]
         for name in manifest.missing[:MOST_NAMED]:
             click.echo(f"strandline: missing: {in_one_line(name)}", err=True)
         click.echo(
-            f"strandline: {missing} files that the store names were not there when it was backed "
-            "up; all else is complete",
+            f"strandline: {missing} files that the store names were missing when it was backed "
+            "up; everything else is complete",
             err=True,
         )
         sys.exit(surface_of(CorruptData("")).exit)
@@ -198,8 +197,8 @@ def finding_as_json(finding: Finding) -> dict[str, str | None]:
 
 
 def _line(finding: Finding) -> str:
-    of = "" if finding.table is None else f" of {finding.table}"
-    return in_one_line(f"{finding.kind.value} {finding.place}{of}: {finding.message}")
+    of_table = "" if finding.table is None else f" of {finding.table}"
+    return in_one_line(f"{finding.kind.value} {finding.place}{of_table}: {finding.message}")
 
 
 def _summary(verified: Verified, *, pages: bool) -> str:
@@ -218,10 +217,10 @@ def _summary(verified: Verified, *, pages: bool) -> str:
 def verify(store: Store, *, pages: bool, output: str) -> None:
     """Check that everything in STORE is as it was written, and change nothing.
 
-    The records of the catalog, the rows and the events decode with their checksums; the data files
-    of transactional tables are there, with the size and the rows that were written. What is wrong
-    is listed, and the exit status is 65. Files that no row names are listed as leftovers; they are
-    no errors. A node may be running.
+    It checks that the records of the catalog, the rows and the events decode with their checksums,
+    and that the data files of transactional tables have the size and the rows that were written.
+    If it finds damage, it lists it, and the exit status is 65. Files that no row names are listed
+    as leftovers; they are not errors. A node may be running.
     """
     with _opened(store, pages=pages) as verification:
         for finding in verification.findings():
@@ -240,31 +239,31 @@ def verify(store: Store, *, pages: bool, output: str) -> None:
 
 @click.command()
 @FOLDER
-@click.option("--copy", is_flag=True, help="The folder that it was copied from lives on.")
+@click.option("--copy", is_flag=True, help="The original folder stays in use.")
 def relocate(folder: Path, *, copy: bool) -> None:
-    """Make FOLDER the place of the store in it.
+    """Record FOLDER as the folder of the store in it.
 
-    A store that finds itself in another folder than before, or on another database file, is not
-    opened for writing until this is said. With --copy it becomes a store of its own. Stop the nodes
-    that run on FOLDER first.
+    If a store was moved to another folder, or has another database file, it cannot be opened for
+    writing before this command was run. With --copy, it becomes a separate store. First stop the
+    nodes that run on FOLDER.
     """
     relocated = relocation.relocate(folder, copy=copy)
     if copy:
-        click.echo(f"{relocated.path} is a store of its own: environment {relocated.environment}")
+        click.echo(f"{relocated.path} is a separate store now: environment {relocated.environment}")
     else:
-        click.echo(f"the store is in {relocated.path} now")
+        click.echo(f"the store is now in {relocated.path}")
 
 
 @click.command()
 @STORE
-@click.confirmation_option(prompt="What the store has lost will be gone for good. Go on?")
+@click.confirmation_option(prompt="The lost changes cannot be recovered afterwards. Continue?")
 def accept_loss(store: Store) -> None:
-    """Go on with STORE although a part of what was committed is missing.
+    """Reopen STORE although a part of the committed changes is missing.
 
-    A node refuses a database that is older than what stands outside of it says: the file
-    strandline.head in the folder of the store, or etcd, where it keeps the catalog. The write-ahead
-    log was cut or removed, or the database alone was put back from an older day. First look for a
-    backup of the whole store. No node may be running.
+    A node refuses a database that is older than the record outside of it: the file strandline.head
+    in the folder of the store, or a key in etcd if the catalog is there. Then the write-ahead log
+    was cut or removed, or only the database was restored from a backup. First look for a backup of
+    the whole store. No node may be running.
     """
     address = address_of(store)
     if address.folder is not None:
@@ -272,18 +271,19 @@ def accept_loss(store: Store) -> None:
         return
     if address.is_one_database:
         raise InvalidInput(
-            f"{address.name} keeps the catalog and the rows, which are restored together;"
-            " accept-loss is for a store in a folder, and for one whose catalog is in etcd"
+            f"{address.name} keeps the catalog and the rows in one database, and both are "
+            "restored together; accept-loss is only for a store in a folder, or one whose "
+            "catalog is in etcd"
         )
     clock = HybridClock()
     with (
         database_at(address, read_only=False) as database,
         _mark_of(address, clock) as mark,
     ):
-        time, said = mark.accept_loss(database, clock)
-    if time < said:
-        click.echo(f"lost: what was written between {format_timestamp(time)} and")
-        click.echo(f"      {format_timestamp(said)}; the store can be opened")
+        time, marked_time = mark.accept_loss(database, clock)
+    if time < marked_time:
+        click.echo(f"lost: all changes between {format_timestamp(time)} and")
+        click.echo(f"      {format_timestamp(marked_time)}; the store can be opened")
     else:
         click.echo(_NO_LOSS)
 
@@ -302,14 +302,16 @@ def _accept_loss_of_folder(folder: Path) -> None:
 
 @click.command()
 @STORE
-@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
+@click.option(
+    "--yes", is_flag=True, help="Make the change. Without this, only show what would be done."
+)
 def repair_clock(store: Store, *, yes: bool) -> None:
-    """Let STORE go on whose time is far ahead of this machine's clock.
+    """Repair STORE if its time is far ahead of this machine's clock.
 
-    A clock that stood years ahead for a moment leaves its time in the store. No time goes back, so
-    writes are refused from then on. This accepts the store's time: what is written from now on gets
-    times right behind it, until the machine's clock has caught up. Nothing that was written
-    changes. A node may be running.
+    If the clock was years ahead for a moment, the store keeps that time. Times never go back, so
+    writes are refused from then on. This command accepts the store's time: new writes get times
+    directly after it, until the machine's clock has caught up. It changes nothing that was written.
+    A node may be running.
     """
     settings = load(store).settings
     with database_of(store, read_only=False) as database:
@@ -334,7 +336,7 @@ def repair_clock(store: Store, *, yes: bool) -> None:
 
 _PLAN = """\
 the store is {days} days ahead. If its time is accepted, until this machine's clock has caught up
-  - every version and commit gets a time right behind the last one, in its order
+  - every version and commit gets a time directly after the previous one
   - transactions and holds do not time out by themselves
   - a time between now and then names the state before the clock jumped"""
 

@@ -41,8 +41,8 @@ class _Folder(_Store):
         store = super().convert(value, param, ctx)
         if isinstance(store, str):
             self.fail(
-                "this command is for a store in a folder, and this is the address of one on"
-                " servers; use the tools of the server",
+                "this command is for a store in a folder, but this is the address of a store on "
+                "servers; use the tools of the server",
                 param,
                 ctx,
             )
@@ -59,7 +59,7 @@ def operating_user() -> str:
 
 def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
     if not value.strip():
-        raise click.BadParameter("it is empty; the history would not say who it was")
+        raise click.BadParameter("it is empty; name the user that the history will show")
     return value
 
 
@@ -86,14 +86,14 @@ OUTPUT = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json: one object a line.",
+    help="json: one object per line.",
 )
 USER = click.option(
     "--user",
     default=operating_user,
     callback=_not_blank,
     show_default="the user of the system",
-    help="Who does it, as the history will say.",
+    help="The user that the history shows as the author.",
 )
 
 

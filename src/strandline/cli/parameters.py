@@ -19,12 +19,12 @@ from strandline.cli.options import (
 )
 from strandline.cli.stores import catalogs_of
 
-_NOTHING = "it has that value already"
+_NOTHING = "it already has this value"
 
 
 @click.group()
 def parameter() -> None:
-    """Show and set the parameters of STORE, which hold on every node.
+    """Show and set the parameters of STORE, which apply to every node.
 
     The settings of one node are options of `strandline serve`, and `strandline config` shows them.
     """

@@ -32,29 +32,33 @@ from strandline.model.privileges import ObjectKind, Privilege, privilege_names
 
 @click.group()
 def role() -> None:
-    """Make, change, drop and list the roles of STORE."""
+    """Create, change, drop and list the roles of STORE."""
 
 
 @role.command()
 @STORE
 @click.argument("name")
-@click.option("--superuser", is_flag=True, help="It may do everything.")
-@click.option("--no-inherit", is_flag=True, help="It has only its own privileges.")
+@click.option("--superuser", is_flag=True, help="The role may do everything.")
+@click.option("--no-inherit", is_flag=True, help="The role has only its own privileges.")
 @USER
 @OUTPUT
 def create(
     store: Store, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
 ) -> None:
-    """Make the role NAME. A user who connects under that name has it."""
-    made = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
-    execute(store, made, user=user, output=output, nothing="the role is there")
+    """Create the role NAME. A user who connects under that name has it."""
+    command = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
+    execute(store, command, user=user, output=output, nothing="the role already exists")
 
 
 @role.command()
 @STORE
 @click.argument("name")
-@click.option("--superuser/--no-superuser", default=None, help="Whether it may do everything.")
-@click.option("--inherit/--no-inherit", default=None, help="Whether it has its roles' privileges.")
+@click.option(
+    "--superuser/--no-superuser", default=None, help="Whether the role may do everything."
+)
+@click.option(
+    "--inherit/--no-inherit", default=None, help="Whether the role has its roles' privileges."
+)
 @USER
 @OUTPUT
 def alter(
@@ -74,13 +78,13 @@ def alter(
 @role.command()
 @STORE
 @click.argument("name")
-@click.option("--reassign-to", metavar="ROLE", help="Who owns from now on what it owned.")
+@click.option("--reassign-to", metavar="ROLE", help="The new owner of the role's objects.")
 @USER
 @OUTPUT
 def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
     """Drop the role NAME."""
     dropped = DropRole(name=name, reassign_to=reassign_to)
-    execute(store, dropped, user=user, output=output, nothing="there is no such role")
+    execute(store, dropped, user=user, output=output, nothing="the role does not exist")
 
 
 @role.command("grant")
@@ -92,7 +96,7 @@ def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output:
 def add_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """Make MEMBER a member of ROLE: it has the privileges of ROLE too."""
     granted = GrantRole(role=role, member=member)
-    execute(store, granted, user=user, output=output, nothing="it is a member already")
+    execute(store, granted, user=user, output=output, nothing="it is already a member")
 
 
 @role.command("revoke")
@@ -104,7 +108,7 @@ def add_member(store: Store, *, role: str, member: str, user: str, output: str) 
 def remove_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """End the membership of MEMBER in ROLE."""
     revoked = RevokeRole(role=role, member=member)
-    execute(store, revoked, user=user, output=output, nothing="it is no member")
+    execute(store, revoked, user=user, output=output, nothing="it is not a member")
 
 
 @role.command("list")
@@ -139,16 +143,16 @@ def privileges_of(text: str, kind: ObjectKind) -> Privilege:
     applicable = grantable()[kind]
     if text.strip().lower() == ALL:
         return applicable
-    named = Privilege(0)
+    privileges = Privilege(0)
     for part in text.split(","):
         name = part.strip().upper().replace("-", "_")
         if name not in Privilege.__members__:
             raise InvalidInput(
-                f"{part.strip()[:80]!r} is no privilege; on a {kind.name.lower()} there are "
+                f"{part.strip()[:80]!r} is not a privilege; on a {kind.name.lower()} there are "
                 f"{', '.join(privilege_names(applicable))}, and {ALL}"
             )
-        named |= Privilege[name]
-    return named
+        privileges |= Privilege[name]
+    return privileges
 
 
 def _name_of(kind: ObjectKind, name: str | None) -> str:
@@ -169,7 +173,13 @@ _NAME = click.argument("name", required=False)
 @_PRIVILEGES
 @_KIND
 @_NAME
-@click.option("--to", "grantee", required=True, metavar="ROLE", help="Who may (public: all).")
+@click.option(
+    "--to",
+    "grantee",
+    required=True,
+    metavar="ROLE",
+    help="The role that gets them (public: every role).",
+)
 @USER
 @OUTPUT
 def grant(
@@ -187,11 +197,14 @@ def grant(
     PRIVILEGES is a list such as select,insert, or all. KIND and NAME say on what: "table
     shop.orders", "schema shop", "database hive", or "system" without a name.
     """
-    of = KINDS[kind]
+    object_kind = KINDS[kind]
     command = GrantPrivileges(
-        kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
+        kind=object_kind,
+        privileges=privileges_of(privileges, object_kind),
+        grantee=grantee,
+        name=_name_of(object_kind, name),
     )
-    execute(store, command, user=user, output=output, nothing="it was granted before")
+    execute(store, command, user=user, output=output, nothing="it is already granted")
 
 
 @click.command()
@@ -199,7 +212,7 @@ def grant(
 @_PRIVILEGES
 @_KIND
 @_NAME
-@click.option("--from", "grantee", required=True, metavar="ROLE", help="Who may no longer.")
+@click.option("--from", "grantee", required=True, metavar="ROLE", help="The role that loses them.")
 @USER
 @OUTPUT
 def revoke(
@@ -216,8 +229,11 @@ def revoke(
 
     The words are those of "strandline grant".
     """
-    of = KINDS[kind]
+    object_kind = KINDS[kind]
     command = RevokePrivileges(
-        kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
+        kind=object_kind,
+        privileges=privileges_of(privileges, object_kind),
+        grantee=grantee,
+        name=_name_of(object_kind, name),
     )
     execute(store, command, user=user, output=output, nothing="it was not granted")

@@ -112,14 +112,14 @@ class Setting:
         if self.is_switch:
             return "true or false"
         if self.is_list:
-            return "a list of texts"
+            return "a list of strings"
         if self.kind is int and self.units:
             words = {
                 "_ms": "a whole number of milliseconds, or a number with a unit (500, 30s, 7d)",
                 "_bytes": "a whole number of bytes, or a number with a unit (65536, 256MiB)",
             }
             return next(text for ending, text in words.items() if self.name.endswith(ending))
-        return {int: "a whole number", float: "a number"}.get(self.kind, "a text")
+        return {int: "a whole number", float: "a number"}.get(self.kind, "a string")
 
     def read(self, given: object) -> object:
         """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""
@@ -205,14 +205,14 @@ def load(
     Raises `InvalidInput`, with the origin, the key and what is allowed.
     """
     variables = os.environ if environment is None else environment
-    named = variables.get(CONFIG_VARIABLE, "").strip()
-    if config is None and named:
-        config = Path(named)
+    config_variable = variables.get(CONFIG_VARIABLE, "").strip()
+    if config is None and config_variable:
+        config = Path(config_variable)
     values: dict[str, object] = {}
     origins = dict.fromkeys(REGISTRY, DEFAULT)
     folder = store if isinstance(store, Path) else None
-    for origin, given in _places(folder, config, options or {}, variables):
-        for setting, value in given:
+    for origin, place_values in _places(folder, config, options or {}, variables):
+        for setting, value in place_values:
             try:
                 values[setting.name] = setting.read(value)
             except InvalidInput as error:
@@ -248,8 +248,10 @@ def _places(
         if variables.get(setting.variable, "").strip()  # empty counts as unset, as in most programs
     ]
     places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
-    given = [(REGISTRY[name], value) for name, value in options.items() if value is not None]
-    places.append((lambda setting: f"option {setting.option}", given))
+    option_values = [
+        (REGISTRY[name], value) for name, value in options.items() if value is not None
+    ]
+    places.append((lambda setting: f"option {setting.option}", option_values))
     return places
 
 
@@ -258,8 +260,8 @@ def _has_settings(folder: Path) -> bool:
         return (folder / FILE_NAME).is_file()
     except PermissionError as error:
         raise InvalidInput(
-            f"you may not look into the folder {folder}; run this as its owner, or let its owner"
-            " set file_access and the permissions of the folder"
+            f"this user may not read the folder {folder}; run the command as the owner of the "
+            "folder, or let the owner set file_access and the permissions of the folder"
         ) from error
 
 
@@ -274,7 +276,7 @@ def _of_file(file: Path) -> _Place:
     for key in entries:
         if key not in REGISTRY:
             raise InvalidInput(
-                f"{file}: {key!r} is no setting of a node{_likeness(key)}; known are "
+                f"{file}: {key!r} is not a setting of a node{_likeness(key)}; the settings are "
                 f"{', '.join(REGISTRY)}"
             )
     return (lambda _: str(file)), [(REGISTRY[key], value) for key, value in entries.items()]
@@ -289,12 +291,12 @@ def _likeness(key: str) -> str:
 
 def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:
     """Return a text with the origins of the settings that the error names."""
-    named = [
+    named_settings = [
         f"{name} comes from {origin}"
         for name, origin in origins.items()
         if origin != DEFAULT and re.search(rf"\b{name}\b", error.message)
     ]
-    return f" ({'; '.join(named)})" if named else ""
+    return f" ({'; '.join(named_settings)})" if named_settings else ""
 
 
 class _Kind(click.ParamType[object]):
@@ -430,4 +432,4 @@ def config(folder: Path | None, *, config: Path | None, output: str, **options: 
         return
     new_console().print(settings_table(loaded))
     for variable in loaded.unknown_variables:
-        click.echo(f"strandline: {variable} is set, and is no setting of a node", err=True)
+        click.echo(f"strandline: {variable} is set, but it is not a setting of a node", err=True)

@@ -85,16 +85,16 @@ def _line(holder: Holder, now: Timestamp) -> str:
         return f"{holder.id} ({holder.kind}) of {holder.owner}, keeps history from {since} on"
     client = f" ({holder.client})" if holder.client else ""
     heard = age(holder.heard_of, now)
-    return f"{holder.id} of {holder.owner}{client}, begun {since}, heard of {heard} ago"
+    return f"{holder.id} of {holder.owner}{client}, begun {since}, last seen {heard} ago"
 
 
 @click.command()
 @STORE
 @OUTPUT
 def status(store: Store, *, output: str) -> None:
-    """Show how STORE stands: versions, objects, open transactions and holds.
+    """Show the state of STORE: versions, objects, open transactions and holds.
 
-    It reads the store without joining it; a node may be running or not.
+    The command reads the store without joining it; a node may be running.
     """
     status = status_of(store)
     if output == "json":

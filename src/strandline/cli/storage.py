@@ -22,11 +22,11 @@ from strandline.model.identifiers import QualifiedName
 @click.argument("table", required=False)
 @OUTPUT
 def storage_usage(store: Store, table: str | None, *, output: str) -> None:
-    """Show how many bytes the tables of STORE took when that was measured last.
+    """Show the last measured sizes of the tables of STORE, in bytes.
 
-    With TABLE, like schema.table, each size of that table that is recorded, the oldest first. A
-    node measures the folders of the store's own tables, once a day unless set, and records the
-    sizes that have changed. It reads the store without joining it; a node may be running or not.
+    With TABLE, like schema.table, shows all recorded sizes of that table, the oldest first. A node
+    measures the folders of the store's own tables, once a day by default, and records the sizes
+    that have changed. The command reads the store without joining it; a node may be running.
     """
     with catalogs_and_rows(store) as (history, state, _):
         log, catalog = state.log, history.latest
@@ -41,8 +41,8 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
     _print_table(usage)
     if not usage:
         click.echo(
-            f"nothing is recorded {'yet' if table is None else f'of {table}'}; a node measures the"
-            " store's own tables once in storage_usage_interval_ms"
+            f"nothing is recorded {'yet' if table is None else f'of {table}'}; a node measures "
+            "the store's own tables every storage_usage_interval_ms"
         )
     elif table is None:
         click.echo(f"{len(usage):,} tables, {sum(row.size_bytes for row in usage):,} bytes")

@@ -199,7 +199,7 @@ def catalog_named(history: History, text: str) -> Catalog:
     earliest, now = history.earliest, max(HybridClock().current(), history.latest.time)
     if milliseconds(at) > milliseconds(now):
         raise VersionNotFound(
-            f"{text} is in the future, it is {format_timestamp(now)}; name a time that has passed"
+            f"{text} is in the future: it is now {format_timestamp(now)}; name a time in the past"
         )
     if at < earliest.time:
         raise VersionNotFound(

@@ -13,9 +13,9 @@ import click
 def token(users_file: Path, user: str) -> None:
     """Add a new token for USER to the USERS_FILE, and print it.
 
-    The file has only the hash of the token, which is not shown again. It is made if it does not
-    exist, with mode 0600. Nodes that run with --users-file take the token at once; delete the
-    user's line to revoke it.
+    The file has only the hash of the token, which is not shown again. If the file does not exist,
+    it is created with mode 0600. Nodes that run with --users-file accept the token at once; to
+    revoke it, delete the user's line.
     """
     from strandline.node.users import new_token
 

@@ -32,8 +32,8 @@ from strandline.node.membership import new_member_id, refuse_other_half
 def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     """Check whether this release could open the catalog of STORE, and change nothing.
 
-    It opens the catalog on trial: migrations are made in memory, and every object is read. Nodes
-    that run on the store go on. The exit status is 0 if the catalog could be opened.
+    It opens the catalog on trial: migrations are made in memory, and every object is read. Running
+    nodes are not affected. The exit status is 0 if the catalog could be opened.
     """
     known = None if sizes is None else _known_sizes(sizes)
     with database_of(store) as database, log_of(store, database) as log:
@@ -55,7 +55,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     for migration in MIGRATIONS[had:]:
         click.echo(f"a node would migrate it: {migration.name}")
     if views:
-        click.echo(f"a node would bring it {len(views)} system views")
+        click.echo(f"a node would add {len(views)} system views")
 
 
 def _read(contents: Contents, kind: str) -> int:
@@ -69,7 +69,7 @@ def _known_sizes(file: Path) -> set[str]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise InvalidInput(f"{file} holds no JSON object whose members are sizes")
+        raise InvalidInput(f"{file} does not contain a JSON object whose members are sizes")
     return set(parsed)
 
 

@@ -93,27 +93,33 @@ class AskedPlaces:
             for other in self._catalog.all_schemas():
                 if self._folders.place_of_schema(other) == place:
                     raise InvalidInput(
-                        f"schema {command.name} cannot lie at {location}: that is the folder of"
-                        f" schema {other.name}; name another place, or none"
+                        f"schema {command.name} cannot be located at {location}: that is the "
+                        f"folder of schema {other.name}; name another location, or leave it out"
                     )
         return replace(command, location=place.text) if place.is_inside else command
 
     def _create_table(self, command: CreateTable) -> CreateTable:
-        definition = asked = command.definition
+        definition = original = command.definition
         if definition.kind is TableKind.MANAGED:
-            named = definition.location
+            requested_location = definition.location
             # An older catalog is enough, unless a named place must be compared with the default.
-            catalog = self._catalog if named else self._metastore.catalogs.latest_catalog()
+            catalog = (
+                self._catalog if requested_location else self._metastore.catalogs.latest_catalog()
+            )
             default = self._default(catalog, command.schema, definition.name)
-            if named and (default is None or self._folders.place(named) != default):
+            if requested_location and (
+                default is None or self._folders.place(requested_location) != default
+            ):
                 definition = replace(definition, kind=TableKind.EXTERNAL)
             else:
-                definition = replace(definition, location=None) if named else definition
+                definition = (
+                    replace(definition, location=None) if requested_location else definition
+                )
                 if default and not catalog.relation(command.schema, definition.name):
                     self._refuse_unmakeable(default)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
-        return command if definition is asked else replace(command, definition=definition)
+        return command if definition is original else replace(command, definition=definition)
 
     def _alter_table(self, command: AlterTable) -> AlterTable:
         definition = command.definition
@@ -124,15 +130,17 @@ class AskedPlaces:
         if old.kind is TableKind.MANAGED:
             self._metastore.projector.project_up_to(self._catalog.version)
             place = self._metastore.store.location(old.id)
-        named = definition.location
+        requested_location = definition.location
         if definition.kind is TableKind.EXTERNAL:
-            definition = replace(definition, location=named or place)
+            definition = replace(definition, location=requested_location or place)
         elif old.kind is TableKind.EXTERNAL:
             raise IllegalChange(
-                f"the external table {command.schema}.{command.table} cannot become a managed"
-                " one: its files were named by a user; create a managed table and copy them"
+                f"the external table {command.schema}.{command.table} cannot become a managed "
+                "table: a user chose its location; create a managed table and copy the files"
             )
-        elif named and (place is None or not self._folders.same(named, place)):
+        elif requested_location and (
+            place is None or not self._folders.same(requested_location, place)
+        ):
             definition = replace(definition, kind=TableKind.EXTERNAL)
         else:
             definition = replace(definition, location=None)
@@ -186,13 +194,12 @@ class AskedPlaces:
             place = places.get(table.id)
             if place is None or (self._folders.reaches(place) and not self._folders.exists(place)):
                 raise ObjectNotFound(
-                    f"{undo.purpose} cannot be undone: the files of table {table.name} (id"
-                    f" {table.id}) were deleted, by PURGE or by cleaning; older versions still tell"
-                    " its columns"
+                    f"{undo.purpose} cannot be undone: the files of table {table.name} (id "
+                    f"{table.id}) were deleted, by PURGE or by cleaning; older versions still "
+                    "show its columns"
                 )
             if shared[place] != {table.id}:
                 raise ObjectNotFound(
-                    f"{undo.purpose} cannot be undone: the folder of table {table.name} (id"
-                    f" {table.id}), {self._folders.location(place)}, belongs to another table by"
-                    " now"
+                    f"{undo.purpose} cannot be undone: the folder of table {table.name} (id "
+                    f"{table.id}), {self._folders.location(place)}, now belongs to another table"
                 )

@@ -53,8 +53,8 @@ class AsOf:
             raise InvalidInput(f"a version is a whole number, not {self.version!r}")
         if self.version is not None and self.version < 0:
             raise InvalidInput(
-                f"version {self.version} cannot be: versions are counted from 0, and without "
-                "one the present is read"
+                f"version {self.version} does not exist: versions start at 0; to read the "
+                "present, name no version"
             )
 
 
@@ -95,8 +95,8 @@ class Snapshot:
         if table is None:
             names = ", ".join(known.name for known in self.tables.values())
             raise InvalidInput(
-                f"the snapshot is of {names or 'no table'}, not of {name}; name it when the"
-                " snapshot is taken"
+                f"the snapshot contains {names or 'no table'}, not {name}; name the table when "
+                "the snapshot is taken"
             )
         return table
 

@@ -86,12 +86,12 @@ class Metastore:
                 extra=kept(user=author, catalog_version=applied.version),
             )
         try:
-            left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
-            self.projector.project_up_to(applied.version, timeout=left)
+            seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
+            self.projector.project_up_to(applied.version, timeout=seconds_left)
         except (DeadlineExceeded, Stopping) as error:
             raise UnknownOutcome(
-                f"the change is in the log as version {applied.version}, and its folders and events"
-                f" will be made: do not repeat it ({error.message})"
+                f"the change is in the log as version {applied.version}, and its folders and "
+                f"events will follow; do not repeat it ({error.message})"
             ) from error
         return applied
 
@@ -144,9 +144,9 @@ class Metastore:
     ) -> Applied:
         deadline = time.monotonic() + timeout
         while True:
-            left = max(0.0, deadline - time.monotonic())
+            seconds_left = max(0.0, deadline - time.monotonic())
             try:
-                return self.execute(read(), author=author, identity=identity, timeout=left)
+                return self.execute(read(), author=author, identity=identity, timeout=seconds_left)
             except HistoryMoved:
                 if time.monotonic() >= deadline:
                     raise
@@ -233,8 +233,8 @@ class Metastore:
             location = self.store.location(table.id)
         if location is None:
             raise ObjectNotFound(
-                f"the place of table {table.name!r} (id {table.id}) is unknown; its files "
-                "were cleaned up"
+                f"the location of table {table.name!r} (id {table.id}) is unknown; its files were "
+                "cleaned up"
             )
         return location
 

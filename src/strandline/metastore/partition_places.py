@@ -156,15 +156,17 @@ class PartitionPlaces:
                 finished.append(move)
             except StrandlineError:
                 logger.warning(
-                    "the folder %s of a dropped partition stays; move it away before a partition"
-                    " of that name is created again",
+                    "the folder %s of a dropped partition could not be moved away; move it "
+                    "before a partition of that name is created again",
                     place,
                     exc_info=True,
                 )
         try:
             unsynced.sync()
         except StrandlineError:
-            logger.warning("folders of dropped partitions may be back later", exc_info=True)
+            logger.warning(
+                "folders of dropped partitions may reappear after a crash", exc_info=True
+            )
             return ()
         return finished
 
@@ -273,17 +275,18 @@ def undrop_partitions(
             if missing or not rows:
                 what = f"partition {missing[0]}" if missing else "partitions"
                 raise ObjectNotFound(f"no dropped {what} of {table.name} is kept")
-            there = change.visible(rows[0].kind, [row.name for row in rows])
-            if there and (names or len(there) == len(rows)):
+            existing_rows = change.visible(rows[0].kind, [row.name for row in rows])
+            if existing_rows and (names or len(existing_rows) == len(rows)):
                 raise AlreadyExists(
-                    f"partition {min(there)} of {table.name} is there; drop or rename it first"
+                    f"partition {min(existing_rows)} of {table.name} already exists; drop or "
+                    "rename it first"
                 )
-            rows = [row for row in rows if row.name not in there]
-            statistics = [row for row in statistics if row.name not in there]
+            rows = [row for row in rows if row.name not in existing_rows]
+            statistics = [row for row in statistics if row.name not in existing_rows]
             for row in rows:
-                back = places.bring_back(change, row)
-                if back is not None:
-                    moved.append(back)
+                move = places.bring_back(change, row)
+                if move is not None:
+                    moved.append(move)
             change.stage(add=[_again(row) for row in (*rows, *statistics)])
     except BaseException:
         for source, target in reversed(moved):

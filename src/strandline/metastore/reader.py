@@ -157,8 +157,8 @@ class Reader:
         schema = None if table is None else self.access.schema_of(table)
         if table is None or schema is None or not self.access.reaches(schema):
             raise PermissionDenied(
-                f"user {self.user} sees no table with the id {table_id}; ask for the table by its "
-                "name"
+                f"user {self.user} cannot see a table with the id {table_id}; look up the table "
+                "by its name"
             )
         self.access.require(needs, table)
 

@@ -47,8 +47,8 @@ class RequestMemory:
         if self._lacks(owner, amount):
             self.refused += 1
             raise Overloaded(
-                f"this node is full: a request needs {amount} bytes, and large requests hold "
-                f"{self.taken} of {self._pool}; nothing was done, try again"
+                f"this node is full: a request needs {amount} bytes, and large requests already "
+                f"use {self.taken} of {self._pool}; nothing was done, try again"
             )
         self._take(owner, amount)
 
@@ -60,10 +60,10 @@ class RequestMemory:
         return max(0, amount - self._allowance)
 
     def _take(self, owner: object, amount: int) -> None:
-        wanted = self._wanted(amount)
-        self.taken += wanted - self._taken.get(owner, 0)
-        if wanted:
-            self._taken[owner] = wanted
+        needed_bytes = self._wanted(amount)
+        self.taken += needed_bytes - self._taken.get(owner, 0)
+        if needed_bytes:
+            self._taken[owner] = needed_bytes
         else:
             self._taken.pop(owner, None)
 

@@ -266,7 +266,7 @@ class Workers:
         self._number += 1
         result = asyncio.get_running_loop().create_future()
         call = PooledCall(self._number, user, kind, work, copy_context(), result, self)
-        result.add_done_callback(lambda done: done.cancelled() and call.withdraw())
+        result.add_done_callback(lambda future: future.cancelled() and call.withdraw())
         self._waiting.setdefault((user, kind), deque()).append(call)
         self._start_waiting()
         return call
@@ -343,11 +343,11 @@ class Workers:
         ``until_left`` must end when the client has left. Then `ClientLeft` is raised: at once if
         the call still waits for a thread, else by that function. Raises `Overloaded`.
         """
-        left = withdrawn = False
+        client_left = withdrawn = False
         leaving: asyncio.Future[None] | None = None
 
         def still_wanted() -> None:
-            if left:
+            if client_left:
                 raise ClientLeft
 
         def watch() -> None:
@@ -356,9 +356,9 @@ class Workers:
             leaving.add_done_callback(leave)
 
         def leave(leaving: asyncio.Future[None]) -> None:
-            nonlocal left, withdrawn
+            nonlocal client_left, withdrawn
             if not leaving.cancelled():
-                left = True
+                client_left = True
                 withdrawn = call.withdraw()
 
         call = self.submit(lambda: work(still_wanted), user=user, kind=kind)
@@ -412,8 +412,8 @@ class Workers:
         if shortage is not None:
             self._refused += 1
             raise Overloaded(
-                f"this node already answers {shortage}, which is the most allowed; nothing was "
-                "done, try again"
+                f"this node already answers {shortage}, which is the maximum; nothing was done, "
+                "try again"
             )
 
     def _start(self, call: PooledCall) -> None:

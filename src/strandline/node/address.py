@@ -59,16 +59,17 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
         for name, value in (("objects", settings.objects), ("warehouse", settings.warehouse)):
             if value:
                 raise InvalidInput(
-                    f"{name} is set to {shown_address(value)}, and the store {text} is a folder,"
-                    f" which holds everything; leave {name} out"
+                    f"{name} is set to {shown_address(value)}, but the store {text} is a folder, "
+                    f"which contains everything; leave {name} out"
                 )
         return StoreAddress(Path(text).absolute())
     scheme = text.partition(_SEPARATOR)[0].lower()
     if scheme == "postgresql":
         if settings.objects not in ("", text):
             raise InvalidInput(
-                f"objects is set to {shown_address(settings.objects)}, and the store"
-                f" {shown_address(text)} is a database that keeps everything; leave objects out"
+                f"objects is set to {shown_address(settings.objects)}, but the store "
+                f"{shown_address(text)} is a database, which contains everything; leave objects "
+                "out"
             )
         return StoreAddress(None, text, text)
     if scheme == "etcd":

@@ -37,7 +37,9 @@ def write_dump(
     """
     unknown = sorted(set(ignored) - set(KINDS))
     if unknown:
-        raise InvalidInput(f"there is no kind {unknown[0]!r}: {', '.join(sorted(KINDS))}")
+        raise InvalidInput(
+            f"{unknown[0]!r} is not a kind of object; the kinds are {', '.join(sorted(KINDS))}"
+        )
     latest = state.take_recovered()[-1]
     token = state.log.token() or FenceToken(0, 0)
     head = {

@@ -190,8 +190,8 @@ def _alone(opening: OpenLog) -> OpenLog:
     def open_alone(place: LogPlace, opened: ExitStack) -> OpenedLog:
         if not place.address.is_one_database:
             raise InvalidInput(
-                f"a log in SQL keeps the catalog in {place.database.name}, and the store is"
-                f" {place.address.name}; name the store by the address of that database"
+                f"a log in SQL keeps the catalog in {place.database.name}, but the store is "
+                f"{place.address.name}; name the store by the address of that database"
             )
         return opening(place, opened)
 
@@ -237,9 +237,9 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
             return new_log
     if wanted not in ("", kept.name):
         raise InvalidInput(
-            f"catalog_log is {wanted}, and the catalog of the store {place.address.name} is kept in"
-            f" the log {kept.name}; leave catalog_log out, or set it to {kept.name}. `strandline"
-            " durable migrate` moves a catalog to another log"
+            f"catalog_log is {wanted}, but the catalog of the store {place.address.name} is kept "
+            f"in the log {kept.name}; leave catalog_log out, or set it to {kept.name}. "
+            "`strandline durable migrate` moves a catalog to another log"
         )
     finish_move(place, kept)
     return opening_of(kept.name, place)(place, opened)
@@ -248,7 +248,7 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
 def refuse_unknown(name: str, *, option: str) -> None:
     """Raise `InvalidInput` if ``name`` is not the name of a log. An empty ``name`` is accepted."""
     if name and _opening(name) is None:
-        raise InvalidInput(f"{option} is {name!r}; it is one of {', '.join(LOGS)}, {_PAIR}")
+        raise InvalidInput(f"{option} is {name!r}; it must be one of {', '.join(LOGS)}, {_PAIR}")
 
 
 def keep_blobs_at(place: LogPlace, blobs: str) -> None:
@@ -451,7 +451,7 @@ def opening_of(name: str, place: LogPlace) -> OpenLog:
     opening = _opening(name)
     if opening is None:
         raise CorruptData(
-            f"{place.database.name} says that its catalog is kept in the log {name!r}, which this"
-            f" program does not know; known are {', '.join(LOGS)}. Use the release that wrote it"
+            f"{place.database.name} says that its catalog is kept in the log {name!r}, which this "
+            f"program does not know; it knows {', '.join(LOGS)}. Use the release that wrote it"
         )
     return opening

@@ -154,7 +154,7 @@ class _Move:
         self.switched = replace(new, former=former, sealed_epoch=self._token.epoch)
         self._is_return = new == kept
         if self._is_return and not self._is_sealed():
-            raise InvalidInput(f"the catalog is kept in the log {kept} already; nothing was moved")
+            raise InvalidInput(f"the catalog is already in the log {kept}; nothing was moved")
         target = replace(target, environment=environment or "")
         original_parts = {_place_of(part, source) for part in parts_of(kept.name)}
         self._copies = []
@@ -187,8 +187,8 @@ class _Move:
             if self._seal(None, switching=False):
                 return self._copy_and_switch()
         raise Conflict(
-            f"nodes have committed between {ATTEMPTS} looks at the log and the appends behind them;"
-            " nothing was moved: stop the nodes, and call it again"
+            f"nodes kept committing during {ATTEMPTS} attempts to seal the log; nothing was "
+            "moved; stop the nodes, and run the command again"
         )
 
     def _copy_and_prove(self, proved: Frontier) -> Frontier:
@@ -208,8 +208,8 @@ class _Move:
                 if self._log.frontier().since != before.since:
                     continue  # trimmed by a node meanwhile
                 raise CorruptData(
-                    f"the catalog was not moved, nodes go on with the log {self._kept}:"
-                    f" {error.message}"
+                    f"the catalog was not moved, and nodes continue with the log {self._kept}: "
+                    f"{error.message}"
                 ) from error
             if self._log.frontier().since == frontier.since:
                 return frontier
@@ -270,7 +270,7 @@ class _Move:
         """Return the token of the log, or the one before the seal if the log is sealed."""
         token = self._log.token()
         if token is None:
-            raise CorruptData("the log has versions and no fence token; restore it from a backup")
+            raise CorruptData("the log has versions, but no fence token; restore it from a backup")
         if not token.is_sealed:
             return token
         with self._database.read() as connection:
@@ -293,8 +293,8 @@ class _Move:
             is_same = state.environment in (None, environment)
         if not is_same:
             raise Conflict(
-                f"the log {name} is not empty, and has another history: environment"
-                f" {state.environment}, up to version {last.version}; nothing was moved"
+                f"the log {name} is not empty, and has a different history: environment "
+                f"{state.environment}, up to version {last.version}; nothing was moved"
             )
 
 
@@ -322,7 +322,7 @@ class _Switch:
 
     def refuse_other(self, connection: Connection) -> None:
         if kept_on(connection) != self._kept:
-            raise Conflict("another command has moved the catalog meanwhile; look where it is now")
+            raise Conflict("another command has moved the catalog meanwhile; check where it is now")
 
     def raise_fence(self, connection: Connection) -> None:
         if FenceRow.read(connection) is not None:

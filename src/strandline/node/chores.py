@@ -49,16 +49,16 @@ class Chores:
         except Stopping:
             return False
         except Unavailable as error:
-            logger.warning("%s failed: %s; tried again later", chore, error)
+            logger.warning("%s failed: %s; it will be tried again later", chore, error)
         except Exception:
             if not self.stopping.is_set():
-                logger.exception("%s failed; tried again later", chore)
+                logger.exception("%s failed; it will be tried again later", chore)
         return True
 
     def refuse_when_stopping(self) -> None:
         """Raise `Stopping` if the node is stopping."""
         if self.stopping.is_set():
-            raise Stopping("the node is stopping; what was not done is left to its next start")
+            raise Stopping("the node is stopping; the remaining work is left to its next start")
 
     def join(self) -> None:
         """Wait until all threads have ended. They end when ``stopping`` is set."""

@@ -64,11 +64,10 @@ class DatabaseMark:
         if time < said:
             ends = f"it ends at {format_timestamp(time)}" if time else "it is empty"
             raise CorruptData(
-                f"{database.name} is older than it was: {ends}, and had come to"
-                f" {format_timestamp(said)}, as {self.address} says. Only the database was put back"
-                " from an older day, or its backup is older than that of etcd. Restore both from"
-                " one backup; to go on without what is missing, run `strandline accept-loss"
-                f" {self.address}`"
+                f"{database.name} is older than it was: {ends}, but {self.address} recorded "
+                f"{format_timestamp(said)}. Only the database was restored, or its backup is "
+                "older than that of etcd. Restore both from one backup; to continue without the "
+                f"missing changes, run `strandline accept-loss {self.address}`"
             )
 
     def note(
@@ -89,13 +88,13 @@ class DatabaseMark:
 
         So the database does not assign again a time that it had assigned before its loss.
         """
-        said = self.says()
+        mark_time = self.says()
         with database.write() as connection:
             before = stored_time(connection)
-            if before < said:
-                clock.update(said)
+            if before < mark_time:
+                clock.update(mark_time)
                 take_time(connection, clock, bounded=False)
-        return before, said
+        return before, mark_time
 
     @staticmethod
     def _time_of(kept: KeyValue | None) -> Timestamp:

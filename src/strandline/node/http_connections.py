@@ -106,7 +106,7 @@ class HttpConnections:
         if len(self._open) >= self._max_connections and not self._make_room():
             self.counts.refused += 1
             logger.warning(
-                "refused an HTTP connection: %d are open, which is the most allowed",
+                "refused an HTTP connection: %d are open, which is the maximum",
                 len(self._open),
             )
             return False
@@ -126,7 +126,7 @@ class HttpConnections:
             unread = connection.unread()
             if unread and now - connection.moved >= self._read_seconds:
                 self.counts.cut += 1
-                logger.warning("cut an HTTP connection whose client does not read its answer")
+                logger.warning("closed an HTTP connection whose client does not read its answer")
                 connection.transport.abort()
             elif connection.transport.is_closing():
                 pass  # with TLS, closing waits for the client to confirm it
@@ -302,7 +302,7 @@ class _HttpConnection(HttpToolsProtocol):
 
 def _full() -> bytes:
     status, body = write_error(
-        Overloaded("this node has as many connections as it takes; nothing was done, try again")
+        Overloaded("this node has the maximum number of connections; nothing was done, try again")
     )
     head = (
         f"HTTP/1.1 {status} Service Unavailable\r\ncontent-type: {PROBLEM_TYPE}\r\n"

@@ -96,7 +96,7 @@ def join_or_create(
         except (OutOfSync, Fenced) as error:
             refused = error  # another process created it meanwhile: join it
     raise Fenced(
-        f"joining this store was refused {ATTEMPTS} times, at last because {refused}"
+        f"joining this store was refused {ATTEMPTS} times, most recently because {refused}"
     ) from refused
 
 
@@ -118,8 +118,8 @@ def _joined(
         if present < deploy_generation:
             return None
         raise Replaced(
-            f"generation {present} of this deployment holds the store, and this node is of"
-            f" generation {deploy_generation}; start the newer program"
+            f"generation {present} of this deployment owns the store, and this node is "
+            f"of generation {deploy_generation}; start the newer program"
         )
     if half_raised(database, state) is not None:
         return None
@@ -174,7 +174,7 @@ def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
 
 
 def _not_empty(_: CatalogTransaction) -> None:
-    raise NotFound("there is no catalog in this store any more; restore it from a backup")
+    raise NotFound("the catalog of this store no longer exists; restore it from a backup")
 
 
 def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
@@ -216,8 +216,8 @@ def _refuse_older_catalog(database: Database, log: UpdateLog) -> None:
     last = log.frontier().upper - 1  # read after the fence, since other nodes go on meanwhile
     if fence is not None and fence.catalog_version > last:
         raise WrongEnvironment(
-            f"the object store knows catalog version {fence.catalog_version}, and the catalog ends "
-            f"at {last}: the catalog was restored from an older day than the object "
+            f"the object store knows catalog version {fence.catalog_version}, but the catalog "
+            f"ends at {last}: the catalog was restored from an older backup than the object "
             "store; restore both from the same backup"
         )
 
@@ -232,7 +232,7 @@ def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> Durable
     if state.environment != fenced.environment:
         raise WrongEnvironment(
             f"the store belonged to environment {fenced.environment!r} when this node joined it, "
-            f"and belongs to {state.environment!r} now; restart this node"
+            f"but now belongs to {state.environment!r}; restart this node"
         )
     _agree(database, state)
     return state

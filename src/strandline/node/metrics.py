@@ -75,7 +75,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Gauge("latest_version", "catalog_version", "The newest version that is applied here."),
         Gauge("earliest_version", "catalog_earliest_version", "The oldest readable version."),
         Count("executed", "ddl_calls", "Calls that changed the catalog."),
-        Count("lost_appends", "ddl_conflicts", "Appends to the log for which another was first."),
+        Count("lost_appends", "ddl_conflicts", "Appends to the log that lost to another one."),
         Count("joined_anew", "fenced", "How often a newer owner fenced this node off."),
         Count("applier_failures", "applier_failures", "Failed attempts to apply new versions."),
     ),
@@ -97,22 +97,22 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("begun", "transactions_begun", "Transactions that were begun here."),
         Count("committed", "transactions_committed", "Transactions that were committed here."),
         Count("aborted", "transactions_aborted", "Transactions that were aborted here."),
-        Count("conflicts", "transaction_conflicts", "Commits for which another was first."),
-        Count("expired", "transactions_expired", "Transactions that lacked a heartbeat."),
+        Count("conflicts", "transaction_conflicts", "Commits that lost to another one."),
+        Count("expired", "transactions_expired", "Transactions that timed out."),
         Count("heartbeats", "heartbeats", "Heartbeats of transactions and locks."),
-        Gauge("unstored_heartbeats", "unstored_heartbeats", "Those that are only in memory yet."),
+        Gauge("unstored_heartbeats", "unstored_heartbeats", "Heartbeats not yet stored."),
     ),
     "store": (
         Count("hits", "cache_hits", "Reads of rows that memory answered."),
         Count("misses_by_cause", "cache_misses", "Reads that the store answered.", label="cause"),
         Count("loads", "cache_loads", "Tables that were read into memory."),
-        Count("evictions", "cache_evictions", "Tables that left memory for others."),
-        Gauge("size", "cache_bytes", "The rows in memory, in bytes, about."),
+        Count("evictions", "cache_evictions", "Tables evicted from memory."),
+        Gauge("size", "cache_bytes", "Approximate bytes of the rows in memory."),
     ),
     "cleaner": (
         Count("files", "cleaned_files", "Files that cleaning deleted."),
-        Count("bytes", "cleaned_bytes", "Their bytes."),
-        Count("failures", "cleaning_failures", "Files and folders that it could not delete."),
+        Count("bytes", "cleaned_bytes", "Bytes of these files."),
+        Count("failures", "cleaning_failures", "Files and folders that could not be deleted."),
     ),
     "workers": (
         Gauge("calls", "worker_calls", "Calls that run in a thread, or wait for one."),
@@ -132,7 +132,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Gauge("waiting", "database_waiting_writers", "Writers that wait for the write lock."),
         Count("waited", "database_waited_seconds", "Seconds that writers waited for the lock."),
         Count("writes", "database_writes", "Write transactions on the database."),
-        Count("failed_writes", "database_failed_writes", "Those that failed."),
+        Count("failed_writes", "database_failed_writes", "Write transactions that failed."),
     ),
 }
 
@@ -147,7 +147,7 @@ class _Gathered(Collector):
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily(f"{_PREFIX}node", "This node.", {"release": __version__})
         readable = GaugeMetricFamily(
-            f"{_PREFIX}part_readable", "1 if the part could be asked, else 0.", labels=["part"]
+            f"{_PREFIX}part_readable", "1 if the part could be read, else 0.", labels=["part"]
         )
         for part, counts in self._parts.items():
             readable.add_metric([part], float(counts is not None))

@@ -153,9 +153,9 @@ class Monitoring:
 
         Raises `DeadlineExceeded` and `Overloaded`.
         """
-        asked = self._workers.submit(question, user=kind)  # threads are shared among kinds
+        future = self._workers.submit(question, user=kind)  # threads are shared among kinds
         try:
-            return cast(T, await asyncio.wait_for(asked.result, DEADLINE))
+            return cast(T, await asyncio.wait_for(future.result, DEADLINE))
         except TimeoutError:
             raise DeadlineExceeded(f"the store did not answer within {DEADLINE} s") from None
 

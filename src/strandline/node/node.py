@@ -96,8 +96,12 @@ class NodeHealth:
             except (StrandlineError, OSError) as error:
                 problems.append(Problem(name, in_one_line(str(error))))
             except Exception as error:
-                logger.exception("the check of %s failed inside", name)
-                problems.append(Problem(name, f"the check failed inside: {type(error).__name__}"))
+                logger.exception("the check of %s failed with an internal error", name)
+                problems.append(
+                    Problem(
+                        name, f"the check failed with an internal error: {type(error).__name__}"
+                    )
+                )
         return problems
 
 
@@ -110,7 +114,7 @@ CACHE_FILE = "strandline.cache"
 CACHE_PAUSE_SECONDS = 0.02
 """The pause between two parts of that file, so that its writer does not delay callers."""
 WRITING_CACHE = "writing what is remembered"
-NOTING_MARK = "noting in etcd how far the database is"
+NOTING_MARK = "recording the time of the database in etcd"
 
 
 class Counted(Protocol):
@@ -241,9 +245,7 @@ class Node:
         """The folder of the store. Raises `UnsupportedOperation` if it is kept on servers."""
         folder = self.address.folder
         if folder is None:
-            raise UnsupportedOperation(
-                f"the store {self.name} is kept on servers and not in a folder"
-            )
+            raise UnsupportedOperation(f"the store {self.name} is on servers, not in a folder")
         return folder
 
     @classmethod
@@ -351,8 +353,8 @@ class Node:
             path = Path(settings.cache_folder) / f"{environment}.cache"
             if not path.parent.is_dir() or not path.is_absolute():
                 raise InvalidInput(
-                    f"cache_folder is {settings.cache_folder!r}; name an absolute path, of a folder"
-                    " that is there"
+                    f"cache_folder is {settings.cache_folder!r}; name the absolute path of an "
+                    "existing folder"
                 )
         elif folder is not None:
             path = folder / CACHE_FILE
@@ -390,7 +392,8 @@ class Node:
         half_raised_fence = half_raised(self.database, state)
         if half_raised_fence is not None and half_raised_fence == self._half_raised:
             logger.warning(
-                "an opener ended between the two halves of the store, at %s", half_raised_fence
+                "a node stopped after it raised only one of the two fences of the store: %s",
+                half_raised_fence,
             )
             finish_half_raised(self.database, state)
             self.catalogs.sync()

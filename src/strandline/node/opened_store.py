@@ -130,7 +130,7 @@ def _open_folder(
     try:
         make_folders(folder, mode=settings.folder_mode)
     except OSError as error:
-        raise InvalidInput(f"{folder} cannot be made: {error.strerror}") from error
+        raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     opened.callback(database.close)
     kept = _log_of(address, database, settings, clock, opened)
@@ -167,16 +167,16 @@ def _open_servers(
 ) -> OpenedStore:
     if settings.delay_ms == 0 and not address.is_one_database:
         raise InvalidInput(
-            "delay_ms is 0, and the catalog lies in etcd: a transaction could never know which"
-            " catalog it commits under; leave delay_ms out, or give it at least 100 ms"
+            "delay_ms is 0, but the catalog is in etcd: a transaction could never know which "
+            "catalog it commits under; leave delay_ms out, or give it at least 100 ms"
         )
     mark = None if address.is_one_database else _open_mark(address, clock, opened)
-    said = mark and mark.says()
+    mark_time = mark and mark.says()
     database = open_engine(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
-    if mark is not None and said:
-        mark.compare(said, database)
+    if mark is not None and mark_time:
+        mark.compare(mark_time, database)
     kept = _log_of(address, database, settings, clock, opened)
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: kept.log.token() is None)

@@ -91,20 +91,22 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     present = here(folder)
     with database.read() as connection:
         kept = read(connection)
-    made = None
+    original_folder = None
     if kept is None:
-        made = made_at(database)
-        if made is not None and os.path.realpath(made) != present.path:
-            raise _moved(folder, made)
+        original_folder = made_at(database)
+        if original_folder is not None and os.path.realpath(original_folder) != present.path:
+            raise _moved(folder, original_folder)
     elif kept.path != present.path:
         raise _moved(folder, kept.path)
     elif kept.inode != present.inode:
         raise StoreMoved(
-            f"the database in {folder} is not the one that was here before: it was restored, or"
-            f" copied to this place. If it takes the place of that one, run `strandline relocate"
-            f" {folder}`; if both live on, run `strandline relocate {folder} --copy`"
+            f"the database in {folder} is not the one that was here before: it was restored, or "
+            f"copied to this place. If it replaces that one, run `strandline relocate {folder}`; "
+            f"if both stay in use, run `strandline relocate {folder} --copy`"
         )
-    names = united(kept.names if kept else (), [made] if made else (), present.names)
+    names = united(
+        kept.names if kept else (), [original_folder] if original_folder else (), present.names
+    )
     if kept is None or names != kept.names:
         with database.write() as connection:
             put(connection, Place(present.path, present.inode, names))
@@ -116,9 +118,9 @@ def refuse_lost_database(folder: Path) -> None:
     remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
     if remains:
         raise CorruptData(
-            f"{folder} has {' and '.join(remains)} and no database: {DATABASE_FILE} is missing or "
-            f"empty. Restore it from a backup of the whole folder; for a new store, name another "
-            "folder"
+            f"{folder} has {' and '.join(remains)}, but no database: {DATABASE_FILE} is missing "
+            "or empty. Restore it from a backup of the whole folder; for a new store, name "
+            "another folder"
         )
 
 

@@ -132,17 +132,17 @@ def take_place(
 
 def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
     """Raise `Conflict` if the store that is said to be moved is still in the folder ``old``."""
-    there, here = old / DATABASE_FILE, folder / DATABASE_FILE
-    if not there.exists() or (here.exists() and there.samefile(here)):
+    old_database, new_database = old / DATABASE_FILE, folder / DATABASE_FILE
+    if not old_database.exists() or (new_database.exists() and old_database.samefile(new_database)):
         return
     try:
-        with closing(sqlite3.connect(f"{there.as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{old_database.as_uri()}?mode=ro", uri=True)) as connection:
             rows = connection.execute("SELECT environment FROM strandline_fence").fetchall()
     except sqlite3.Error as error:
         raise Conflict(
-            f"{folder} cannot be taken for the store that was at {old}: a database is there still,"
-            f" which cannot be read ({error}). If this is a copy of it, run `strandline relocate"
-            f" {folder} --copy`; else move that away"
+            f"{folder} cannot be recorded as the new folder of the store at {old}: there is still "
+            f"a database at {old}, which cannot be read ({error}). If {folder} is a copy of it, "
+            f"run `strandline relocate {folder} --copy`; otherwise move that database away"
         ) from error
     if any(row[0] == environment for row in rows):
         raise Conflict(
@@ -163,7 +163,9 @@ def _new_environment(database: Database, log: UpdateLog) -> str:
 
     openable = durable_state(log)
     if fence is None or openable.epoch() is None:
-        raise CorruptData(f"{database.name} holds no whole store; restore it from a backup")
+        raise CorruptData(
+            f"{database.name} does not contain a complete store; restore it from a backup"
+        )
     state = openable.open(
         member=new_member_id(),
         initialize=lambda _: None,

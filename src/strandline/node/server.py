@@ -242,8 +242,8 @@ def _warn_of_believed_clients(settings: Settings) -> None:
     for port, address, remedy in believed:
         if not is_loopback(address):
             logger.warning(
-                "%s listens on %s, and its clients are not asked to prove who they are; keep it "
-                "on loopback, or %s",
+                "%s listens on %s, without authentication of its clients; keep it on loopback, "
+                "or %s",
                 port,
                 address,
                 remedy,

@@ -131,17 +131,17 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
             present = versions.get(part)
             if present is not None and present < version:
                 raise IncompatibleFormat(
-                    f"{database.name} was written by an older release: its part {part!r} has"
-                    f" version {present}, this program knows version {version}; {todo}"
+                    f"{database.name} was written by an older release: its part {part!r} has "
+                    f"version {present}, but this program needs version {version}; {todo}"
                 )
 
 
 def compare_head(folder: Path, database: SqliteDatabase) -> None:
     """Raise `CorruptData` if the database lacks commits that the head file in ``folder`` names."""
     head = head_of(folder)
-    said = head.says() or {}
+    head_marks = head.says() or {}
     with database.read() as connection:
-        head.compare(said, head.marks_of(sqlite_file.driver_of(connection)))
+        head.compare(head_marks, head.marks_of(sqlite_file.driver_of(connection)))
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:

@@ -80,9 +80,11 @@ class Users:
     def accepts(self, user: str, token: str) -> bool:
         """Whether ``token`` is one of those of ``user``."""
         self._read_again_if_changed()
-        given = _hash_of(token)
+        token_hash = _hash_of(token)
         # Compare all hashes of the user in constant time, and one hash for an unknown user too.
-        matches = [hmac.compare_digest(given, known) for known in self._hashes.get(user, _NOBODY)]
+        matches = [
+            hmac.compare_digest(token_hash, known) for known in self._hashes.get(user, _NOBODY)
+        ]
         return any(matches)
 
     def _state(self) -> tuple[int, int, int] | None:
@@ -103,7 +105,7 @@ class Users:
             try:
                 self._hashes = _hashes(_text(self._path), self._path)
             except StrandlineError as error:
-                logger.error("%s; the users that were read before remain", error, extra=kept())
+                logger.error("%s; the users read before stay valid", error, extra=kept())
 
 
 def _hash_of(token: str) -> str:
@@ -136,7 +138,7 @@ def _text(path: Path) -> str:
     except UnicodeError:
         reason = "it is not UTF-8"
     raise InvalidInput(
-        f"the users file {path} cannot be read: {reason}; make it with strandline token"
+        f"the users file {path} cannot be read: {reason}; create it with strandline token"
     )
 
 

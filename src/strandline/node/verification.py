@@ -324,30 +324,30 @@ class Verification:
             size = os.stat(path).st_size
             self.verified.bytes += size
             if isinstance(row.content, DataFile):
-                said = self._data_file(path, size, row.content)
+                message = self._data_file(path, size, row.content)
             else:
-                said = self._delete_file(path, row.as_(DeleteFile))
+                message = self._delete_file(path, row.as_(DeleteFile))
         except OSError as error:
-            said = f"it cannot be read: {error.strerror or error}"
+            message = f"it cannot be read: {error.strerror or error}"
         except pa.ArrowNotImplementedError:
             return  # pyarrow lacks this type; the footer was compared
         except pa.ArrowException as error:
-            said = f"it is damaged: {error}"
-        if said is not None:
-            yield Finding(Kind.FILE, str(path), said, table.name)
+            message = f"it is damaged: {error}"
+        if message is not None:
+            yield Finding(Kind.FILE, str(path), message, table.name)
 
     def _data_file(self, path: Path, size: int, row: DataFile) -> str | None:
         if size != row.bytes:
-            return f"it has {size} bytes, and {row.bytes} were written"
+            return f"it has {size} bytes, but {row.bytes} were written"
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             rows = file.metadata.num_rows
             self.verified.rows += rows
             if rows != row.rows:
-                return f"its footer tells of {rows} rows, and {row.rows} were written"
+                return f"its footer says {rows} rows, but {row.rows} were written"
             if self.pages:
                 read = sum(batch.num_rows for batch in file.iter_batches())
                 if read != rows:
-                    return f"its pages hold {read} rows, and {rows} were written"
+                    return f"its pages have {read} rows, but {rows} were written"
         return None
 
     def _delete_file(self, path: Path, row: DeleteFile) -> str | None:
@@ -373,7 +373,7 @@ class Verification:
             for path in sorted(dropped.iterdir()):
                 partitions = path.name.endswith(".partitions")
                 if not partitions and str(path) not in known:
-                    yield Finding(Kind.LEFTOVER, str(path), "it is the folder of no kept table")
+                    yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
 
 
 def compare_times(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:

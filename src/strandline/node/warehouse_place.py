@@ -50,9 +50,10 @@ class WarehousePlace:
         # In this order: a node that creates this store writes the catalog before the marker.
         if environment is not None and is_new():
             raise WrongEnvironment(
-                f"the warehouse {self.folder} holds the tables of another store (environment"
-                f" {environment!r}), and {self.database.name} holds no store yet. If its database"
-                " was lost, restore it from a backup; for a new store, name another folder"
+                f"the warehouse {self.folder} holds the tables of another store (environment "
+                f"{environment!r}), but {self.database.name} does not contain a store yet. If its "
+                "database was lost, restore it from a backup; for a new store, name another "
+                "folder"
             )
         if environment is None and is_new():
             refuse_nested(self.folder)
@@ -72,7 +73,7 @@ class WarehousePlace:
                 make_folders(self.folder, mode=mode)
             except OSError as error:
                 raise InvalidInput(
-                    f"the warehouse {self.folder} cannot be made: {error.strerror}"
+                    f"the warehouse {self.folder} cannot be created: {error.strerror}"
                 ) from error
             self.mark(environment, mode=mode & 0o666)
         self.check(environment)
@@ -88,8 +89,9 @@ class WarehousePlace:
     def _require_same(self, recorded: str, real: str) -> None:
         if recorded != real:
             raise StoreMoved(
-                f"the tables of the store in {self.database.name} lie in {recorded}, and warehouse"
-                f" is {self.folder}; mount that folder at its old path, and name it"
+                f"the tables of the store in {self.database.name} are in {recorded}, but "
+                f"warehouse is {self.folder}; mount that folder at its old path, and name that "
+                "path"
             )
 
     def check(self, environment: str) -> None:
@@ -103,8 +105,9 @@ class WarehousePlace:
             )
         if marked != environment:
             raise WrongEnvironment(
-                f"the warehouse {self.folder} belongs to the store {marked!r}, and"
-                f" {self.database.name} is the store {environment!r}; name the folder of this store"
+                f"the warehouse {self.folder} belongs to the store {marked!r}, but "
+                f"{self.database.name} is the store {environment!r}; name the folder of this "
+                "store"
             )
 
     def mark(self, environment: str, *, mode: int) -> None:
@@ -158,8 +161,8 @@ def refuse_nested(folder: Path) -> None:
     for above in Path(os.path.realpath(folder)).parents:
         if (above / place.DATABASE_FILE).exists() or (above / MARKER).exists():
             raise InvalidInput(
-                f"{folder} lies in {above}, which is a folder of another store; name a folder"
-                " outside of it"
+                f"{folder} is inside {above}, which is a folder of another store; name a folder "
+                "outside of it"
             )
 
 
@@ -179,8 +182,8 @@ def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:
     folder = warehouse or (recorded and recorded.path)
     if not folder:
         raise InvalidInput(
-            f"the store in {database.name} is new, and the folder of its tables is not named;"
-            " add --warehouse FOLDER, at a path that every node reaches"
+            f"the store in {database.name} is new, and no folder is set for its tables; add "
+            "--warehouse FOLDER, at a path that every node reaches"
         )
     if not os.path.isabs(folder):
         raise InvalidInput(f"warehouse is {folder!r}; name an absolute path")

@@ -9,8 +9,8 @@ try:
     import pyspark as _pyspark  # noqa: F401  # only to check whether it is installed
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"strandline.spark needs PySpark and numpy, and {error.name} is not installed:"
-        " pip install 'strandline[spark]'",
+        f"strandline.spark needs PySpark and numpy, but {error.name} is not installed: pip "
+        "install 'strandline[spark]'",
         name=error.name,
     ) from error
 

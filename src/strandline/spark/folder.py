@@ -70,8 +70,9 @@ class TableFolder:
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise Unavailable(
-                f"the folder {self.path} of {table} cannot be opened: {error.strerror}; if the"
-                " table is just being renamed, try again; if the folder was never made, make it"
+                f"the folder {self.path} of {table} cannot be opened: {error.strerror}; if the "
+                "table is just being renamed, try again; if the folder was never created, create "
+                "it"
             ) from error
 
     def close(self) -> None:
@@ -88,14 +89,14 @@ class TableFolder:
     def staged(self, staging: str) -> Iterator[int]:
         """The descriptor of the folder a job wrote. Raises `WriteConflict` if the table moved."""
         try:
-            same = os.path.samestat(os.stat(self.path), os.fstat(self._folder))
+            is_same_folder = os.path.samestat(os.stat(self.path), os.fstat(self._folder))
             written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
         except FileNotFoundError:
-            same = False
-        if not same:
+            is_same_folder = False
+        if not is_same_folder:
             raise WriteConflict(
-                f"{self._table} was renamed or dropped while rows for it were written; nothing was"
-                " kept of them, begin again"
+                f"{self._table} was renamed or dropped while rows for it were written; none of "
+                "them were kept; begin again"
             )
         try:
             yield written

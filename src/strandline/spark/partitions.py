@@ -121,17 +121,19 @@ def partition_of(file: BinaryIO, table: TableDescriptor) -> Partition:
     return tuple(values)
 
 
-def _physical(column: pa.Array, of: ColumnDescriptor) -> Physical | None:
-    if of.type == DATE:
+def _physical(column: pa.Array, source_column: ColumnDescriptor) -> Physical | None:
+    if source_column.type == DATE:
         column = column.cast(pa.int32())
-    elif of.type in (TIMESTAMP, TIMESTAMP_NTZ):
+    elif source_column.type in (TIMESTAMP, TIMESTAMP_NTZ):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     try:
         value = column[0].as_py()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"a value of column {of.name!r} is no text: {error}") from None
-    if isinstance(of.type, DecimalType) and value is not None:
-        return int(value.scaleb(of.type.scale, _EXACT))
+        raise InvalidInput(
+            f"a value of column {source_column.name!r} is not UTF-8: {error}"
+        ) from None
+    if isinstance(source_column.type, DecimalType) and value is not None:
+        return int(value.scaleb(source_column.type.scale, _EXACT))
     physical: Physical | None = value
     return physical
 
@@ -141,25 +143,25 @@ def _physical(column: pa.Array, of: ColumnDescriptor) -> Physical | None:
 
 def _value(transform: Transform, column: ColumnDescriptor) -> str:
     """The value of any transform but bucket, or something that is equal only for equal values."""
-    name, of = quoted(column.name), column.type
+    name, data_type = quoted(column.name), column.type
     match transform.kind:
         case TransformKind.IDENTITY:
-            if of == TIMESTAMP:
+            if data_type == TIMESTAMP:
                 return f"unix_micros({name})"
-            return f"hex({name})" if of == BINARY else name
+            return f"hex({name})" if data_type == BINARY else name
         case TransformKind.TRUNCATE:
-            if of in INTEGRAL_TYPES:
+            if data_type in INTEGRAL_TYPES:
                 return _quotient(name, transform.width)
-            if isinstance(of, DecimalType):
-                return _quotient(_unscaled(name, of), transform.width)
+            if isinstance(data_type, DecimalType):
+                return _quotient(_unscaled(name, data_type), transform.width)
             cut = f"substring({name}, 1, {transform.width})"
-            return f"hex({cut})" if of == BINARY else cut
+            return f"hex({cut})" if data_type == BINARY else cut
         case TransformKind.HOUR:
-            if of == TIMESTAMP:
+            if data_type == TIMESTAMP:
                 return _quotient(f"unix_micros({name})", MICROS_OF_HOUR)
             return f"(24L * unix_date(CAST({name} AS DATE)) + hour({name}))"
     day = f"CAST({name} AS DATE)"
-    if of == TIMESTAMP:
+    if data_type == TIMESTAMP:
         days = _quotient(f"unix_micros({name})", MICROS_OF_DAY)
         day = f"date_from_unix_date(CAST({days} AS INT))"
     if transform.kind is TransformKind.DAY:
@@ -173,9 +175,12 @@ def _quotient(value: str, width: int) -> str:
     return f"({value} DIV {width}L - IF({value} < 0 AND {value} % {width}L != 0, 1, 0))"
 
 
-def _unscaled(value: str, of: DecimalType) -> str:
+def _unscaled(value: str, decimal_type: DecimalType) -> str:
     """The unscaled value of a decimal that has few digits, as a BIGINT."""
-    return f"CAST({value} * CAST('1{'0' * of.scale}' AS DECIMAL({of.scale + 1}, 0)) AS BIGINT)"
+    return (
+        f"CAST({value} * CAST('1{'0' * decimal_type.scale}' AS DECIMAL({decimal_type.scale + 1}, "
+        "0)) AS BIGINT)"
+    )
 
 
 def _seed() -> int:
@@ -197,16 +202,16 @@ class _Hash:
     """
 
     def __init__(self, number: int, column: ColumnDescriptor) -> None:
-        name, of = quoted(column.name), column.type
+        name, data_type = quoted(column.name), column.type
         self.steps: list[dict[str, str]] = []
-        whole = _whole_number(name, of)
-        if whole is not None:
-            self.value = f"hash({_SEED}, {whole})"
+        whole_number = _whole_number(name, data_type)
+        if whole_number is not None:
+            self.value = f"hash({_SEED}, {whole_number})"
             return
         self._number = number
         data = f"CAST({name} AS BINARY)"
-        if isinstance(of, DecimalType):
-            data = _shortest_bytes(self._step("unscaled", _unscaled(name, of)))
+        if isinstance(data_type, DecimalType):
+            data = _shortest_bytes(self._step("unscaled", _unscaled(name, data_type)))
         self.value = self._of_bytes(self._step("bytes", data))
 
     def _step(self, what: str, value: str, **beside: str) -> str:
@@ -236,19 +241,19 @@ class _Hash:
         return f"IF({rest} = 0, {known}, {_shifted(h, 16)})"
 
 
-def _whole_number(value: str, of: DataType) -> str | None:
+def _whole_number(value: str, data_type: DataType) -> str | None:
     """A value that is hashed as 8 bytes, converted to a BIGINT; None for a value of other types."""
-    if of == TIMESTAMP:
+    if data_type == TIMESTAMP:
         return f"unix_micros({value})"
-    if of == TIMESTAMP_NTZ:
+    if data_type == TIMESTAMP_NTZ:
         of_day = (
             f"(hour({value}) * 3600000000L + minute({value}) * 60000000L"
             f" + CAST(extract(SECOND FROM {value}) * 1000000 AS BIGINT))"
         )
         return f"unix_date(CAST({value} AS DATE)) * {MICROS_OF_DAY}L + {of_day}"
-    if of == DATE:
+    if data_type == DATE:
         return f"CAST(unix_date({value}) AS BIGINT)"
-    return f"CAST({value} AS BIGINT)" if of in INTEGRAL_TYPES else None
+    return f"CAST({value} AS BIGINT)" if data_type in INTEGRAL_TYPES else None
 
 
 def _shortest_bytes(number: str) -> str:

@@ -151,5 +151,5 @@ def _check_end(root: Path, file_id: int, bitmap: Bitmap, rows: int) -> None:
 
 def select_files(positions: pa.Table, file_ids: Collection[int]) -> pa.Table:
     """The positions in these files."""
-    wanted = pa.array(sorted(file_ids), pa.int64())
-    return positions.filter(pc.is_in(positions["file_id"], value_set=wanted))
+    wanted_ids = pa.array(sorted(file_ids), pa.int64())
+    return positions.filter(pc.is_in(positions["file_id"], value_set=wanted_ids))

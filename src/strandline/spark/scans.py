@@ -132,8 +132,8 @@ def _without(
     positions: bool,
 ) -> DataFrame:
     touched, rest = split_for_join(list(data.values()), bitmaps)
-    gone = sql.broadcast(scan.spark.createDataFrame(bitmap_table(bitmaps)))
-    live = scan.of(touched, positions=True).join(gone, sql.expr(_GONE), "left_anti")
+    deleted_rows = sql.broadcast(scan.spark.createDataFrame(bitmap_table(bitmaps)))
+    live = scan.of(touched, positions=True).join(deleted_rows, sql.expr(_GONE), "left_anti")
     if not positions:
         live = live.drop(FILE, POSITION)
     return live.unionAll(scan.of(rest, positions=positions)) if rest else live
@@ -161,8 +161,8 @@ class _Scan:
         """Raise `Unavailable` unless the folder of the table exists."""
         if not self.root.is_dir():
             raise Unavailable(
-                f"the folder {self.root} of {self._name} is not there; if the table was just being"
-                " renamed, read again"
+                f"the folder {self.root} of {self._name} does not exist; if the table was just "
+                "being renamed, read again"
             )
 
     def _check_size(self, file: DataFile) -> None:
@@ -176,8 +176,8 @@ class _Scan:
             ) from error
         if size != file.bytes:
             raise CorruptData(
-                f"data file {path} of {self._name} has {size} bytes, and {file.bytes} were"
-                f" written: it was cut or replaced. {_REMEDY}"
+                f"data file {path} of {self._name} has {size} bytes, but {file.bytes} were "
+                f"written: it was cut or replaced. {_REMEDY}"
             )
 
     def _group(self, place: IdPlace, files: Sequence[DataFile], *, positions: bool) -> DataFrame:

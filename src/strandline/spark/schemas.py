@@ -262,7 +262,7 @@ def check_reading(spark: SparkSession, columns: Iterable[ColumnDescriptor] = ())
 
 def check_writing(spark: SparkSession) -> None:
     """Raise `UnsupportedOperation` unless the session writes ids into files."""
-    _check(spark, WRITE_IDS, "would write files without column ids, which nobody could read")
+    _check(spark, WRITE_IDS, "would write files without column ids, which no reader could read")
 
 
 def _check(spark: SparkSession, setting: str, consequence: str) -> None:

@@ -170,7 +170,7 @@ class PendingTransaction(AbstractContextManager[TablesTransaction]):
 
 def _texts(what: str, values: Sequence[str]) -> tuple[str, ...]:
     if isinstance(values, str):
-        raise InvalidInput(f"{what} is a list of texts, like [{values!r}]")
+        raise InvalidInput(f"{what} must be a list of strings, like [{values!r}]")
     return tuple(values)
 
 
@@ -380,8 +380,6 @@ class Tables:
                     return transaction.delete(name, condition)
             except WriteConflict as conflict:
                 if attempt == DELETE_ATTEMPTS:
-                    raise WriteConflict(
-                        f"{conflict.message} (deleting was tried {attempt} times)"
-                    ) from conflict
-                logger.info("deleting from %s is tried again: %s", name, conflict.message)
+                    raise WriteConflict(f"{conflict.message} (tried {attempt} times)") from conflict
+                logger.info("deleting from %s again after a conflict: %s", name, conflict.message)
                 attempt += 1

@@ -155,9 +155,9 @@ class TablesTransaction:
         if not hits.num_rows:
             return Counts(rows=0, files=0)
         counts = counts_by_file(hits)
-        whole = _emptied(files, counts)
+        emptied_files = _emptied(files, counts)
         paths = {file.file_id: file.path for file in files.data_files}
-        kept = counts.keys() - whole
+        kept = counts.keys() - emptied_files
         add: list[DataFile | DeleteFile] = []
         with self._discarding(opened):
             if kept:
@@ -169,15 +169,15 @@ class TablesTransaction:
             self._stage(
                 opened,
                 add=add,
-                remove=[paths[file_id] for file_id in sorted(whole)],
+                remove=[paths[file_id] for file_id in sorted(emptied_files)],
                 touch=[paths[file_id] for file_id in sorted(kept)],
             )
         return Counts(rows=hits.num_rows, files=len(counts))
 
     def _find(self, table: ResolvedTable, files: TableFiles, condition: str | Column) -> pa.Table:
         rows = live_rows(self._spark, self._session, table, files, positions=True)
-        wanted = sql.expr(condition) if isinstance(condition, str) else condition
-        hits = rows.filter(wanted).select(
+        predicate = sql.expr(condition) if isinstance(condition, str) else condition
+        hits = rows.filter(predicate).select(
             sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position")
         )
         return hits.toArrow().cast(POSITIONS)
@@ -279,6 +279,6 @@ def tables_transaction(spark: SparkSession, session: Session) -> Iterator[Tables
 
 def _emptied(files: TableFiles, counts: dict[int, int]) -> set[int]:
     """The data files whose remaining rows ``counts`` deletes completely."""
-    gone = deleted_counts(files.delete_files)
+    deleted_before = deleted_counts(files.delete_files)
     rows = {file.file_id: file.rows for file in files.data_files}
-    return {i for i, count in counts.items() if count + gone.get(i, 0) == rows[i]}
+    return {i for i, count in counts.items() if count + deleted_before.get(i, 0) == rows[i]}

@@ -57,10 +57,10 @@ class Conformed:
 def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
     """Convert ``frame`` to rows of ``table``. Raises `InvalidInput` naming a column that fails."""
     if not isinstance(frame, DataFrame):
-        given = type(frame)
-        library = given.__module__.partition(".")[0]
+        frame_type = type(frame)
+        library = frame_type.__module__.partition(".")[0]
         raise InvalidInput(
-            f"rows to append come as a DataFrame of Spark, not as {library} {given.__name__}; "
+            f"rows to append must be a Spark DataFrame, not a {library} {frame_type.__name__}; "
             "make one with spark.createDataFrame(…)"
         )
     exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
@@ -281,9 +281,9 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {error}") from error
     except Exception as error:
-        said = str(error)
+        text = str(error)
         for complaint in rows.complaints:
-            if complaint in said:
+            if complaint in text:
                 raise InvalidInput(f"{complaint}; nothing was appended") from error
         raise
 
@@ -329,7 +329,7 @@ def _check_ids(written: list[_Written], table: TableDescriptor) -> None:
     for file in written:
         if file_ids(file.metadata) != expected:
             raise StrandlineError(
-                f"Spark wrote a file for {table.name} with the column ids"
-                f" {sorted(file_ids(file.metadata))} where the table has {sorted(expected)};"
-                " nothing was appended"
+                f"Spark wrote a file for {table.name} with the column ids "
+                f"{sorted(file_ids(file.metadata))}, but the table has {sorted(expected)}; nothing "
+                "was appended"
             )

@@ -85,7 +85,7 @@ def catalog_conflict(
 def _change(base: TableView | None, now: TableView | None) -> str | None:
     """Why ``now`` cannot hold what was written for ``base``, as a predicate, or None."""
     if base is None:
-        return "was created after the transaction began, or never: it was not there"
+        return "did not exist when the transaction began; it may have been created"
     if now is None:
         return f"({base.name}) was dropped"
     if (base.kind, base.transactional) != (now.kind, now.transactional):

@@ -170,10 +170,10 @@ class Heartbeats:
         except Stopping:
             return False
         except StrandlineError as error:
-            logger.warning("heartbeats are not stored: %s; tried again soon", error)
+            logger.warning("heartbeats are not stored: %s; next attempt soon", error)
             return False
         except Exception:
-            logger.exception("heartbeats are not stored; tried again soon")
+            logger.exception("heartbeats are not stored; next attempt soon")
             return False
         return True
 

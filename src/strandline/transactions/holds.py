@@ -194,7 +194,7 @@ class Holds:
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
-            given = _given_watermark(connection)
+            stored_watermark = _given_watermark(connection)
             needs = [
                 (
                     Timestamp(row.time),
@@ -204,7 +204,7 @@ class Holds:
                 )
                 for row in connection.execute(
                     select(HOLD.c.time, HOLD.c.hold_id, HOLD.c.owner, HOLD.c.kind, HOLD.c.expires)
-                    .where(HOLD.c.expires > now, HOLD.c.time >= given, HOLD.c.time <= to)
+                    .where(HOLD.c.expires > now, HOLD.c.time >= stored_watermark, HOLD.c.time <= to)
                     .order_by(HOLD.c.time, HOLD.c.hold_id)
                     .limit(1)
                 )
@@ -218,14 +218,14 @@ class Holds:
                     f" history from {format_timestamp(since)} on{until}; trim to an older version,"
                     " or wait for its end: `strandline holders` lists what needs history"
                 )
-            if to > given:
+            if to > stored_watermark:
                 _set_watermark(connection, to)
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
         """Raise the stored low watermark to that at ``now``, if higher; return the result."""
-        given = _given_watermark(connection)
+        stored_watermark = _given_watermark(connection)
         lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
-        if lowest > given:
+        if lowest > stored_watermark:
             _set_watermark(connection, lowest)
         return lowest
 
@@ -254,13 +254,15 @@ def _limit(connection: Connection, now: Timestamp, lowest: Timestamp) -> Timesta
 
 def is_backed_up(connection: Connection, now: Timestamp) -> bool:
     """Whether a backup is running: the files that it has listed must stay until they are copied."""
-    held = select(HOLD.c.hold_id).where(HOLD.c.kind == BACKUP, HOLD.c.expires > now).limit(1)
-    return connection.execute(held).first() is not None
+    backup_holds = (
+        select(HOLD.c.hold_id).where(HOLD.c.kind == BACKUP, HOLD.c.expires > now).limit(1)
+    )
+    return connection.execute(backup_holds).first() is not None
 
 
 def _given_watermark(connection: Connection) -> Timestamp:
-    given = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
-    return MIN_TIMESTAMP if given is None else Timestamp(given)
+    watermark = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
+    return MIN_TIMESTAMP if watermark is None else Timestamp(watermark)
 
 
 def _set_watermark(connection: Connection, time: Timestamp) -> None:
@@ -286,13 +288,13 @@ def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
         row = connection.execute(select(HOLD).where(HOLD.c.hold_id == hold_id)).mappings().first()
     if row is None:
         raise HoldExpired(
-            f"hold {hold_id} is not there: it was released, or it ran out; take a new one"
+            f"hold {hold_id} does not exist: it was released, or it expired; take a new one"
         )
     hold = _hold(row)
     if hold.expires <= now or hold.at < _given_watermark(connection):
         raise HoldExpired(
-            f"hold {hold_id} of {hold.owner!r} ran out at {format_timestamp(hold.expires)}, its"
-            f" history may be gone; take a new one and renew it in time"
+            f"hold {hold_id} of {hold.owner!r} expired at {format_timestamp(hold.expires)}, and "
+            "its history may be gone; take a new one and renew it in time"
         )
     return hold
 

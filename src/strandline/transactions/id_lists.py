@@ -70,13 +70,17 @@ class IdList:
 
     def __post_init__(self) -> None:
         if not 0 <= self.hwm <= NO_OPEN:
-            raise InvalidInput(f"a high-water mark lies in 0 … {NO_OPEN}, this is {self.hwm}")
+            raise InvalidInput(
+                f"a high-water mark must be in 0 … {NO_OPEN}, this one is {self.hwm}"
+            )
         for ids in (self.exceptions, self.aborted_ids):
             if not all(map(lt, ids, ids[1:])):
-                raise InvalidInput(f"ids of a list ascend strictly, these do not: {_shown(ids)}")
+                raise InvalidInput(
+                    f"the ids of a list must be strictly ascending, these are not: {_shown(ids)}"
+                )
         if self.exceptions and not (self.exceptions[0] >= 1 and self.exceptions[-1] <= self.hwm):
             raise InvalidInput(
-                f"exceptions lie in 1 … {self.hwm} (the high-water mark), these do not: "
+                f"exceptions must be in 1 … {self.hwm} (the high-water mark), these are not: "
                 f"{_shown(self.exceptions)}"
             )
         if not all(contains(self.exceptions, w) for w in self.aborted_ids):
@@ -179,8 +183,8 @@ class IdList:
             return self
         if w - self.hwm > MAX_OPENED:
             raise LimitExceeded(
-                f"a list that ends at {self.hwm} cannot go on with {w}: at most {MAX_OPENED} ids"
-                " are opened at once; read the list again"
+                f"a list that ends at {self.hwm} cannot continue with {w}: at most {MAX_OPENED} "
+                "ids are opened at once; read the list again"
             )
         exceptions = (*self.exceptions, *range(self.hwm + 1, w + 1))
         return self.changed(hwm=w, exceptions=exceptions, aborted=self.aborted_ids)
@@ -194,8 +198,8 @@ class IdList:
         for w in committed:
             if self.aborted(w):
                 raise IllegalChange(f"id {w} is aborted, it cannot be committed")
-        left = tuple(w for w in self.exceptions if w not in committed)
-        return self.changed(hwm=self.hwm, exceptions=left, aborted=self.aborted_ids)
+        remaining = tuple(w for w in self.exceptions if w not in committed)
+        return self.changed(hwm=self.hwm, exceptions=remaining, aborted=self.aborted_ids)
 
     def abort(self, ids: Iterable[int]) -> Self:
         """The list after ``ids`` were aborted; ids that are aborted already change nothing.

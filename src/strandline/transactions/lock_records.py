@@ -130,7 +130,7 @@ def shown(
     limit: int,
 ) -> list[RowMapping]:
     """Components with the values of their requests, in the order of the queue."""
-    asked = {
+    filters = {
         _COMPONENT.schema: schema,
         _COMPONENT.table: table,
         _COMPONENT.partition: partition,
@@ -140,7 +140,7 @@ def shown(
     statement = (
         select(LOCK_REQUEST, *columns)
         .join(LOCK_COMPONENT, _REQUEST.lock_id == _COMPONENT.lock_id)
-        .where(*(column == value for column, value in asked.items() if value is not None))
+        .where(*(column == value for column, value in filters.items() if value is not None))
         .order_by(_REQUEST.lock_id, _COMPONENT.number)
         .limit(limit)
     )

@@ -95,9 +95,9 @@ class Component:
 
     def __post_init__(self) -> None:
         if not self.schema:
-            raise InvalidInput("a lock names a schema")
+            raise InvalidInput("a lock must name a schema")
         if self.partition is not None and self.table is None:
-            raise InvalidInput("a lock on a partition names its table")
+            raise InvalidInput("a lock on a partition must name its table")
         names = (self.schema, self.table or "", self.partition or "")
         if max(map(len, names)) > MAX_NAME_LENGTH:
             raise LimitExceeded(f"a name in a lock has at most {MAX_NAME_LENGTH} characters")
@@ -121,11 +121,11 @@ class Component:
 
         The table's lock is exclusive. The reader of a schema needs only its name.
         """
-        asked, earlier_mode = self.mode, earlier.mode
+        own_mode, earlier_mode = self.mode, earlier.mode
         if self.table is None and earlier.table is not None:
-            return asked is LockMode.SHARED_READ and earlier_mode is LockMode.EXCLUSIVE
+            return own_mode is LockMode.SHARED_READ and earlier_mode is LockMode.EXCLUSIVE
         if self.table is not None and earlier.table is None:
-            return asked is LockMode.EXCLUSIVE and earlier_mode is LockMode.SHARED_READ
+            return own_mode is LockMode.EXCLUSIVE and earlier_mode is LockMode.SHARED_READ
         return False
 
 
@@ -195,7 +195,7 @@ class Locks:
         ``txn_owner``, `InvalidInput`, `LimitExceeded`.
         """
         if not components:
-            raise InvalidInput("a lock request names at least one schema, table or partition")
+            raise InvalidInput("a lock request must name at least one schema, table or partition")
         if len(components) > MAX_COMPONENTS:
             raise LimitExceeded(
                 f"a lock request has at most {MAX_COMPONENTS} components, this one has"
@@ -210,8 +210,8 @@ class Locks:
             self._delete_silent(connection, now)
             if lock_records.component_count(connection) + len(components) > MAX_STORED:
                 raise LimitExceeded(
-                    f"the locks of all clients may have {MAX_STORED} components, and have nearly as"
-                    " many; lock again when some were given up or have timed out"
+                    f"the locks of all clients may have {MAX_STORED} components together, and "
+                    "that limit is nearly reached; lock again when some are released or time out"
                 )
             lock_id = lock_records.add(
                 connection,
@@ -381,8 +381,8 @@ class Locks:
         row = lock_records.find(connection, lock_id)
         if row is None:
             raise LockNotFound(
-                f"no such lock lockid:{lock_id}: it was given up, was silent for longer than the"
-                " time-out, or never was; lock again, and read again what the lock was to protect"
+                f"no such lock lockid:{lock_id}: it was released, timed out or never existed; "
+                "lock again, and read again what the lock was to protect"
             )
         request = _request(row, lock_records.components(connection, lock_id))
         if may_touch is not None:

@@ -131,12 +131,12 @@ def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Trans
 
 def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> list[Transaction]:
     """The transactions, in the order of ``txn_ids``. Raises what `find_for_writing` raises."""
-    wanted = list(txn_ids)
-    known = find_many(connection, wanted)
-    for txn_id in wanted:
+    requested_ids = list(txn_ids)
+    known = find_many(connection, requested_ids)
+    for txn_id in requested_ids:
         if txn_id not in known:
             raise _not_found(txn_id)
-    return [_writable(known[txn_id]) for txn_id in wanted]
+    return [_writable(known[txn_id]) for txn_id in requested_ids]
 
 
 def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:
@@ -215,8 +215,8 @@ def finding_for_table(txn_id: int, table_id: int) -> tuple[Query, ...]:
 
 def _not_found(txn_id: int) -> TransactionNotFound:
     return TransactionNotFound(
-        f"there is no transaction {txn_id}; begin one, or check which store this is (one that has"
-        " written nothing is lost when the machine of the store loses power)"
+        f"there is no transaction {txn_id}; begin one, or check which store this is (a "
+        "transaction that has written nothing is lost when the machine of the store loses power)"
     )
 
 
@@ -250,7 +250,7 @@ def ending(transaction: Transaction) -> str:
     """How the transaction ended, as a predicate for messages."""
     if transaction.commit_time is not None:
         return f"was committed at {format_timestamp(transaction.commit_time)}"
-    return "was aborted, by its client, by a conflict or because it was silent for too long"
+    return "was aborted by its client, by a conflict or by its time-out"
 
 
 # -- write ids

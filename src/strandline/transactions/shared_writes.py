@@ -267,8 +267,8 @@ class SharedWrites:
         """Put a call into the queue. The caller holds the lock."""
         if len(self._waiting) >= MAX_WAITING:
             raise Overloaded(
-                f"{len(self._waiting)} calls wait for the database, which is the most allowed;"
-                " nothing was done, try again"
+                f"{len(self._waiting)} calls wait for the database, which is the maximum; nothing "
+                "was done, try again"
             )
         self._waiting.append(call)  # type: ignore[arg-type]  # the queue looks at no result
         try:
@@ -295,10 +295,10 @@ class SharedWrites:
         except BaseException as interrupt:
             error = interrupt
         with self._lock:
-            left = call in self._waiting
-            if left:
+            still_waits = call in self._waiting
+            if still_waits:
                 self._waiting.remove(call)  # type: ignore[arg-type]  # as above
-        if left or not isinstance(error, DeadlineExceeded):
+        if still_waits or not isinstance(error, DeadlineExceeded):
             raise error
         gate.acquire()  # the database's own time limit ends the round
 

@@ -75,8 +75,8 @@ def require_owner(txn_id: int, user: str, *, owner: str | None) -> None:
     """
     if owner is not None and normalize(user) != normalize(owner):
         raise ForeignTransaction(
-            f"transaction {txn_id} is of another user, and user {owner} is no superuser: begin one"
-            " of your own"
+            f"transaction {txn_id} belongs to another user, and user {owner} is not a superuser; "
+            "begin your own transaction"
         )
 
 

@@ -215,10 +215,10 @@ class TransactionEnds(TransactionReads):
 
         Raises `ForeignTransaction`, and aborts none, if one of them does not belong to ``owner``.
         """
-        wanted = frozenset(txn_ids)
+        requested_ids = frozenset(txn_ids)
         with self._database.read() as connection:
-            heard = records.heard(connection, wanted, owner=owner)
-        candidates = sorted(wanted - heard.aborted - heard.committed - heard.missing)
+            heard = records.heard(connection, requested_ids, owner=owner)
+        candidates = sorted(requested_ids - heard.aborted - heard.committed - heard.missing)
         aborted: list[int] = []
         for chunk in _in_parts(candidates):
 
@@ -340,7 +340,7 @@ class TransactionEnds(TransactionReads):
                     for expired in self._expire_together([txn_id], silent_at=silent_at)
                 ]
             logger.exception(
-                "transaction %d was silent for too long and cannot be aborted; tried again soon",
+                "transaction %d has timed out, but cannot be aborted; next attempt soon",
                 txn_ids[0],
             )
             return []

@@ -113,8 +113,8 @@ class TransactionReads:
         present = self._clock.current()
         if milliseconds(at) > milliseconds(present):
             raise VersionNotFound(
-                f"{format_timestamp(at)} is in the future, it is {format_timestamp(present)};"
-                " name a time that has passed"
+                f"{format_timestamp(at)} is in the future: it is now {format_timestamp(present)}; "
+                "name a time in the past"
             )
         # A time that names no counter means the end of its millisecond, which may be this one.
         self._clock.update(at)

@@ -182,9 +182,7 @@ class Transactions(TransactionEnds):
         `MAX_CLIENT_TEXT`.
         """
         if not 1 <= count <= MAX_BATCH:
-            raise InvalidInput(
-                f"1 to {MAX_BATCH} transactions can be begun by one call, not {count}"
-            )
+            raise InvalidInput(f"one call begins 1 to {MAX_BATCH} transactions, not {count}")
         refuse_long_texts(user, host, agent)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], list[Transaction]]:
@@ -221,12 +219,14 @@ class Transactions(TransactionEnds):
         It waits for no commit, and no commit waits for it: see `Heartbeats`. Raises
         `ForeignTransaction` if one of them does not belong to ``owner``.
         """
-        wanted = frozenset(txn_ids)
+        requested_ids = frozenset(txn_ids)
         with self._database.read() as connection:
             self._guard(connection)
             now = milliseconds(present_time(connection, self._clock))
-            heard = records.heard(connection, wanted, owner=owner)
-        self.heartbeats.note(txns=wanted - heard.aborted - heard.committed - heard.missing, at=now)
+            heard = records.heard(connection, requested_ids, owner=owner)
+        self.heartbeats.note(
+            txns=requested_ids - heard.aborted - heard.committed - heard.missing, at=now
+        )
         return heard
 
     @contextmanager
@@ -267,19 +267,20 @@ class Transactions(TransactionEnds):
         Transactions that have none yet get one, in the order of their ids. Raises what `writing`
         raises, and `InvalidInput` for no transactions or more than `MAX_BATCH`.
         """
-        wanted = sorted(set(txn_ids))
-        if not 1 <= len(wanted) <= MAX_BATCH:
+        requested_ids = sorted(set(txn_ids))
+        if not 1 <= len(requested_ids) <= MAX_BATCH:
             raise InvalidInput(
-                f"1 to {MAX_BATCH} transactions get write ids by one call, not {len(wanted)}"
+                f"one call allocates write ids for 1 to {MAX_BATCH} transactions, not for "
+                f"{len(requested_ids)}"
             )
-        if len(wanted) == 1:
-            return self.allocating(wanted[0], table_id, owner=owner).run() or {}
+        if len(requested_ids) == 1:
+            return self.allocating(requested_ids[0], table_id, owner=owner).run() or {}
         own = self._writes.run(
-            lambda connection: self._allocate_on(connection, wanted, table_id, owner),
+            lambda connection: self._allocate_on(connection, requested_ids, table_id, owner),
             timeout=PATIENCE,
             is_news=False,
         )
-        self._note_written(*wanted)
+        self._note_written(*requested_ids)
         return own
 
     def allocating(
@@ -304,14 +305,14 @@ class Transactions(TransactionEnds):
             self._require_writable(transaction, table_id)
             if write_id is not None:
                 return lambda: {txn_id: write_id}
-            _, given = [
+            _, given_rows = [
                 run_at_commit(connection, *query)
                 for query in records.allocating_one(txn_id, table_id)
             ]
 
             def end() -> dict[int, int]:
                 self._note_written(txn_id)
-                ((given_id,),) = given
+                ((given_id,),) = given_rows
                 return {txn_id: int(given_id)}
 
             return end
@@ -508,5 +509,5 @@ class Transactions(TransactionEnds):
         if not table.transactional:
             raise UnsupportedOperation(
                 f"transaction {txn_id} cannot write table {table_id}: {table.name} is not "
-                "transactional; write it with a plain Spark, or create a transactional table"
+                "transactional; write it with plain Spark, or create a transactional table"
             )

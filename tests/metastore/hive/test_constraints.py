@@ -123,4 +123,4 @@ def test_an_invalid_constraint_is_refused_and_its_table_is_not_created(
         kind, message = refusal(
             lambda: client.call("add_unique_constraint", req={"uniqueConstraintCols": sent})  # noqa: B023 - called at once
         )
-        assert (kind, "send those of one" in message) == ("MetaException", True)
+        assert (kind, "send the constraints of one table" in message) == ("MetaException", True)

@@ -142,7 +142,7 @@ def test_the_methods_that_create_and_find_tables_keep_the_contract(served: HiveN
                 (lambda c: c.get_tables_by_type("ta", "t*", "MANAGED_TABLE"), ["t0", "t1"]),
                 (
                     lambda c: c.get_tables_by_type("ta", "*", "X"),
-                    Throws("MetaException", "X is not a type of table", begins=True),
+                    Throws("MetaException", "X is not a table type", begins=True),
                 ),
                 (
                     lambda c: [

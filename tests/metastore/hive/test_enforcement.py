@@ -344,7 +344,7 @@ def test_a_lock_of_another_user_can_be_neither_seen_nor_changed(guarded: HiveNod
             lambda: bob.heartbeat(HeartbeatRequest(lockid=held)),
             lambda: bob.unlock(UnlockRequest(lockid=held)),
         ):
-            assert "is of another user" in refusal(call)[1]
+            assert "belongs to another user" in refusal(call)[1]
             assert "alice" not in refusal(call)[1]
         assert bob.show_locks(ShowLocksRequest()).locks == []
         assert [one.lockid for one in alice.show_locks(ShowLocksRequest()).locks] == [held]
@@ -393,7 +393,7 @@ def test_another_users_transaction_cannot_be_ended_or_kept_alive_and_shows_only_
             lambda: bob.heartbeat(HeartbeatRequest(txnid=first)),
             lambda: bob.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=first, max=second)),
         ):
-            assert "is of another user" in refusal(call)[1]
+            assert "belongs to another user" in refusal(call)[1]
         assert bob.get_open_txns_info().open_txns == []
         assert [t.id for t in alice.get_open_txns_info().open_txns] == [first, second]
         assert bob.get_open_txns().open_txns == [first, second]
@@ -436,7 +436,7 @@ def test_an_id_of_a_transaction_that_another_user_begins_meanwhile_is_refused(
         with granted(guarded, USAGE, on_table(Privilege.SELECT)), monkeypatch.context() as patched:
             patched.setattr(within, step, after_the_begin)
             refused = refusal(lambda: call(bob, following))
-        assert "is of another user" in refused[1]
+        assert "belongs to another user" in refused[1]
         assert guarded.node.transactions.get(following).state is TransactionState.OPEN
         assert guarded.node.transactions.locks.list() == []
         alice.abort_txns(AbortTxnsRequest(txn_ids=[following - 1, following]))

@@ -92,7 +92,7 @@ def test_the_number_of_kept_forms_is_bounded() -> None:
 
 
 def test_a_record_of_another_kind_is_refused() -> None:
-    with pytest.raises(CorruptData, match="a ViewDescriptor record where a table belongs"):
+    with pytest.raises(CorruptData, match="expected a table, found a ViewDescriptor record"):
         definition("table", encode(VIEW))
 
 

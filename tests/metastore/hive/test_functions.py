@@ -118,7 +118,7 @@ def test_a_function_can_be_read_as_of_a_version_but_not_changed(served: HiveNode
         assert client.get_functions(f"fv@{version}", "*") == ["f1"]
         assert client.get_functions("fv", "*") == []
         kind, text = refusal(lambda: client.drop_function(f"fv@{version}", "f1"))
-        assert "as it was then" in text, kind
+        assert "is a past state of the schema" in text, kind
 
 
 def test_events_of_functions_have_the_form_of_hive(served: HiveNode) -> None:

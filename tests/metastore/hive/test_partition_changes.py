@@ -161,7 +161,7 @@ def test_a_partition_whose_folder_cannot_be_synced_to_disk_is_not_added(
 
     monkeypatch.setattr(warehouse, "sync_folder", fail)
     before = set(shown(call, "few"))
-    with pytest.raises(Unavailable, match="could not put the folder"):
+    with pytest.raises(Unavailable, match="could not sync the folder"):
         call("add_partitions", new_parts=[partition("few", FEW, location="")])
     assert set(shown(call, "few")) == before
 

@@ -85,17 +85,17 @@ def test_a_filter_is_parsed_into_an_expression_tree(filter_text: str, tree: Expr
     ("filter_text", "position", "expected"),
     [
         ("p", 1, "one of = !="),
-        ("p =", 3, "a text in quotes, a number or a date"),
-        ("p = q", 4, "a text in quotes, a number or a date"),
+        ("p =", 3, "a string in quotes, a number or a date"),
+        ("p = q", 4, "a string in quotes, a number or a date"),
         ("1 = 1", 4, "a partition key"),
         ("= 1", 0, "a partition key"),
-        ("p == 1", 3, "a text in quotes, a number or a date"),
+        ("p == 1", 3, "a string in quotes, a number or a date"),
         ("p = 1 q = 2", 6, "'and', 'or' or the end"),
         ("p = 1 and", 9, "a partition key"),
         ("(p = 1", 6, "')'"),
         ("p = 1)", 5, "'and', 'or' or the end"),
         ("()", 1, "a partition key"),
-        ('p = "x', 4, "a text in quotes, a number or a date"),
+        ('p = "x', 4, "a string in quotes, a number or a date"),
         ("p = 1; drop", 5, "'and', 'or' or the end"),
         ("not p = 1", 0, "a partition key"),
         ("not (p = 1)", 0, "a partition key"),
@@ -103,14 +103,14 @@ def test_a_filter_is_parsed_into_an_expression_tree(filter_text: str, tree: Expr
         ("p in (1)", 2, "an operator; for 'in', write the key in parentheses"),
         ("p not in (1)", 2, "an operator; for 'in', write the key in parentheses"),
         ("(p, q) in ((1, 2))", 2, "one of = !="),
-        ("(p) in ()", 8, "a text in quotes, a number or a date"),
-        ("(p) in (1,)", 10, "a text in quotes, a number or a date"),
+        ("(p) in ()", 8, "a string in quotes, a number or a date"),
+        ("(p) in (1,)", 10, "a string in quotes, a number or a date"),
         ("(p) not (1)", 8, "'in'"),
         ("p like 1", 7, "a pattern in quotes"),
         ("p between 1 or 2", 12, "'and' between the two ends"),
-        ("p = -", 4, "a text in quotes, a number or a date"),
-        ("(" * 101 + "p = 1" + ")" * 101, 101, "at most 100 parentheses"),
-        ("(" * 10_000, 101, "at most 100 parentheses"),
+        ("p = -", 4, "a string in quotes, a number or a date"),
+        ("(" * 101 + "p = 1" + ")" * 101, 101, "at most 100 nested parentheses"),
+        ("(" * 10_000, 101, "at most 100 nested parentheses"),
     ],
 )
 def test_the_error_for_an_invalid_filter_names_the_position_and_what_was_expected(
@@ -124,7 +124,7 @@ def test_the_error_for_an_invalid_filter_names_the_position_and_what_was_expecte
 
 
 def test_a_filter_that_is_too_long_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="may have 262144 characters"):
+    with pytest.raises(InvalidInput, match="at most 262144 characters"):
         parse_filter(" " * (MAX_FILTER_LENGTH + 1))
 
 

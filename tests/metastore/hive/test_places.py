@@ -63,7 +63,7 @@ def test_a_table_at_a_location_that_a_client_named_is_external(
         stub.alter_table("d1", f"t{number}", made)
         made.parameters = {k: v for k, v in made.parameters.items() if k != "EXTERNAL"}
         made.tableType = "MANAGED_TABLE"
-        assert "cannot become a managed one" in str(
+        assert "cannot become a managed table" in str(
             outcome(lambda n=number, m=made: stub.alter_table("d1", f"u{n}", m))
         )
         context = EnvironmentContext({"ifPurge": "TRUE"})
@@ -174,7 +174,7 @@ def test_locations_inside_a_copied_folder_point_into_the_copy(tmp_path: Path) ->
         places = [one.sd.location for one in client.get_partitions("d1", "parted", -1)]
         assert places == [f"file:{copy}/warehouse/d1.db/parted/p=1", f"file:{copy}/named"]
         told = str(outcome(lambda: client.add_partition(partition("3", location=f"{lake}/named"))))
-        assert "was before it was moved or copied" in told
+        assert ", which was moved or copied" in told
         client.create_table(table("new", schema="d1"))
         assert client.get_table("d1", "new").sd.location == f"file:{copy}/warehouse/d1.db/new"
         client.drop_table("d1", "parted", True)

@@ -44,7 +44,7 @@ def test_requests_of_hive_4_for_columns_and_catalogs_are_answered(flights: Any) 
     unknown = refusal(lambda: flights.get_catalog(GetCatalogRequest("spark")))
     assert unknown == (
         "NoSuchObjectException",
-        "catalog spark does not exist; the one here is hive",
+        "catalog spark does not exist; the only catalog is hive",
     )
 
 

@@ -312,7 +312,7 @@ def test_statements_that_write_to_a_table_are_refused_and_change_nothing(
     for mode, text in {
         "append": "into a view is not allowed",
         "error": "already exists",
-        "overwrite": "is not replaced or overwritten",
+        "overwrite": "cannot be replaced or overwritten",
     }.items():
         with pytest.raises(SparkError, match=text):
             spark.save(ROW, orders, mode=mode)
@@ -331,7 +331,7 @@ def test_a_table_without_rows_can_be_read_but_not_overwritten(
     served: HiveNode, spark: SparkProcess
 ) -> None:
     served.create_transactional(SCHEMA, "nothing", Id="bigint")
-    with pytest.raises(SparkError, match="is not replaced or overwritten"):
+    with pytest.raises(SparkError, match="cannot be replaced or overwritten"):
         spark.save("SELECT 1L AS Id", f"{SCHEMA}.nothing", mode="overwrite")
     assert spark.sql(f"SELECT * FROM {SCHEMA}.nothing") == []
 

@@ -126,7 +126,7 @@ def test_a_schema_with_a_transactional_table_cannot_be_dropped_with_cascade(
     stub.create_table(table("airports"))
     kind, text = refusal(lambda: stub.drop_database("d1", True, True))
     assert kind == "InvalidOperationException"
-    assert "transactional tables with it: d1.flights." in text
+    assert "transactional tables: d1.flights." in text
     assert "DROP TABLE d1.flights" in text
     # Hive's client drops the tables itself, one by one.
     first, second = stub.get_all_tables("d1")

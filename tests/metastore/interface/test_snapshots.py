@@ -70,7 +70,7 @@ def test_bounds_select_the_files_that_may_hold_matching_rows(
     assert parts(ColumnBounds(1, null=True)) == parts(ColumnBounds(1, values=())) == []
     assert parts(ColumnBounds(1, "9", "10"), ColumnBounds(2, lower="x")) == ["0", "1", "d1"]
     assert parts(ColumnBounds(99, lower="x")) == parts()
-    with pytest.raises(InvalidInput, match="'x' is no bound of column 1; write it as"):
+    with pytest.raises(InvalidInput, match="'x' is not a bound of column 1; write it as"):
         parts(ColumnBounds(1, lower="x"))
 
 
@@ -263,7 +263,8 @@ def test_a_snapshot_resolves_table_names_in_its_own_catalog(session: Session, sc
     assert past.descriptor == old.table(name).descriptor
     seen = session.open([name], txn_id=begun.txn_id)
     assert (seen.table(name), seen.time) == (past, begun.begin_time)
-    with pytest.raises(InvalidInput, match=f"is of {schema}.t, not of {schema}.u; name it when"):
+    message = f"contains {schema}.t, not {schema}.u; name the table when"
+    with pytest.raises(InvalidInput, match=message):
         new.table(f"{schema}.u")
 
 

@@ -145,7 +145,7 @@ def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     for read in by_name:
         assert refusal(read).startswith("user bob lacks USAGE on schema s; ")
     told = {re.sub(r"\b\d+\b", "…", refusal(read)) for read in by_id}
-    assert told == {"user bob sees no table with the id …; ask for the table by its name"}
+    assert told == {"user bob cannot see a table with the id …; look up the table by its name"}
     assert "lacks USAGE on schema s" in refusal(lambda: bob.tables("s"))
     with guarded.granted(USAGE):
         assert bob.tables("s") == ["t"]
@@ -200,8 +200,8 @@ def test_only_its_user_or_a_superuser_can_use_a_transaction(guarded: Guarded, bo
     alice = guarded.node.session(user="alice")
     txn_id = alice.begin().txn_id
     for call in (bob.transaction, bob.heartbeat, bob.commit, bob.abort):
-        refused = refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound now
-        assert "is of another user" in refused
+        refused = refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound for this round
+        assert "belongs to another user" in refused
         assert "alice" not in refused
     guarded.node.session(user="root").heartbeat(txn_id)
     alice.commit(txn_id)
@@ -216,7 +216,7 @@ def test_only_its_user_or_a_superuser_can_use_a_hold(guarded: Guarded, bob: Sess
         lambda: bob.renew_hold(hers.hold_id),
         lambda: bob.release_hold(hers.hold_id),
     ):
-        assert "was taken by another user" in refusal(call)
+        assert "belongs to another user" in refusal(call)
         assert "alice" not in refusal(call)
     assert alice.renew_hold(hers.hold_id).owner == "alice"
     root.release_hold(hers.hold_id)
@@ -360,7 +360,7 @@ def test_a_node_with_a_verifier_refuses_a_missing_or_wrong_secret(
     proving: str, secret: str | None
 ) -> None:
     with HttpSession(proving, user="alice", secret=secret) as session:
-        assert "proof" in refusal(lambda: session.tables("s")) or secret is not None
+        assert "authenticates" in refusal(lambda: session.tables("s")) or secret is not None
     headers = {} if secret is None else {"Authorization": basic("alice", secret)}
     answer = httpx.post(
         f"{proving}/v1/tables", json={"schema": "s"}, headers=headers, trust_env=False

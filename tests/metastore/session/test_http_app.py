@@ -74,28 +74,30 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     "long_number": (
         "transaction", b'{"txn_id": ' + b"9" * 5000 + b"}", "invalid_input", "not JSON",
     ),
-    "unknown_argument": ("begin", {"now": 1}, "invalid_input", "now: is not known here"),
+    "unknown_argument": (
+        "begin", {"now": 1}, "invalid_input", "now: is not a member of this object",
+    ),
     "missing_argument": ("transaction", {}, "invalid_input", "txn_id: is missing"),
     "text_for_number": ("transaction", {"txn_id": "1"}, "invalid_input", "txn_id: expected a"),
     "true_for_number": ("transaction", {"txn_id": True}, "invalid_input", "found true"),
     "fraction": ("transaction", {"txn_id": 1.5}, "invalid_input", "found 1.5"),
     "number_too_large": ("transaction", {"txn_id": 2**63}, "invalid_input", "does not fit 64 bits"),
     "number_for_true": ("begin", {"read_only": 1}, "invalid_input", "read_only: expected true or"),
-    "null": ("tables", {"schema": None}, "invalid_input", "schema: expected a text, found null"),
+    "null": ("tables", {"schema": None}, "invalid_input", "schema: expected a string, found null"),
     "half_a_character": (
-        "tables", b'{"schema": "\\ud800"}', "invalid_input", "schema: holds half a surrogate",
+        "tables", b'{"schema": "\\ud800"}', "invalid_input", "schema: contains half a surrogate",
     ),
     "unknown_command": (
         "execute", {"commands": [{"drop_everything": {}}]}, "invalid_input",
-        "commands[0]: 'drop_everything' is not known; known are: add_columns",
+        "commands[0]: 'drop_everything' is not a kind of this value; the kinds are: add_columns",
     ),
     "two_commands_in_one": (
         "execute", {"commands": [{"drop_table": {}, "drop_schema": {}}]}, "invalid_input",
-        "commands[0]: expected one member that names what it is, found 2",
+        "commands[0]: expected exactly one member, whose name is the kind of the value, found 2",
     ),
     "unknown_field_of_a_command": (
         "execute", table(colour="red"), "invalid_input",
-        "commands[0].create_table.definition.colour: is not known here",
+        "commands[0].create_table.definition.colour: is not a member of this object",
     ),
     "missing_field_of_a_command": (
         "execute", {"commands": [{"create_table": {"schema": "s"}}]}, "invalid_input",
@@ -103,7 +105,7 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     ),
     "wrong_field_deep_inside": (
         "execute", table(columns=[{"name": "k", "type": "long"}, {"name": 1, "type": "long"}]),
-        "invalid_input", "commands[0].create_table.definition.columns[1].name: expected a text",
+        "invalid_input", "commands[0].create_table.definition.columns[1].name: expected a string",
     ),
     "no_such_type": (
         "execute", table(columns=[{"name": "k", "type": "number"}]), "invalid_type",
@@ -401,7 +403,7 @@ def test_the_node_names_its_protocol_and_refuses_another(client: httpx.Client) -
     assert "install the same release on both; nothing was done" in message
     gone = error_of(client.post("snapshot", json={"table_ids": []}))
     assert gone[:2] == (404, "not_found")
-    assert "a client has to be of the node's release" in gone[2]
+    assert "use a client of the node's release" in gone[2]
     wrong = error_of(client.post("stage", json={"txn_id": 1, "table_id": 1}))
     assert wrong[:2] == (400, "invalid_input")
     assert "send it as application/vnd.apache.arrow.stream" in wrong[2]

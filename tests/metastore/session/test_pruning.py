@@ -184,7 +184,7 @@ def test_a_file_with_a_matching_value_is_never_skipped(
 def test_a_bound_that_is_not_a_value_of_its_column_is_refused(
     table: TableDescriptor, column: str, text: str
 ) -> None:
-    with pytest.raises(InvalidInput, match="is no bound of column"):
+    with pytest.raises(InvalidInput, match="is not a bound of column"):
         wanted_ranges([ColumnBounds(IDS[column], lower=text)], table)
 
 

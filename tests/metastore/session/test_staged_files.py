@@ -126,7 +126,8 @@ def test_the_id_of_another_file_is_refused(session: LocalSession, numbered: str,
     if when == "before":
         session.commit(txn)
         txn = session.begin().txn_id
-    with pytest.raises(InvalidInput, match=r"is that of another data file|belongs to transaction"):
+    message = "another data file of the table already has the id|belongs to transaction"
+    with pytest.raises(InvalidInput, match=message):
         session.stage(txn, target, add=[data(f"second{first}", file_id=first)])
     session.abort(txn)
 
@@ -228,21 +229,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"add": [replace(data(file_id=1), rows=True)]}, "not whole numbers, 0 to"),
     ({"add": [deletes("d", (1, -1))]}, "not whole numbers, 0 to"),
     ({"add": [data("", file_id=1)]}, "needs a path"),
-    ({"add": [in_partition("\ud800")]}, "half a character"),
+    ({"add": [in_partition("\ud800")]}, "half a surrogate pair"),
     ({"add": [in_partition(1.5)]}, "give a bool, int, str, bytes or None"),
     ({"add": [in_partition("x" * 65_537)]}, "a value of 65537 bytes in the field 1000"),
     ({"add": [in_partition("é" * 32_769)]}, "a value of 65538 bytes in the field 1000"),
     ({"add": [in_partition(1 << 600_000)]}, "a value of 75000 bytes"),
     ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "give a PartitionValue for each"),
     ({"add": [replace(data(file_id=1), partition=(NO_TEXT,))]}, "give a PartitionValue for each"),
-    ({"add": ["f"]}, "is no file; give a DataFile or a DeleteFile"),
+    ({"add": ["f"]}, "is not a file; give a DataFile or a DeleteFile"),
     (
         {"add": [replace(data(file_id=1), statistics=(ColumnStatistics(column_id=1),) * 2)]},
-        "two statistics of one column",
+        "statistics of one column twice",
     ),
-    ({"remove": "f"}, "a list of their paths"),
-    ({"remove": [1]}, "a list of their paths"),
-    ({"touch": ["\ud800"]}, "half a character"),
+    ({"remove": "f"}, "as a list of paths"),
+    ({"remove": [1]}, "as a list of paths"),
+    ({"touch": ["\ud800"]}, "half a surrogate pair"),
 ]
 
 

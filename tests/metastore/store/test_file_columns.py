@@ -153,5 +153,5 @@ def test_a_row_with_changed_columns_raises_an_error() -> None:
 
 def test_a_name_of_another_type_raises_an_error() -> None:
     row = row_of(USUAL)
-    with pytest.raises(CorruptData, match="other types"):
+    with pytest.raises(CorruptData, match="wrong types"):
         FileColumns.read([row._replace(name=row.name.encode())])  # type: ignore[arg-type]  # as damaged

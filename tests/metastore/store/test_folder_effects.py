@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_be_created_is_skipped_and_does_not_stop_ddl(
         version = node.ddl(create(node, "a"))
     assert node.projector.projected_version() == version
     assert f"version {version} is carried out without the folder {node.place('a')}" in caplog.text
-    assert "Make it" in caplog.text
+    assert "Create it" in caplog.text
     assert refused(node) == (1, 0, 0)
     node.ddl(create(node, "b"))
     assert node.folder("b").is_dir()
@@ -347,7 +347,7 @@ def test_a_move_that_could_not_be_synced_is_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(Unavailable, match=r"change of folders is not carried out.*on disk"):
+        with pytest.raises(Unavailable, match=r"change of folders failed: .*to disk"):
             node.ddl(drop("a"), create(node, "b"))
     assert not node.folder("a").exists()
     assert node.store.location(table_id) == node.place("a")

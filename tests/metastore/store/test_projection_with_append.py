@@ -262,7 +262,7 @@ def test_a_version_whose_folder_could_not_be_synced_is_appended_and_projected_la
     before = in_folder.catalogs.latest_catalog().version
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(Unavailable, match=r"is in the catalog, but its .* is not carried out"):
+        with pytest.raises(Unavailable, match=r"is in the catalog, but its .* failed"):
             execute(in_folder, create("a"))
     assert in_folder.catalogs.latest_catalog().version == before + 1
     assert in_folder.projector.projected_version() == before

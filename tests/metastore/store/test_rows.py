@@ -156,7 +156,7 @@ def test_a_row_returns_its_content(new: NewRow, kind: RowKind, name: str, conten
 
 
 def test_content_of_another_class_is_refused() -> None:
-    with pytest.raises(CorruptData, match="DataFile where a PartitionRow"):
+    with pytest.raises(CorruptData, match="is a DataFile, but a PartitionRow was expected"):
         stored(new_file(FILE)).as_(PartitionRow)
 
 

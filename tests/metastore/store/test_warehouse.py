@@ -51,7 +51,7 @@ def test_local_locations_name_folders(location: str, path: str) -> None:
         ("/w/" + "a" * 256, InvalidInput, "too long"),
         ("/w/" + "é" * 128, InvalidInput, "too long"),
         ("/w" * 2048, InvalidInput, "too long"),
-        ("/w/\ud800", InvalidInput, "half a character"),
+        ("/w/\ud800", InvalidInput, "half a surrogate pair"),
     ],
 )
 def test_other_locations_are_refused_with_the_reason(
@@ -196,7 +196,7 @@ def test_an_operation_that_could_not_be_synced_is_not_a_refusal(
             lambda: FOLDERS.remove_empty(f"{tmp_path}/new"),
         ]
         for attempt in attempts:
-            with pytest.raises(Unavailable, match="on disk") as caught:
+            with pytest.raises(Unavailable, match="to disk") as caught:
                 attempt()
             assert not isinstance(caught.value, FolderRefused)
     assert FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u") is Moved.DONE_BEFORE

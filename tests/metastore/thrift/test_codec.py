@@ -292,7 +292,7 @@ def test_an_invalid_value_is_refused_and_the_error_names_its_path(fields: Any, r
         ("0b 0007 ffffffff 61 00", "end before it does"),
         ("0f 000a 0c 7fffffff 00", "required field x"),
         ("0f 000e 0f 00000001 06 ffffffff 00", "end before it does"),
-        ("0c 0009 02 0002 00 00 00", "Point came without its required field x"),
+        ("0c 0009 02 0002 00 00 00", "Point lacks its required field x"),
         ("00 00", "1 bytes follow the end of a All"),
         ("07 0100 00", "unknown type 7"),
         ("0f 000e 0f 00000001 08 00000001 00000001 00", "inside a container is of another type"),

@@ -243,7 +243,7 @@ def test_a_missing_required_field_fails_its_own_request_only(serve: Serve) -> No
     head = decode_head(refused)
     error = decode_application_exception(refused, at=head.body)
     assert error.kind == ApplicationException.PROTOCOL_ERROR
-    assert error.message == "LockRequest came without its required field component"
+    assert error.message == "LockRequest lacks its required field component"
     assert decode_head(answered).sequence == 2
 
 

@@ -28,7 +28,8 @@ from strandline.errors import UnsupportedOperation
     "--store",
     default="",
     metavar="ADDRESS",
-    help="A new store on servers: postgresql://… or etcd://…. By default it is in the folder.",
+    help="A new store on servers: postgresql://… or etcd://…. By default, the store is in the "
+    "folder.",
 )
 @click.option("--objects", default="", metavar="ADDRESS", help="See `strandline serve --objects`.")
 @click.option(
@@ -39,9 +40,9 @@ from strandline.errors import UnsupportedOperation
     type=click.IntRange(1, 12),
     default=12,
     show_default=True,
-    help="Take the flights of the first months only, for a shorter run.",
+    help="Use only the flights of the first months, for a shorter run.",
 )
-@click.option("--keep", is_flag=True, help="Leave the folder and a running node behind.")
+@click.option("--keep", is_flag=True, help="Keep the folder, and leave the node running.")
 def demo(
     *,
     client: str,

@@ -116,7 +116,7 @@ def _session(client: str, node: NodeProcess, settings: Settings) -> Iterator[Ses
 
 def _how_to_connect(report: Report, node: NodeProcess, place: Path) -> None:
     node.leave_running()
-    report.say(f"The data lies in {place}. The node goes on as process {node.pid}.")
+    report.say(f"The data is in {place}. The node keeps running as process {node.pid}.")
     report.say("Connect your own Spark to it:")
     report.say(
         f"  spark-sql --conf spark.hadoop.hive.metastore.uris={node.thrift_uri} "

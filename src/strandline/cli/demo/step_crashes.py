@@ -108,7 +108,7 @@ class _KilledBeforeStage:
     def stage(self, txn_id: int, *_: object, **__: object) -> None:
         self.txn_id = txn_id
         self._demo.node.kill()
-        raise Unavailable("the node was killed before it heard of the files")
+        raise Unavailable("the node was killed before it received the list of files")
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever a session has
         return getattr(self._session, name)
@@ -129,7 +129,10 @@ def _killed_between_files_and_store(
     restart.join()
     state = session.abort(dying.txn_id).state
     demo.ledger.compare(
-        STEP, "the transaction whose files nobody heard of", expected="ABORTED", actual=state.name
+        STEP,
+        "the transaction whose files were never reported",
+        expected="ABORTED",
+        actual=state.name,
     )
     return False
 

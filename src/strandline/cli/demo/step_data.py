@@ -279,8 +279,10 @@ class LoopingReader:
         tables = self._demo.tables
         with tables.snapshot(FLIGHTS, CANCELLATIONS) as snapshot:
             flights = tables.read(FLIGHTS, snapshot=snapshot).selectExpr("1 AS f", "0 AS c")
-            gone = tables.read(CANCELLATIONS, snapshot=snapshot).selectExpr("0 AS f", "1 AS c")
-            counts = only_row(flights.unionAll(gone).selectExpr("sum(f)", "sum(c)"))
+            cancelled_flights = tables.read(CANCELLATIONS, snapshot=snapshot).selectExpr(
+                "0 AS f", "1 AS c"
+            )
+            counts = only_row(flights.unionAll(cancelled_flights).selectExpr("sum(f)", "sum(c)"))
         return int(counts[0] or 0), int(counts[1] or 0)
 
 
@@ -300,9 +302,9 @@ def two_tables(demo: Demo) -> None:
         reader.wait_for(least)
         bar.step()
         with tables.transaction() as transaction:
-            gone = transaction.read(FLIGHTS).where("dep_time IS NULL")
+            cancelled_flights = transaction.read(FLIGHTS).where("dep_time IS NULL")
             transaction.append(
-                CANCELLATIONS, gone.select("time_hour", "carrier", "flight", "origin")
+                CANCELLATIONS, cancelled_flights.select("time_hour", "carrier", "flight", "origin")
             )
             transaction.delete(FLIGHTS, "dep_time IS NULL")
             reader.wait_for(1)

@@ -20,15 +20,15 @@ def read_older_versions(demo: Demo) -> int:
     old = session.table(FLIGHTS)
     columns = [column.name for column in old.descriptor.columns]
     aggregates = flight_aggregates(tables.read(FLIGHTS))
-    done = session.execute(
+    executed = session.execute(
         AddColumns(
             schema="nyc",
             table="flights",
             columns=(ColumnDefinition("remark", STRING, comment="added later"),),
         )
     )
-    before = done.version - 1
-    just_before = Timestamp(done.time - 1)
+    before = executed.version - 1
+    just_before = Timestamp(executed.time - 1)
     demo.ledger.compare(
         TIME_TRAVEL,
         "columns now",
@@ -51,7 +51,7 @@ def read_older_versions(demo: Demo) -> int:
     )
     _rows_of_then(demo)
     _plain_time_travel(demo)
-    demo.report.say(f"version {done.version} added remark; version {before} reads without it")
+    demo.report.say(f"version {executed.version} added remark; version {before} reads without it")
     return before
 
 

@@ -237,9 +237,9 @@ class CachedStore(ObjectStore):
         if answer is None:
             return self._store.data_files(table_id, write_ids=write_ids, in_partition=in_partition)
         work.spend(len(answer.by_partition) // _PARTITIONS_OF_A_THING)
-        wanted = [rows for known, rows in answer.by_partition.items() if in_partition(known)]
-        work.spend(sum(map(len, wanted)))
-        return sorted(chain.from_iterable(wanted), key=lambda row: row.name)
+        matching_rows = [rows for known, rows in answer.by_partition.items() if in_partition(known)]
+        work.spend(sum(map(len, matching_rows)))
+        return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)
 
     def row(
         self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
@@ -368,8 +368,8 @@ class CachedStore(ObjectStore):
                     table_id, max_bytes=self._replicas.memory_bytes, max_rows=MAX_ROWS
                 )
             if contents is not None:
-                held = self._zone_partitions(table_id)
-                replica = Replica.of(contents, table_id=table_id, zone_partitions=held)
+                zone_partitions = self._zone_partitions(table_id)
+                replica = Replica.of(contents, table_id=table_id, zone_partitions=zone_partitions)
         except BaseException:
             self._replicas.finish_load(load, None)
             raise

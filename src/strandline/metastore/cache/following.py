@@ -61,8 +61,8 @@ class Follower:
                 self.failures += 1
                 self.last_failure = f"{type(error).__name__}: {error}"
                 if isinstance(error, Unavailable):
-                    logger.warning("%s: %s; it tries again in %.1f s", self._name, error, pause)
+                    logger.warning("%s: %s; next attempt in %.1f s", self._name, error, pause)
                 else:
-                    logger.exception("%s failed; it tries again in %.1f s", self._name, pause)
+                    logger.exception("%s failed; next attempt in %.1f s", self._name, pause)
                 self._stop.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)

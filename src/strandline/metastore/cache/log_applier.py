@@ -210,7 +210,7 @@ class LogApplier:
             if event.txn_id is not None:
                 return [t for t, _ in self._transactions.write_id_pairs(event.txn_id)]
         except StrandlineError:
-            logger.exception("nor can the tables of transaction %d be told", event.txn_id)
+            logger.exception("the tables of transaction %d cannot be read", event.txn_id)
         return None
 
     # -- being level
@@ -328,7 +328,9 @@ class LogApplier:
             self.catch_up()
         except Exception as error:  # of any kind: its caller must not take the write for undone
             level = logging.WARNING if isinstance(error, StrandlineError) else logging.ERROR
-            logger.log(level, "an own write could not be applied to memory yet", exc_info=True)
+            logger.log(
+                level, "a write of this node could not be applied to memory yet", exc_info=True
+            )
             self.look_again()  # reads of the present look at the log before they answer
 
     def follow(self) -> None:

@@ -77,7 +77,7 @@ class Group:
                 for schema in (TABLES, ROWS, REMOVALS)
             ]
         except (pa.ArrowException, EOFError, OSError) as error:
-            raise CorruptData(f"it holds a group that cannot be read: {error}") from error
+            raise CorruptData(f"a group in it cannot be read: {error}") from error
         return cls(*batches)
 
     def write(self) -> bytes:
@@ -99,7 +99,7 @@ class Group:
             )
             row, removal = row + rows, removal + removals
         if (row, removal) != (self.rows.num_rows, self.removals.num_rows):
-            raise CorruptData("it holds a group whose tables have other rows than it says")
+            raise CorruptData("the rows of a group in it do not match the counts of its tables")
 
 
 _OF_REPLICA = ("table_id", "rows", "removals", "cleaned_up_to")

@@ -104,13 +104,13 @@ class ReplicaSet:
     def get(self, table_id: int, *, most: int | None = None) -> Replica | None:
         """The replica of a table; None if not held, or packed with more than ``most`` rows."""
         with self._lock:
-            held = self._replicas.get(table_id)
-            if held is None:
+            replica = self._replicas.get(table_id)
+            if replica is None:
                 return None
             self._replicas.move_to_end(table_id)
-        if isinstance(held, Replica):
-            return held
-        return self._unpack(held) if most is None or held.rows <= most else None
+        if isinstance(replica, Replica):
+            return replica
+        return self._unpack(replica) if most is None or replica.rows <= most else None
 
     def follows(self, table_id: int) -> bool:
         """Whether the table is held or being loaded, so that its events must be applied."""
@@ -161,9 +161,9 @@ class ReplicaSet:
     def apply(self, event_id: int, changes: Sequence[tuple[int, Change]]) -> None:
         """Apply the changes of an event, each with its table id, in one step."""
         for table_id, _ in changes:
-            held = self._replicas.get(table_id)
-            if held is not None and not isinstance(held, Replica):
-                self._unpack(held)
+            present_replica = self._replicas.get(table_id)
+            if present_replica is not None and not isinstance(present_replica, Replica):
+                self._unpack(present_replica)
         with self._lock:
             nexts: list[Replica] = []
             for table_id, change in changes:

@@ -130,32 +130,34 @@ class VisibleRows:
             [self._by_name[name] for name in coming if name in self._by_name], coming
         )
 
-    def _changed(self, gone: Sequence[Row], coming: dict[str, Row]) -> VisibleRows:
-        if not gone and not coming:
+    def _changed(self, removed_rows: Sequence[Row], coming: dict[str, Row]) -> VisibleRows:
+        if not removed_rows and not coming:
             return self
         by_name, names = self._by_name.copy(), self._names.copy()
-        for row in gone:
+        for row in removed_rows:
             del by_name[row.name]
-        if gone:
+        if removed_rows:
             names = [name for name in names if name in by_name]
         by_name |= coming
         names += coming
         names.sort()  # nearly sorted: costs little more than a copy
-        return VisibleRows(by_name, names, self._repartitioned(gone, coming.values()))
+        return VisibleRows(by_name, names, self._repartitioned(removed_rows, coming.values()))
 
     def _repartitioned(
-        self, gone: Sequence[Row], coming: Iterable[Row]
+        self, removed_rows: Sequence[Row], coming: Iterable[Row]
     ) -> dict[Partition, tuple[Row, ...]] | None:
         if self._by_partition is None:
             return None
         by_partition = self._by_partition.copy()
-        gone_ids = {row.row_id for row in gone}
-        for known in _partitioned(gone):
-            left = tuple(row for row in by_partition.pop(known) if row.row_id not in gone_ids)
-            if left:
-                by_partition[known] = left
-        for known, rows in _partitioned(coming).items():
-            by_partition[known] = (*by_partition.get(known, ()), *rows)
+        removed_ids = {row.row_id for row in removed_rows}
+        for partition in _partitioned(removed_rows):
+            remaining_rows = tuple(
+                row for row in by_partition.pop(partition) if row.row_id not in removed_ids
+            )
+            if remaining_rows:
+                by_partition[partition] = remaining_rows
+        for partition, rows in _partitioned(coming).items():
+            by_partition[partition] = (*by_partition.get(partition, ()), *rows)
         return by_partition
 
 
@@ -290,16 +292,16 @@ class Replica:
         """The replica after the abort of a write id. Raises `IllegalChange` if it is committed."""
         # The store's lists lose aborted ids when they are cleaned; replicas never list them.
         committed = self.committed.open(write_id).abort((write_id,)).without_aborted()
-        gone = self.writes.get(write_id)
-        if gone is None:
+        aborted_write = self.writes.get(write_id)
+        if aborted_write is None:
             return replace(self, event_id=event_id, committed=committed)
         return replace(
             self,
             event_id=event_id,
             committed=committed,
             writes=self.writes.delete(write_id),
-            rows=self.rows - len(gone.rows),
-            size=self.size - gone.weight,
+            rows=self.rows - len(aborted_write.rows),
+            size=self.size - aborted_write.weight,
         )
 
     def can_tell(self, write_ids: ValidWriteIdList) -> bool:
@@ -339,8 +341,12 @@ class Replica:
             gained = write_ids.gained(other.write_ids, most=MOST_DIFFERENT)
             if gained is not None:
                 return self._shown_after(other, kind, write_ids, gained)
-            lost = other.write_ids.gained(write_ids, most=MOST_DIFFERENT)
-            shown = None if lost is None else self._shown_before(other, kind, write_ids, lost)
+            lost_write_ids = other.write_ids.gained(write_ids, most=MOST_DIFFERENT)
+            shown = (
+                None
+                if lost_write_ids is None
+                else self._shown_before(other, kind, write_ids, lost_write_ids)
+            )
             if shown is not None:
                 return shown
         return None
@@ -366,19 +372,25 @@ class Replica:
         return Shown(write_ids, shown, removed, hides)
 
     def _shown_before(
-        self, after: Shown, kind: RowKind, write_ids: ValidWriteIdList, lost: Iterable[int]
+        self,
+        after: Shown,
+        kind: RowKind,
+        write_ids: ValidWriteIdList,
+        lost_write_ids: Iterable[int],
     ) -> Shown | None:
-        """The answer for a list without the writes ``lost``; None if it cannot be derived."""
-        writes = [write for write in map(self.writes.get, lost) if write is not None]
+        """The answer for a list without ``lost_write_ids``; None if it cannot be derived."""
+        writes = [write for write in map(self.writes.get, lost_write_ids) if write is not None]
         if after.hides or any(write.removed for write in writes):
             return None  # rows that these writes hid or removed become visible again
-        gone = [
+        rows_of_lost_writes = [
             row
             for write in writes
             for row in write.rows
             if row.kind is kind and row.row_id not in after.removed
         ]
-        return replace(after, write_ids=write_ids, rows=after.rows.without_rows(gone))
+        return replace(
+            after, write_ids=write_ids, rows=after.rows.without_rows(rows_of_lost_writes)
+        )
 
     def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown:
         shown: list[Row] = []
@@ -388,10 +400,10 @@ class Replica:
                 shown.extend(row for row in write.rows if row.kind is kind)
                 removed.update(write.removed)
         shown.sort(key=_by_id)
-        left = [row for row in shown if row.row_id not in removed]
-        by_name = {row.name: row for row in left}
+        visible_rows = [row for row in shown if row.row_id not in removed]
+        by_name = {row.name: row for row in visible_rows}
         return Shown(
-            write_ids, VisibleRows.of(by_name), frozenset(removed), len(by_name) < len(left)
+            write_ids, VisibleRows.of(by_name), frozenset(removed), len(by_name) < len(visible_rows)
         )
 
 

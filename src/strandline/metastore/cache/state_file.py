@@ -145,7 +145,7 @@ class StateFile:
             raise _Ignored("it is larger than the memory of this node")
         begin = file.read(len(MAGIC) + 1)
         if begin != _BEGIN:
-            raise _Ignored(f"it begins with {begin[:16]!r}, and this release writes {_BEGIN!r}")
+            raise _Ignored(f"it begins with {begin[:16]!r}, but this release writes {_BEGIN!r}")
         frames = _frames(file)
         event_id = self._accepted(next(frames, b""))
         replicas = [packed for frame in frames for packed in Group.read(frame).replicas()]
@@ -159,11 +159,11 @@ class StateFile:
         event = self._event(described[0])
         if event is None or self._head(event) != head:
             raise _Ignored(
-                f"it is of another store, another release, or older than the log: {head}"
+                f"it belongs to another store or release, or is older than the log: {head}"
             )
         behind = self._notifications.head() - event.event_id
         if behind > MAX_EVENTS:
-            raise _Ignored(f"{behind} events came since, more than {MAX_EVENTS}")
+            raise _Ignored(f"{behind} events were written since, more than {MAX_EVENTS}")
         return event.event_id
 
     def _event(self, event_id: int) -> Notification | None:
@@ -199,10 +199,10 @@ class StateFile:
             raise
 
     def _delete_leftovers(self) -> None:
-        for left in self.path.parent.glob(f"{self.path.name}.*{_SUFFIX}"):
+        for leftover_file in self.path.parent.glob(f"{self.path.name}.*{_SUFFIX}"):
             with suppress(OSError):  # its writer may finish meanwhile
-                if system_wall_clock() / 1000 - left.stat().st_mtime > LEFTOVER_SECONDS:
-                    left.unlink()
+                if system_wall_clock() / 1000 - leftover_file.stat().st_mtime > LEFTOVER_SECONDS:
+                    leftover_file.unlink()
 
 
 _BEGIN = MAGIC + bytes([VERSION])
@@ -225,9 +225,9 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
         length, checksum = _FRAME.unpack(sizes)
         content = file.read(min(length, file_bytes))
         if len(content) < length or crc32(content) != checksum:
-            raise _Ignored("a checksum in it is wrong")
+            raise _Ignored("a checksum in it does not match")
         if not length:
             break
         yield content
     if file.read(1):
-        raise _Ignored("it goes on behind its end")
+        raise _Ignored("there are bytes after its end")

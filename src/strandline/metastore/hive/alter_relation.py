@@ -77,11 +77,11 @@ class AlterRelation:
         self._check_expected(old)
         target = self._target(planning, old)
         next_location = self._next_location(planning, old, target)
-        wanted = self.wanted(shown=self._shown(old), next_location=next_location)
+        requested = self.wanted(shown=self._shown(old), next_location=next_location)
         if isinstance(old, ViewDescriptor):
-            self._alter_view(planning, old, wanted)
+            self._alter_view(planning, old, requested)
         else:
-            self._alter_table(planning, old, wanted, next_location)
+            self._alter_table(planning, old, requested, next_location)
         if target is not None:
             RenameTable(
                 schema=self.schema,
@@ -169,36 +169,36 @@ class AlterRelation:
         if old.kind is not TableKind.MANAGED:
             return None
         default = self.place(planning.schema(self.schema), old.name)
-        named = (self.request.get("sd") or {}).get("location")
+        requested_location = (self.request.get("sd") or {}).get("location")
         following = self.place(target, self._new_name())
         stays = not same_location(self.location, default) or (
-            named is not None
-            and not same_location(named, self.location)
-            and not same_location(named, following)
+            requested_location is not None
+            and not same_location(requested_location, self.location)
+            and not same_location(requested_location, following)
         )
         return None if stays else following
 
     # -- the rest
 
-    def _alter_view(self, planning: Planning, old: ViewDescriptor, wanted: ClientTable) -> None:
-        if isinstance(wanted.definition, TableDefinition):
+    def _alter_view(self, planning: Planning, old: ViewDescriptor, requested: ClientTable) -> None:
+        if isinstance(requested.definition, TableDefinition):
             raise IllegalChange(f"{self.schema}.{old.name} is a view and cannot become a table")
-        definition = replace(wanted.definition, name=old.name)
+        definition = replace(requested.definition, name=old.name)
         AlterView(schema=self.schema, view=old.name, definition=definition).plan(planning)
 
     def _alter_table(
         self,
         planning: Planning,
         old: TableDescriptor,
-        wanted: ClientTable,
+        requested: ClientTable,
         next_location: str | None,
     ) -> None:
         if old.transactional:
             name = f"{self.schema}.{old.name}"
-            definition = redefined(old, self.request, wanted, name=name)
-        elif isinstance(wanted.definition, TableDefinition):
-            definition = replace(wanted.definition, name=old.name)
-            definition = self._placed(old, definition, wanted.location, next_location)
+            definition = redefined(old, self.request, requested, name=name)
+        elif isinstance(requested.definition, TableDefinition):
+            definition = replace(requested.definition, name=old.name)
+            definition = self._placed(old, definition, requested.location, next_location)
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
@@ -211,7 +211,7 @@ class AlterRelation:
         self,
         old: TableDescriptor,
         definition: TableDefinition,
-        named: str | None,
+        requested_location: str | None,
         next_location: str | None,
     ) -> TableDefinition:
         """SET LOCATION makes a managed table external, because a user named the files."""
@@ -219,13 +219,15 @@ class AlterRelation:
             return definition
         if old.kind is TableKind.EXTERNAL:
             raise IllegalChange(
-                f"the external table {self.schema}.{old.name} cannot become a managed one: its"
-                " files were named by a user; create a managed table and copy them"
+                f"the external table {self.schema}.{old.name} cannot become a managed table: a "
+                "user chose its location; create a managed table and copy the files"
             )
         places = [place for place in (self.location, next_location) if place is not None]
-        if named is None or any(same_location(named, place) for place in places):
+        if requested_location is None or any(
+            same_location(requested_location, place) for place in places
+        ):
             return definition
-        return replace(definition, kind=TableKind.EXTERNAL, location=named)
+        return replace(definition, kind=TableKind.EXTERNAL, location=requested_location)
 
 
 def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:

@@ -16,7 +16,7 @@ from strandline.metastore.thrift.messages import ThriftException
 from strandline.transactions import TransactionState, require_owner
 
 _NOT_ACCEPTED = (
-    "the files of a transactional table are not Hive's deltas, and are not compacted by its clients"
+    "the files of a transactional table are not Hive's deltas, so Hive clients cannot compact them"
 )
 
 

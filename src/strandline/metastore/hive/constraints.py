@@ -182,16 +182,16 @@ async def get_all_table_constraints(call: Call) -> Struct:
 async def get_foreign_keys(call: Call) -> Struct:
     """Return the foreign keys of one table, those to one table, or those between two."""
     request = call.of("request")
-    asked = request.args
-    if asked.get("foreign_tbl_name"):
+    args = request.args
+    if args.get("foreign_tbl_name"):
         names = request.text("foreign_db_name"), request.text("foreign_tbl_name")
         keys = (await _constraints(request, *names))[_FOREIGN]
     else:
         names = request.text("parent_db_name"), request.text("parent_tbl_name")
         keys = await _keys_to(request, *names)
     for name, field in (("parent_db_name", "pktable_db"), ("parent_tbl_name", "pktable_name")):
-        wanted = (asked.get(name) or "").lower()
-        keys = [key for key in keys if not wanted or key[field] == wanted]
+        parent_name = (args.get(name) or "").lower()
+        keys = [key for key in keys if not parent_name or key[field] == parent_name]
     return {_FOREIGN: keys}
 
 
@@ -273,7 +273,7 @@ def _adding(method: str, kind: ConstraintKind) -> None:
         homes = {(struct.get(form.schema, ""), struct.get(form.table, "")) for struct in sent}
         if len(homes) != 1:
             raise InvalidInput(
-                f"the constraints are those of {len(homes)} tables; send those of one"
+                f"the constraints belong to {len(homes)} tables; send the constraints of one table"
             )
         (schema, table) = homes.pop()
         constraints = tuple(_definitions(kind, sent))

@@ -86,7 +86,9 @@ def get_catalogs(request: Request) -> Struct:
 def get_catalog(request: Request) -> Struct:
     name = request.of("catName").text("name")
     if name.lower() != DEFAULT_DATABASE:
-        raise ObjectNotFound(f"catalog {name} does not exist; the one here is {DEFAULT_DATABASE}")
+        raise ObjectNotFound(
+            f"catalog {name} does not exist; the only catalog is {DEFAULT_DATABASE}"
+        )
     place = hadoop_location(request.metastore.warehouse)
     return {"catalog": {"name": DEFAULT_DATABASE, "locationUri": place}}
 

@@ -98,7 +98,7 @@ def definition(kind: str, record: bytes) -> Definition:
     """Read the head of a record of a table or view. Raises `CorruptData`, `IncompatibleFormat`."""
     serializer, reader = open_record(record)
     if serializer.of is not _CLASSES[kind]:
-        raise CorruptData(f"a {serializer.of.__name__} record where a {kind} belongs")
+        raise CorruptData(f"expected a {kind}, found a {serializer.of.__name__} record")
     id_, _parent, name = reader.uint(), reader.uint(), TEXT.read(reader)
     return Definition(kind, id_, name, (serializer.version, record[reader.position :]), record)
 
@@ -139,8 +139,8 @@ class DefinitionTexts:
         text = kept.form.filled(name=of.name.lower(), place=place)
         return DefinitionText(kept.table_type, Quoted(text))
 
-    def _keep(self, schema: str, of: Definition) -> _Kept:
-        relation: Any = decode(of.record, _CLASSES[of.kind])
+    def _keep(self, schema: str, definition: Definition) -> _Kept:
+        relation: Any = decode(definition.record, _CLASSES[definition.kind])
         placed = isinstance(relation, TableDescriptor) and not relation.location
         struct = relation_struct(
             replace(relation, name=NAME),

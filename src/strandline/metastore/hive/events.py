@@ -102,10 +102,10 @@ class _Written:
 
     def partition(self, row: PartitionRow) -> str:
         """Return the text of a ``Partition``."""
-        of, sd = self.partitioned, None
+        partitioned, sd = self.partitioned, None
         if row.storage is None and row.columns is None:
-            sd = JsonText(self.storage.filled(place=of.place(row)))
-        return HIVE_CODEC.to_json_text("Partition", of.struct(row, sd=sd))
+            sd = JsonText(self.storage.filled(place=partitioned.place(row)))
+        return HIVE_CODEC.to_json_text("Partition", partitioned.struct(row, sd=sd))
 
 
 class HiveEvents:
@@ -205,8 +205,8 @@ class HiveEvents:
         before, after, body = ddl.before, ddl.after, ddl.event
         relation = after or before
         assert relation is not None  # the caller has checked that
-        named = body.arguments.get("table") or body.arguments.get("view")
-        schema, _, name = str(named or f".{relation.name}").lower().partition(".")
+        relation_name = body.arguments.get("table") or body.arguments.get("view")
+        schema, _, name = str(relation_name or f".{relation.name}").lower().partition(".")
         new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
@@ -294,7 +294,7 @@ class HiveEvents:
         removed: Sequence[Row],
     ) -> Struct:
         written = self._written(schema, table)
-        of = written.partitioned
+        partitioned = written.partitioned
         new = [row.as_(PartitionRow) for row in added if row.kind is RowKind.PARTITION]
         old = [row.as_(PartitionRow) for row in removed if row.kind is RowKind.PARTITION]
         message: dict[str, object] = {
@@ -308,20 +308,20 @@ class HiveEvents:
             message |= {
                 "isTruncateOp": "false",
                 "writeId": -1,
-                "keyValues": _keys(of, new[0]),
+                "keyValues": _keys(partitioned, new[0]),
                 "partitionObjBeforeJson": written.partition(old[0]),
                 "partitionObjAfterJson": written.partition(new[0]),
             }
         elif new:
             kind = "ADD_PARTITION"
             message |= {
-                "partitions": [_keys(of, row) for row in new],
+                "partitions": [_keys(partitioned, row) for row in new],
                 "partitionListJson": [written.partition(row) for row in new],
                 "partitionFiles": [],
             }
         else:
             kind = "DROP_PARTITION"
-            message["partitions"] = [_keys(of, row) for row in old]
+            message["partitions"] = [_keys(partitioned, row) for row in old]
         return _event(event, kind, message, schema=schema, table=table.name.lower())
 
     def _written(self, schema: str, table: TableDescriptor) -> _Written:
@@ -332,9 +332,11 @@ class HiveEvents:
             struct = relation_struct(table, schema=schema, place=place)
             text = Quoted(encode_basestring(HIVE_CODEC.to_json_text("Table", struct)))
             shown = self._metastore.folders.shown
-            of = Partitioned(table, schema=schema, location=place, shown=shown)
-            storage = HIVE_CODEC.to_json_form("StorageDescriptor", of.storage_struct(PLACE))
-            latest = _Written(schema, of, struct["tableType"], text, Form(storage))
+            partitioned = Partitioned(table, schema=schema, location=place, shown=shown)
+            storage = HIVE_CODEC.to_json_form(
+                "StorageDescriptor", partitioned.storage_struct(PLACE)
+            )
+            latest = _Written(schema, partitioned, struct["tableType"], text, Form(storage))
             self._latest = latest
         return latest
 
@@ -395,8 +397,8 @@ def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[i
 
 def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:
     """The object of this kind before and after the event, each None if it did not exist."""
-    of = _CLASSES[kind]
-    return _first_change(body, (kind,), lambda _, record: decode(record, of))
+    descriptor_class = _CLASSES[kind]
+    return _first_change(body, (kind,), lambda _, record: decode(record, descriptor_class))
 
 
 def _first_change(
@@ -417,8 +419,8 @@ def _kind(what: str, before: object, after: object) -> str:
     return f"DROP_{what}" if after is None else f"ALTER_{what}"
 
 
-def _keys(of: Partitioned, row: PartitionRow) -> dict[str, str]:
-    return dict(zip(of.key_names, row.values, strict=True))
+def _keys(partitioned: Partitioned, row: PartitionRow) -> dict[str, str]:
+    return dict(zip(partitioned.key_names, row.values, strict=True))
 
 
 def _event(

@@ -144,10 +144,14 @@ class HiveReader(Reader):
             return None
         part = parse_hidden(name)
         if part is not None:
-            whole = scope.catalog.table_by_id(part.table_id)
-            if whole is None or whole.schema_id != scope.schema.id or not whole.transactional:
+            parent_table = scope.catalog.table_by_id(part.table_id)
+            if (
+                parent_table is None
+                or parent_table.schema_id != scope.schema.id
+                or not parent_table.transactional
+            ):
                 return None
-            return replace(scope, is_hidden=True, part=part), whole
+            return replace(scope, is_hidden=True, part=part), parent_table
         table = find_hidden(scope.catalog, scope.schema.name, name, present=not scope.is_past)
         if table is None or not (scope.is_past or self._only_reads(scope, table)):
             return None
@@ -194,7 +198,7 @@ class HiveReader(Reader):
         if scope.part is not None:
             # No commit has a time that was not assigned yet: such a name is forged.
             if not transactions.is_past(scope.part.last_commit):
-                raise ObjectNotFound(f"{scope.name}.{scope.part.table} has no such part")
+                raise ObjectNotFound(f"{scope.name}.{scope.part.table} does not have this part")
             snapshot = await self._snapshot(table, scope.part.last_commit)
             return hidden_struct(snapshot, scope.part, schema=scope.name)
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)

@@ -113,13 +113,13 @@ async def show_locks(call: Call) -> Struct:
 def _component(sent: Struct) -> Component:
     level, table, partition = sent["level"], sent.get("tablename"), sent.get("partitionname")
     if level not in (1, 2, 3):
-        raise InvalidInput(f"{level} is not a level of a lock: 1, 2 and 3 are")
+        raise InvalidInput(f"{level} is not a lock level; send 1, 2 or 3")
     if level > 1 and not table:
-        raise InvalidInput("a lock on a table or partition names the table")
+        raise InvalidInput("a lock on a table or partition must name the table")
     try:
         mode = LockMode(sent["type"])
     except ValueError:
-        raise InvalidInput(f"{sent['type']} is not a type of lock") from None
+        raise InvalidInput(f"{sent['type']} is not a lock type") from None
     schema = _name(without_catalog(sent.get("dbname", ""))) or ""
     if level == 1:
         return Component(mode, schema)
@@ -197,7 +197,8 @@ def _only_own(call: Call) -> Callable[[LockRequest], None]:
     def may_touch(request: LockRequest) -> None:
         if not free and normalize(request.owner) != normalize(call.user):
             raise PermissionDenied(
-                f"lock {request.lock_id} is of another user, and user {call.user} is no superuser"
+                f"lock {request.lock_id} belongs to another user, and user {call.user} is not a "
+                "superuser"
             )
 
     return may_touch

@@ -43,7 +43,7 @@ def without_catalog(name: str) -> str | None:
         return name
     if match[1].lower() != DEFAULT_DATABASE:
         raise ObjectNotFound(
-            f"catalog {match[1]} does not exist; the one here is {DEFAULT_DATABASE}"
+            f"catalog {match[1]} does not exist; the only catalog is {DEFAULT_DATABASE}"
         )
     if not match[2]:
         return None
@@ -78,8 +78,8 @@ def present_schema(name: str) -> str:
     schema, at = split_schema(name)
     if at != PRESENT:
         raise UnsupportedOperation(
-            f"`{shown_schema(name)}` is the schema {schema} as it was then: it can be read and not "
-            f"changed; to change what is there now, name it {schema}"
+            f"`{shown_schema(name)}` is a past state of the schema {schema}: it can be read and "
+            f"not changed; to change the present schema, name it {schema}"
         )
     return schema
 
@@ -140,4 +140,4 @@ def owner_type(struct: Mapping[str, Any]) -> PrincipalType | None:
     try:
         return PrincipalType(number)
     except ValueError:
-        raise InvalidInput(f"{number} is not a type of owner: 1, 2 and 3 are") from None
+        raise InvalidInput(f"{number} is not an owner type; send 1, 2 or 3") from None

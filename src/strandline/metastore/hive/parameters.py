@@ -277,11 +277,11 @@ def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[st
     text = parameters[count]
     if not text.isdecimal() or int(text) > len(parameters):
         raise InvalidInput(
-            f"the parameter {count} is {text[:20]!r} and not the number of its parts"
+            f"the parameter {count} is {text[:20]!r}, which is not a number of parts"
         )
     missing = [n for n in range(int(text)) if f"{prefix}{n}" not in parameters]
     if missing:
-        raise InvalidInput(f"the parameter {prefix}{missing[0]} is missing, {count} is {text}")
+        raise InvalidInput(f"the parameter {prefix}{missing[0]} is missing, but {count} is {text}")
     return [parameters[f"{prefix}{n}"] for n in range(int(text))]
 
 

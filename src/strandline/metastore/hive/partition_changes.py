@@ -74,9 +74,11 @@ async def plain_table(
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)
 
 
-def _stored(call: Call, of: Partitioned, partitions: Mapping[str, PartitionRow]) -> list[NewRow]:
+def _stored(
+    call: Call, partitioned: Partitioned, partitions: Mapping[str, PartitionRow]
+) -> list[NewRow]:
     """Return the rows of these partitions (by name), each assigned to its zone partition."""
-    zone = ZonePartitions.of(of.table, call.reader.catalog)
+    zone = ZonePartitions.of(partitioned.table, call.reader.catalog)
     return [
         new_partition(row, name=name, bucket=zone.of_values(row.values))
         for name, row in partitions.items()
@@ -91,98 +93,109 @@ def _no_table_to_add_to(message: str) -> Exception:
 
 
 def _add(
-    call: Call, of: Partitioned, partitions: Sequence[Struct], *, if_not_exists: bool = False
+    call: Call,
+    partitioned: Partitioned,
+    partitions: Sequence[Struct],
+    *,
+    if_not_exists: bool = False,
 ) -> list[PartitionRow]:
     """Add partitions. Return the rows of those that did not exist before."""
     rows: dict[str, PartitionRow] = {}
     for partition in partitions:
-        _check_home(of, partition)
+        _check_home(partitioned, partition)
         call.folders.refuse_former((partition.get("sd") or {}).get("location"))
-        name, row = of.read(partition, now=_now())
+        name, row = partitioned.read(partition, now=_now())
         if name in rows:
-            raise meta_exception(f"Duplicate partitions in the list: {of.described(row.values)}")
+            raise meta_exception(
+                f"Duplicate partitions in the list: {partitioned.described(row.values)}"
+            )
         rows[name] = row
     quick = QuickStatistics(call.folders, call.args.get("environment_context"))
     for name, row in rows.items():
-        counted = quick.of_new(row.parameters, of.place(row))
+        counted = quick.of_new(row.parameters, partitioned.place(row))
         rows[name] = replace(row, parameters=counted)
-    fresh = rows
+    new_rows = rows
     with suppress(_NothingToDo), call.metastore.store.change(
-        of.table.id, author=call.user
+        partitioned.table.id, author=call.user
     ) as change:  # fmt: skip
-        there = change.visible(RowKind.PARTITION, rows.keys())
-        fresh = {name: row for name, row in rows.items() if name not in there}
-        if there and not if_not_exists:
-            first = next(row for name, row in rows.items() if name in there)
-            raise AlreadyExists(f"Partition already exists: {of.described(first.values)}")
-        if not fresh:
+        existing_rows = change.visible(RowKind.PARTITION, rows.keys())
+        new_rows = {name: row for name, row in rows.items() if name not in existing_rows}
+        if existing_rows and not if_not_exists:
+            first = next(row for name, row in rows.items() if name in existing_rows)
+            raise AlreadyExists(f"Partition already exists: {partitioned.described(first.values)}")
+        if not new_rows:
             raise _NothingToDo
-        places = partition_places(call.metastore, of.table, location=of.location)
-        places.refuse_unfinished(change, {row.location for row in fresh.values()})
+        places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+        places.refuse_unfinished(change, {row.location for row in new_rows.values()})
         unsynced = Unsynced()
-        for name, row in fresh.items():
-            _make_folder(call, of, row, name=name, unsynced=unsynced)
+        for name, row in new_rows.items():
+            _make_folder(call, partitioned, row, name=name, unsynced=unsynced)
         unsynced.sync()
-        change.stage(add=_stored(call, of, fresh))
-    return list(fresh.values())
+        change.stage(add=_stored(call, partitioned, new_rows))
+    return list(new_rows.values())
 
 
-def _check_home(of: Partitioned, partition: Mapping[str, Any]) -> None:
+def _check_home(partitioned: Partitioned, partition: Mapping[str, Any]) -> None:
     home = (partition.get("dbName", ""), partition.get("tableName", ""))
-    if tuple(map(str.lower, home)) != (of.schema, of.table.name.lower()):
+    if tuple(map(str.lower, home)) != (partitioned.schema, partitioned.table.name.lower()):
         raise meta_exception(
-            f"Partition does not belong to target table {of.schema}.{of.table.name.lower()}: "
+            "Partition does not belong to target table "
+            f"{partitioned.schema}.{partitioned.table.name.lower()}: "
             f"Partition(values:[{', '.join(partition.get('values') or ())}], dbName:{home[0]}, "
             f"tableName:{home[1]})"
         )
 
 
 def _make_folder(
-    call: Call, of: Partitioned, row: PartitionRow, *, name: str, unsynced: Unsynced
+    call: Call, partitioned: Partitioned, row: PartitionRow, *, name: str, unsynced: Unsynced
 ) -> None:
     """Create the folder of a partition, in the table's own folder or below a root.
 
     The parent folder is added to ``unsynced``: thousands of partitions lie in one folder, which is
     synced once.
     """
-    place = of.place(row)
-    if _is_own(call, of, row, name=name):
-        call.folders.verify_below(place, table=of.location)
+    place = partitioned.place(row)
+    if _is_own(call, partitioned, row, name=name):
+        call.folders.verify_below(place, table=partitioned.location)
     elif call.folders.is_inside(place) or not call.folders.may_make(place):
         return
     if not call.folders.exists(place):
         call.folders.make(place, unsynced=unsynced)
 
 
-def _is_own(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> bool:
+def _is_own(call: Call, partitioned: Partitioned, row: PartitionRow, *, name: str) -> bool:
     """Whether the partition lies in the folder of its name, which the store chose."""
-    managed = of.table.kind is TableKind.MANAGED
-    return managed and row.location == name and call.folders.is_own_table(of.location)
+    managed = partitioned.table.kind is TableKind.MANAGED
+    return managed and row.location == name and call.folders.is_own_table(partitioned.location)
 
 
 @changes("add_partition", "add_partition_with_environment_context")
 async def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
-    of = await plain_table(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
-    return of.struct(_add(call, of, [partition])[0])
+    partitioned = await plain_table(
+        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
+    )
+    return partitioned.struct(_add(call, partitioned, [partition])[0])
 
 
 @changes("append_partition", "append_partition_with_environment_context")
 async def append_partition(call: Call) -> Struct:
-    of = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
-    return _append(call, of, call.texts("part_vals"))
+    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    return _append(call, partitioned, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
 async def append_partition_by_name(call: Call) -> Struct:
-    of = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
-    return _append(call, of, partition_values(call.text("part_name"), of.key_names))
+    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    return _append(
+        call, partitioned, partition_values(call.text("part_name"), partitioned.key_names)
+    )
 
 
-def _append(call: Call, of: Partitioned, values: Sequence[str]) -> Struct:
-    home = {"dbName": of.schema, "tableName": of.table.name}
-    return of.struct(_add(call, of, [{"values": list(values), **home}])[0])
+def _append(call: Call, partitioned: Partitioned, values: Sequence[str]) -> Struct:
+    home = {"dbName": partitioned.schema, "tableName": partitioned.table.name}
+    return partitioned.struct(_add(call, partitioned, [{"values": list(values), **home}])[0])
 
 
 @changes("add_partitions")
@@ -191,8 +204,10 @@ async def add_partitions(call: Call) -> int:
     if not partitions:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
-    of = await plain_table(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
-    return len(_add(call, of, partitions))
+    partitioned = await plain_table(
+        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
+    )
+    return len(_add(call, partitioned, partitions))
 
 
 @changes("add_partitions_req")
@@ -208,10 +223,12 @@ async def add_partitions_req(call: Call) -> Struct:
     partitions = request.structs("parts")
     if not partitions:
         return {}
-    of = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
+    partitioned = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
     if_not_exists = bool(request.args.get("ifNotExists"))
-    added = _add(request, of, partitions, if_not_exists=if_not_exists)
-    return {"partitions": [of.struct(row) for row in added]} if _wants_result(request) else {}
+    added = _add(request, partitioned, partitions, if_not_exists=if_not_exists)
+    return (
+        {"partitions": [partitioned.struct(row) for row in added]} if _wants_result(request) else {}
+    )
 
 
 def _wants_result(request: Call) -> bool:
@@ -231,7 +248,7 @@ async def _named(
 
 def _drop(
     call: Call,
-    of: Partitioned,
+    partitioned: Partitioned,
     names: Collection[str],
     *,
     delete_data: bool,
@@ -240,9 +257,9 @@ def _drop(
 ) -> list[PartitionRow]:
     """Drop the partitions with these names. Raises ``missing``, if given, unless all exist."""
     rows: list[Row] = []
-    places = partition_places(call.metastore, of.table, location=of.location)
+    places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
     with suppress(_NothingToDo), call.metastore.store.change(
-        of.table.id, author=call.user
+        partitioned.table.id, author=call.user
     ) as change:  # fmt: skip
         rows = list(change.visible(RowKind.PARTITION, names).values())
         if missing is not None and len(rows) < len(names):
@@ -265,27 +282,27 @@ def _purges(call: Call) -> bool:
 
 @changes("drop_partition", "drop_partition_with_environment_context")
 async def drop_partition(call: Call) -> bool:
-    of = await _named(call, need=Privilege.DELETE)
-    return _drop_one(call, of, call.texts("part_vals"))
+    partitioned = await _named(call, need=Privilege.DELETE)
+    return _drop_one(call, partitioned, call.texts("part_vals"))
 
 
 @changes("drop_partition_by_name", "drop_partition_by_name_with_environment_context")
 async def drop_partition_by_name(call: Call) -> bool:
-    of = await _named(call, need=Privilege.DELETE)
+    partitioned = await _named(call, need=Privilege.DELETE)
     try:
-        values = partition_values(call.text("part_name"), of.key_names)
+        values = partition_values(call.text("part_name"), partitioned.key_names)
     except InvalidInput as error:
         raise ObjectNotFound(error.message) from None
-    return _drop_one(call, of, values)
+    return _drop_one(call, partitioned, values)
 
 
-def _drop_one(call: Call, of: Partitioned, values: Sequence[str]) -> bool:
+def _drop_one(call: Call, partitioned: Partitioned, values: Sequence[str]) -> bool:
     missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
     delete_data = call.args.get("deleteData", False)
     _drop(
         call,
-        of,
-        [of.name_of(values)],
+        partitioned,
+        [partitioned.name_of(values)],
         delete_data=delete_data,
         purge=_purges(call),
         missing=missing,
@@ -299,9 +316,9 @@ async def drop_partitions_req(call: Call) -> Struct:
     names = request.struct("parts").get("names")
     if names is None:
         raise UnsupportedOperation(
-            "partitions can be dropped by name only, not by an expression of Hive's"
+            "partitions can be dropped only by name, not by a Hive expression"
         )
-    of = await plain_table(
+    partitioned = await plain_table(
         request,
         request.text("dbName"),
         request.text("tblName"),
@@ -311,13 +328,17 @@ async def drop_partitions_req(call: Call) -> Struct:
     missing = ObjectNotFound("Some partitions to drop are missing")
     dropped = _drop(
         request,
-        of,
+        partitioned,
         names,
         delete_data=bool(request.args.get("deleteData")),
         purge=_purges(request),
         missing=None if request.args.get("ifExists") else missing,
     )
-    return {"partitions": [of.struct(row) for row in dropped]} if _wants_result(request) else {}
+    return (
+        {"partitions": [partitioned.struct(row) for row in dropped]}
+        if _wants_result(request)
+        else {}
+    )
 
 
 # -- alter
@@ -337,17 +358,23 @@ def _no_tables_to_alter(message: str) -> Exception:
 
 
 def _alter(
-    call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
+    call: Call, partitioned: Partitioned, partitions: Sequence[Struct], context: Struct | None
 ) -> None:
     # Decoded before the block: while it runs, all other writers wait.
-    new_partitions = [(*of.read(partition, now=_now()), partition) for partition in partitions]
+    new_partitions = [
+        (*partitioned.read(partition, now=_now()), partition) for partition in partitions
+    ]
     quick = QuickStatistics(call.folders, context)
     new_partitions = [
-        (name, replace(row, parameters=quick.of_altered(row.parameters, of.place(row))), partition)
+        (
+            name,
+            replace(row, parameters=quick.of_altered(row.parameters, partitioned.place(row))),
+            partition,
+        )
         for name, row, partition in new_partitions
     ]
     names = {name for name, _, _ in new_partitions}
-    with call.metastore.store.change(of.table.id, author=call.user) as change:
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         rows = change.visible(RowKind.PARTITION, names)
         if len(rows) < len(names):
             raise IllegalChange("alter is not possible")
@@ -360,7 +387,7 @@ def _alter(
                 kept = replace(kept, location=old.location)
             altered[name] = kept
         old_ids = [rows[name].row_id for name in altered]
-        change.replace(dict(zip(old_ids, _stored(call, of, altered), strict=True)))
+        change.replace(dict(zip(old_ids, _stored(call, partitioned, altered), strict=True)))
 
 
 @changes("alter_partition", "alter_partition_with_environment_context")
@@ -376,18 +403,20 @@ async def alter_partition(call: Call) -> None:
 @changes("alter_partitions", "alter_partitions_with_environment_context")
 async def alter_partitions(call: Call) -> None:
     partitions = call.structs("new_parts")
-    of = await _named(call, need=Privilege.UPDATE, missing=_no_tables_to_alter)
+    partitioned = await _named(call, need=Privilege.UPDATE, missing=_no_tables_to_alter)
     if partitions:
-        _alter(call, of, partitions, call.args.get("environment_context"))
+        _alter(call, partitioned, partitions, call.args.get("environment_context"))
 
 
 @changes("alter_partitions_req")
 async def alter_partitions_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = await _altered(request, schema, table)
+    partitioned = await _altered(request, schema, table)
     if request.args.get("partitions"):
-        _alter(request, of, request.args["partitions"], request.args.get("environmentContext"))
+        _alter(
+            request, partitioned, request.args["partitions"], request.args.get("environmentContext")
+        )
     return {}
 
 
@@ -414,33 +443,34 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
 
 @changes("rename_partition")
 async def rename_partition(call: Call) -> None:
-    of = await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
-    _rename(call, of, call.texts("part_vals"), call.struct("new_part"))
+    partitioned = await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    _rename(call, partitioned, call.texts("part_vals"), call.struct("new_part"))
 
 
 @changes("rename_partition_req")
 async def rename_partition_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = await _altered(request, schema, table)
-    _rename(request, of, request.texts("partVals"), request.struct("newPart"))
+    partitioned = await _altered(request, schema, table)
+    _rename(request, partitioned, request.texts("partVals"), request.struct("newPart"))
     return {}
 
 
-def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struct) -> None:
-    old_name = of.name_of(values)
-    new_name, new = of.read(partition, now=_now())
+def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partition: Struct) -> None:
+    old_name = partitioned.name_of(values)
+    new_name, new = partitioned.read(partition, now=_now())
     moved: tuple[str, str] | None = None
-    places = partition_places(call.metastore, of.table, location=of.location)
+    places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
     try:
-        with call.metastore.store.change(of.table.id, author=call.user) as change:
+        with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
             rows = change.visible(RowKind.PARTITION, [old_name, new_name])
             if old_name not in rows:
                 raise IllegalChange(
                     "Unable to rename partition because old partition does not exist"
                 )
             if new_name == old_name or new_name in rows:
-                shown = f"{of.schema}.{of.table.name.lower()}.[{', '.join(new.values)}]"
+                table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
+                shown = f"{table_name}.[{', '.join(new.values)}]"
                 raise IllegalChange(f"Partition already exists:{shown}")
             old = rows[old_name].as_(PartitionRow)
             kept = replace(new, created=old.created, location=old.location)
@@ -448,14 +478,14 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
                 kept = replace(kept, location=new_name)
             before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
             after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
-            renamed = [*_stored(call, of, {new_name: kept}), *after]
+            renamed = [*_stored(call, partitioned, {new_name: kept}), *after]
             row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
             if kept.location != old.location:
                 change.record_moves(
                     PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)
                 )
             if kept.location != old.location:
-                moved = _move_folder(call, of, old, kept)
+                moved = _move_folder(call, partitioned, old, kept)
     except BaseException:
         if moved is not None:
             with suppress(StrandlineError):
@@ -464,13 +494,13 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
 
 
 def _move_folder(
-    call: Call, of: Partitioned, before: PartitionRow, after: PartitionRow
+    call: Call, partitioned: Partitioned, before: PartitionRow, after: PartitionRow
 ) -> tuple[str, str] | None:
     """Move the folder of a partition. Return its old and new place, or None if none existed."""
-    old, new = of.place(before), of.place(after)
+    old, new = partitioned.place(before), partitioned.place(after)
     try:
-        call.folders.verify_below(old, table=of.location)
-        call.folders.verify_below(new, table=of.location)
+        call.folders.verify_below(old, table=partitioned.location)
+        call.folders.verify_below(new, table=partitioned.location)
         outcome = call.folders.move(old, new)
     except FolderRefused as refused:
         raise IllegalChange(f"the partition cannot be renamed: {refused.message}") from refused

@@ -113,7 +113,9 @@ def parse_filter(text: str) -> Expression:
     and `LimitExceeded` if the filter is too long.
     """
     if len(text) > MAX_FILTER_LENGTH:
-        raise LimitExceeded(f"a filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}")
+        raise LimitExceeded(
+            f"a filter has at most {MAX_FILTER_LENGTH} characters, this one has {len(text)}"
+        )
     return _Parser(text).whole()
 
 
@@ -154,8 +156,8 @@ class _Parser:
             at = match.end()
             if len(self.tokens) > MAX_FILTER_TOKENS:
                 raise LimitExceeded(
-                    f"a filter may have {MAX_FILTER_TOKENS} words, values, operators and marks, "
-                    "found more; ask for a range, or in several requests"
+                    f"a filter has at most {MAX_FILTER_TOKENS} words, values, operators and "
+                    "marks, this one has more; use a range, or several requests"
                 )
         rest = text[at:].lstrip()
         self.tokens.append(_Token("end", rest, len(text) - len(rest)))
@@ -219,7 +221,7 @@ class _Parser:
             return self.membership()
         self.depth += 1
         if self.depth > MAX_FILTER_DEPTH:
-            self.fail(f"at most {MAX_FILTER_DEPTH} parentheses inside each other")
+            self.fail(f"at most {MAX_FILTER_DEPTH} nested parentheses")
         expression = self.disjunction()
         self.expect(")")
         self.depth -= 1
@@ -247,7 +249,7 @@ class _Parser:
             self.next += 1
             return Literal(LiteralKind.TEXT, token.text)
         if token.kind == "text":
-            return Literal(LiteralKind.TEXT, self.quoted("a text"))
+            return Literal(LiteralKind.TEXT, self.quoted("a string"))
         word, behind = self.word(), self.tokens[min(self.next + 1, len(self.tokens) - 1)]
         if (word in ("date", "timestamp") and behind.kind == "text") or (
             word == "date" and behind.kind == "date"
@@ -260,7 +262,7 @@ class _Parser:
         return None
 
     def required_literal(self) -> Literal:
-        return self.literal() or self.fail("a text in quotes, a number or a date")
+        return self.literal() or self.fail("a string in quotes, a number or a date")
 
     def quoted(self, what: str) -> str:
         if self.token.kind != "text":
@@ -336,8 +338,8 @@ def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) ->
     conditions = _conditions(expression)
     if conditions > MAX_CONDITIONS:
         raise LimitExceeded(
-            f"a filter may have {MAX_CONDITIONS} conditions, found {conditions}; write many values "
-            "of one key as (key) in (…), which is a single condition"
+            f"a filter has at most {MAX_CONDITIONS} conditions, this one has {conditions}; write "
+            "many values of one key as (key) in (…), which is a single condition"
         )
     positions = {name.lower(): position for position, (name, _) in enumerate(keys)}
     return _bound(expression, keys, positions)
@@ -420,11 +422,11 @@ def _bound_in(
             return False
         if not is_text and is_default(value):
             return names_default and not negated
-        for cast, wanted in by_cast:
+        for cast, chosen_values in by_cast:
             cast_value = cast(value)
-            if negated and (cast_value is None or cast_value in wanted):
+            if negated and (cast_value is None or cast_value in chosen_values):
                 return False
-            if not negated and cast_value is not None and cast_value in wanted:
+            if not negated and cast_value is not None and cast_value in chosen_values:
                 return True
         return negated
 

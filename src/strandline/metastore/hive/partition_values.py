@@ -121,15 +121,15 @@ def partition_values(name: str, keys: Sequence[str]) -> tuple[str, ...]:
         raise meta_exception(f"Partition name is invalid. {name}")
     pairs = parse_partition_name(name)
     by_key = {key.lower(): value for key, value in pairs}
-    wanted = [key.lower() for key in keys]
-    missing = [key for key in wanted if key not in by_key]
+    key_names = [key.lower() for key in keys]
+    missing = [key for key in key_names if key not in by_key]
     if missing:
         raise InvalidInput(f"incomplete partition name - missing {missing[0]}")
-    if len(pairs) != len(by_key) or sorted(by_key) != sorted(wanted):
+    if len(pairs) != len(by_key) or sorted(by_key) != sorted(key_names):
         raise InvalidInput(
             f"{name!r} is not the name of a partition with the keys {', '.join(keys)}"
         )
-    return tuple(by_key[key] for key in wanted)
+    return tuple(by_key[key] for key in key_names)
 
 
 Cast = Callable[[str], Any]

@@ -99,13 +99,13 @@ class _Partitions:
                 f"Incorrect number of partition values. numPartKeys={len(self.key_names)}, "
                 f"part_val={len(values)}"
             )
-        wanted = [(position, value) for position, value in enumerate(values) if value]
+        required_values = [(position, value) for position, value in enumerate(values) if value]
         return [
             row
             for row in await self.rows()
             if all(
                 (row.as_(PartitionRow).values[position] or DEFAULT_PARTITION) == value
-                for position, value in wanted
+                for position, value in required_values
             )
         ]
 
@@ -275,7 +275,7 @@ async def get_partition_values(call: Call) -> Struct:
     partitions = await _partitions(request, schema="dbName", table="tblName")
     positions = _positions(partitions, request.args.get("partitionKeys"))
     if not positions:
-        raise meta_exception("the request names no partition keys; name one at least")
+        raise meta_exception("the request names no partition keys; name at least one")
     order = _positions(partitions, request.args.get("partitionOrder"))
     rows = await partitions.filtered(request.args.get("filter") or "")
     values = [row.as_(PartitionRow).values for row in rows]

@@ -61,7 +61,8 @@ class NamePattern:
         text = "" if pattern is None or self._all else pattern.strip()
         if len(text) > MAX_PATTERN_LENGTH:
             raise LimitExceeded(
-                f"a pattern of names may have {MAX_PATTERN_LENGTH} characters, found {len(text)}"
+                f"a name pattern has at most {MAX_PATTERN_LENGTH} characters, this one has "
+                f"{len(text)}"
             )
         parts = [part for part in text.split("|") if part]
         self._plain = frozenset(part.lower() for part in parts if _PLAIN.fullmatch(part))
@@ -70,7 +71,8 @@ class NamePattern:
         if self.weight > MAX_WEIGHT:
             raise LimitExceeded(
                 f"the pattern {_shown(text)} is too expensive: its characters times its "
-                f"repetitions weigh {self.weight}, {MAX_WEIGHT} are allowed; write a shorter one"
+                f"repetitions are {self.weight}, at most {MAX_WEIGHT} are allowed; write a "
+                "shorter pattern"
             )
 
     def is_quick(self, names: Sequence[str]) -> bool:
@@ -125,7 +127,7 @@ def _matches(names: Sequence[str], expression: str) -> list[bool]:
     except pa.ArrowInvalid as error:
         reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
         raise InvalidInput(
-            f"the regular expression {_shown(expression)} is wrong or not supported: {reason}"
+            f"the regular expression {_shown(expression)} is invalid or not supported: {reason}"
         ) from None
     matches: list[bool] = matched.to_pylist()
     return matches
@@ -157,7 +159,8 @@ def like(pattern: str) -> Callable[[str], bool]:
     """Return a test whether a whole value matches. Raises `LimitExceeded` if too long."""
     if len(pattern) > MAX_LIKE_LENGTH:
         raise LimitExceeded(
-            f"a pattern of 'like' may have {MAX_LIKE_LENGTH} characters, found {len(pattern)}"
+            f"a pattern of 'like' has at most {MAX_LIKE_LENGTH} characters, this one has "
+            f"{len(pattern)}"
         )
     first, *others = pattern.split(".*")
     begins = _compiled(first)

@@ -51,9 +51,9 @@ class RecentCalls:
                 continue
             if method not in _GET_TABLE:
                 return False
-            asked = _table_of(args)
-            if asked != name.lower():
-                hidden = parse_hidden(asked)
+            requested_table = _table_of(args)
+            if requested_table != name.lower():
+                hidden = parse_hidden(requested_table)
                 return (
                     hidden is not None and hidden.table == name.lower() and looks < _LOOKS_OF_A_DROP
                 )

@@ -115,8 +115,8 @@ class Call(Request):
         """
         if sent and len(sent) > MAX_USER_LENGTH:
             raise InvalidName(
-                f"the name of an owner may have {MAX_USER_LENGTH} characters, found {len(sent)}: "
-                f"{sent[:40]!r}…"
+                f"the name of an owner has at most {MAX_USER_LENGTH} characters, this one has "
+                f"{len(sent)}: {sent[:40]!r}…"
             )
         return sent or ("" if self.reader.for_all else self.user)
 

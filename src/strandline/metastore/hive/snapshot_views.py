@@ -201,9 +201,9 @@ class TableSnapshot:
         ]
         if len(parts) > MAX_PARTS:
             raise LimitExceeded(
-                f"the files of {self.table.name} are in {len(parts)} groups that Spark must read"
-                f" apart, of other schemas or in other folders, and {MAX_PARTS} are allowed; read"
-                " the table with strandline.spark.Tables"
+                f"the files of {self.table.name} form {len(parts)} groups with different schemas "
+                f"or folders, and a view can have at most {MAX_PARTS}; read the table with "
+                "strandline.spark.Tables"
             )
         work.spend(len(parts) * len(self.table.columns))
         # In the table's own folder: the first data file creates the folder of the data files.
@@ -354,37 +354,37 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
     """The value of ``column`` in a file that stores it as ``written``; NULL if that is None."""
-    wanted = as_stored(column.type)
+    target = as_stored(column.type)
     if written is None:
-        return f"CAST(NULL AS {ddl_text(wanted)})"
-    return _value(f"t.{quoted(written.name)}", as_stored(written.type), wanted, depth=0)
+        return f"CAST(NULL AS {ddl_text(target)})"
+    return _value(f"t.{quoted(written.name)}", as_stored(written.type), target, depth=0)
 
 
-def _value(value: str, written: DataType, wanted: DataType, *, depth: int) -> str:
+def _value(value: str, written: DataType, target: DataType, *, depth: int) -> str:
     """``value`` converted from one type to another. Fields of structs are matched by their ids."""
-    if written == wanted:
+    if written == target:
         return value
     item = f"x{depth}"
-    match written, wanted:
+    match written, target:
         case StructType(), StructType():
-            return _struct_value(value, written, wanted, depth=depth)
+            return _struct_value(value, written, target, depth=depth)
         case ArrayType(), ArrayType():
-            inner = _value(item, written.element, wanted.element, depth=depth + 1)
+            inner = _value(item, written.element, target.element, depth=depth + 1)
             return f"transform({value}, {item} -> {inner})"
         case MapType(), MapType():
-            key = _value(item, written.key, wanted.key, depth=depth + 1)
-            inner = _value(item, written.value, wanted.value, depth=depth + 1)
+            key = _value(item, written.key, target.key, depth=depth + 1)
+            inner = _value(item, written.value, target.value, depth=depth + 1)
             return (
                 f"map_from_arrays(transform(map_keys({value}), {item} -> {key}),"
                 f" transform(map_values({value}), {item} -> {inner}))"
             )
-    return f"CAST({value} AS {ddl_text(wanted)})"
+    return f"CAST({value} AS {ddl_text(target)})"
 
 
-def _struct_value(value: str, written: StructType, wanted: StructType, *, depth: int) -> str:
+def _struct_value(value: str, written: StructType, target: StructType, *, depth: int) -> str:
     by_id = {field.field_id: field for field in written.fields}
     parts = []
-    for field in wanted.fields:
+    for field in target.fields:
         written_field = by_id.get(field.field_id)
         parts += [text_literal(field.name), _field_value(value, written_field, field, depth)]
     return f"IF({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
@@ -423,7 +423,7 @@ def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> 
         snapshot.data if name.of == "data" else snapshot.deletes
     )
     if name.number >= len(parts):
-        raise ObjectNotFound(f"{schema}.{name.table} has no such part; read the table again")
+        raise ObjectNotFound(f"{schema}.{name.table} does not have this part; read the table again")
     part = parts[name.number]
     hidden = (
         _data_table(snapshot, part) if isinstance(part, DataPart) else _delete_table(snapshot, part)
@@ -533,6 +533,6 @@ def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> No
             ) from error
         if size is not None and size != actual:
             raise CorruptData(
-                f"file {snapshot.root / path} of {snapshot.table.name} has {actual} bytes, and"
-                f" {size} were written; put it back from a backup, or run `strandline verify`"
+                f"file {snapshot.root / path} of {snapshot.table.name} has {actual} bytes, but "
+                f"{size} were written; put it back from a backup, or run `strandline verify`"
             )

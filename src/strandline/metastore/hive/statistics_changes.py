@@ -56,9 +56,9 @@ class _Update:
     With ``merges`` they are added to the known statistics, if those are accurate.
     """
 
-    def __init__(self, of: Partitioned, *, engine: str, merges: bool = False) -> None:
-        self._of = of
-        self._columns = AnalyzableColumns(of.table)
+    def __init__(self, partitioned: Partitioned, *, engine: str, merges: bool = False) -> None:
+        self._partitioned = partitioned
+        self._columns = AnalyzableColumns(partitioned.table)
         self._engine = engine
         self._merges = merges
         self._now = system_wall_clock() // 1000
@@ -79,7 +79,7 @@ class _Update:
         if column is None:
             raise meta_exception(
                 f"Column {sent['colName'].lower()} doesn't exist in table"
-                f" {self._of.table.name.lower()} in database {self._of.schema}"
+                f" {self._partitioned.table.name.lower()} in database {self._partitioned.schema}"
             )
         return AnalyzedColumn(
             column_id=column.id,
@@ -93,7 +93,7 @@ class _Update:
     def store(self, call: Call) -> None:
         """Store them. Raises `ObjectNotFound` and stores nothing if a partition does not exist."""
         with suppress(_NothingToChange), call.metastore.store.change(
-            self._of.table.id, author=call.user
+            self._partitioned.table.id, author=call.user
         ) as change:  # fmt: skip
             rows = change.visible(RowKind.STATISTICS, self._sent.keys())
             holders = _holders(change, self._sent.keys())
@@ -109,10 +109,12 @@ class _Update:
         self, name: str, sent: dict[str, AnalyzedColumn], holder: _Holder, row: Row | None
     ) -> tuple[list[NewRow], list[int]] | None:
         """Return the rows to add and the ids to remove, or None if nothing can be merged."""
-        known = self._columns.valid(row)
+        stored_columns = self._columns.valid(row)
         if self._merges:
             accurate = accurate_columns(dict(holder.parameters))
-            own = {column.name: column for column in known if column.engine == self._engine}
+            own = {
+                column.name: column for column in stored_columns if column.engine == self._engine
+            }
             sent = {
                 column: _merged(own.get(column), analyzed)
                 for column, analyzed in sent.items()
@@ -120,13 +122,16 @@ class _Update:
             }
         if not sent:
             return None
-        kept = [c for c in known if c.engine != self._engine or c.name not in sent]
-        columns = (*kept, *sent.values())
+        remaining_columns = [
+            c for c in stored_columns if c.engine != self._engine or c.name not in sent
+        ]
+        columns = (*remaining_columns, *sent.values())
         size = sum(len(column.summary) for column in columns)
         if size > MAX_ROW_BYTES:
             raise InvalidInput(
-                f"the statistics of {name or self._of.table.name} would take {size} bytes;"
-                f" {MAX_ROW_BYTES} is the most: send them without bit vectors and histograms"
+                f"the statistics of {name or self._partitioned.table.name} would take {size} "
+                f"bytes; at most {MAX_ROW_BYTES} are allowed: send them without bit vectors and "
+                "histograms"
             )
         parameters = with_accurate(holder.parameters, sent)
         added, removed = [new_statistics(columns, name=name)], [] if row is None else [row.row_id]
@@ -252,23 +257,24 @@ async def _set(
     call: Call, listed: Sequence[Struct], *, of_table: bool, merges: bool = False
 ) -> None:
     """Store the statistics of a table, or of some of its partitions: all or none."""
-    of = await _table(call, listed[0]["statsDesc"], of_table=of_table)
+    partitioned = await _table(call, listed[0]["statsDesc"], of_table=of_table)
     engines = {s.get("engine") or call.args.get("engine") or DEFAULT_ENGINE for s in listed}
     if len(engines) > 1:
         raise InvalidInput(
-            f"statistics by {' and '.join(sorted(engines))}; send those of one engine"
+            f"the statistics are of the engines {' and '.join(sorted(engines))}; send those of "
+            "one engine"
         )
     (engine,) = engines
-    update = _Update(of, engine=engine, merges=merges)
+    update = _Update(partitioned, engine=engine, merges=merges)
     for statistics in listed:
         described = statistics["statsDesc"]
         home = described["dbName"].lower(), described["tableName"].lower()
-        if home != (of.schema, of.table.name.lower()):
+        if home != (partitioned.schema, partitioned.table.name.lower()):
             raise InvalidInput(
-                f"statistics of {'.'.join(home)} among those of {of.schema}.{of.table.name};"
-                " send those of one table"
+                f"the request has statistics of {'.'.join(home)} and of "
+                f"{partitioned.schema}.{partitioned.table.name}; send those of one table"
             )
-        name = TABLE_STATISTICS if of_table else _part_name(of, described.get("partName"))
+        name = TABLE_STATISTICS if of_table else _part_name(partitioned, described.get("partName"))
         update.add(name, statistics)
     update.store(call)
 
@@ -284,11 +290,11 @@ async def _table(call: Call, described: Struct, *, of_table: bool) -> Partitione
     return await plain_table(call, schema, table, need=WRITING, missing=missing, what="statistics")
 
 
-def _part_name(of: Partitioned, name: str | None) -> str:
+def _part_name(partitioned: Partitioned, name: str | None) -> str:
     """Return the name of a partition as it is stored."""
     if not name:
         raise meta_exception("Partition name is invalid. null")
-    return stored_name(name, of.key_names)
+    return stored_name(name, partitioned.key_names)
 
 
 # -- methods that delete
@@ -301,17 +307,22 @@ async def delete_table_column_statistics(call: Call) -> bool:
     def missing(message: str) -> Exception:
         return ObjectNotFound(f"Table {table}  for which stats deletion is requested doesn't exist")
 
-    of = await _deleted_from(call, missing)
-    _delete(call, of, TABLE_STATISTICS, described=f"db={of.schema} table={of.table.name.lower()}")
+    partitioned = await _deleted_from(call, missing)
+    _delete(
+        call,
+        partitioned,
+        TABLE_STATISTICS,
+        described=f"db={partitioned.schema} table={partitioned.table.name.lower()}",
+    )
     return True
 
 
 @changes("delete_partition_column_statistics")
 async def delete_partition_column_statistics(call: Call) -> bool:
-    of = await _deleted_from(call, invalid_object)
-    name = _part_name(of, call.args.get("part_name"))
-    described = f"db={of.schema} table={of.table.name.lower()} partition={name}"
-    _delete(call, of, name, described=described)
+    partitioned = await _deleted_from(call, invalid_object)
+    name = _part_name(partitioned, call.args.get("part_name"))
+    described = f"db={partitioned.schema} table={partitioned.table.name.lower()} partition={name}"
+    _delete(call, partitioned, name, described=described)
     return True
 
 
@@ -320,7 +331,7 @@ async def _deleted_from(call: Call, missing: Callable[[str], Exception]) -> Part
     return await plain_table(call, schema, table, need=WRITING, missing=missing, what="statistics")
 
 
-def _delete(call: Call, of: Partitioned, name: str, *, described: str) -> None:
+def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) -> None:
     """Delete the statistics of one column, or of all if the call names none; likewise by engine.
 
     As in Hive, the parameters continue to say that they are accurate. To tell a column without
@@ -334,19 +345,22 @@ def _delete(call: Call, of: Partitioned, name: str, *, described: str) -> None:
         )
 
     with suppress(_NothingToChange), call.metastore.store.change(
-        of.table.id, author=call.user
+        partitioned.table.id, author=call.user
     ) as change:  # fmt: skip
         if name != TABLE_STATISTICS and not change.visible(RowKind.PARTITION, [name]):
             raise ObjectNotFound(
                 f"Partition {name} for which stats deletion is requested doesn't exist"
             )
         row = change.visible(RowKind.STATISTICS, [name]).get(name)
-        known = AnalyzableColumns(of.table).valid(row)
-        kept = tuple(column for column in known if not goes(column))
-        if row is None or len(kept) == len(known):
+        stored_columns = AnalyzableColumns(partitioned.table).valid(row)
+        remaining_columns = tuple(column for column in stored_columns if not goes(column))
+        if row is None or len(remaining_columns) == len(stored_columns):
             if name_of_column is None:
                 raise _NothingToChange
             raise ObjectNotFound(
                 f"Column stats doesn't exist for {described} col={name_of_column.lower()}"
             )
-        change.stage(add=[new_statistics(kept, name=name)] if kept else [], remove=[row.row_id])
+        change.stage(
+            add=[new_statistics(remaining_columns, name=name)] if remaining_columns else [],
+            remove=[row.row_id],
+        )

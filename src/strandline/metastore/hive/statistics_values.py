@@ -177,8 +177,8 @@ def encode_summary(summary: Struct) -> bytes:
     encoded = HIVE_CODEC.encode_struct(_OBJECT, summary)
     if len(encoded) > MAX_COLUMN_BYTES:
         raise InvalidInput(
-            f"the statistics of column {summary['colName']} take {len(encoded)} bytes;"
-            f" {MAX_COLUMN_BYTES} is the most: send them without bit vectors and histograms"
+            f"the statistics of column {summary['colName']} take {len(encoded)} bytes; at most "
+            f"{MAX_COLUMN_BYTES} are allowed: send them without bit vectors and histograms"
         )
     return encoded
 

@@ -140,8 +140,8 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
     for holder in map(catalog.table_by_id, holders):
         if holder is not None and holder.name.lower() != table.lower():
             raise InvalidInput(
-                f"{table} cannot be created at {place}, which is the folder of table"
-                f" {catalog.qualified_name(holder)}; move that, or choose another name"
+                f"{table} cannot be created at {place}, which is the folder of table "
+                f"{catalog.qualified_name(holder)}; move that table, or choose another name"
             )
     return min(holders) if len(holders) == 1 else None
 
@@ -233,10 +233,10 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     if expected is not None and (table.get("parameters") or {}).get(expected) is None:
         raise meta_exception(f"New value for expected key {expected} is not set")
     try:
-        wanted = command.wanted()
-        if location is not None and not same_location(wanted.location or location, location):
+        new_table = command.wanted()
+        if location is not None and not same_location(new_table.location or location, location):
             call.reader.access.require_ownership(old)
-            call.folders.refuse_former(wanted.location)
+            call.folders.refuse_former(new_table.location)
         applied = call.execute(command)
     except WriteConflict as error:
         raise meta_exception(error.message) from None
@@ -247,7 +247,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         return
     if options.get(CASCADE, "").lower() == "true":
         give_table_columns(call, new)
-    new_counted = wanted.counted
+    new_counted = new_table.counted
     renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
     moved = renamed and new.kind is TableKind.MANAGED
     if is_counted_table(new) and not moved:

@@ -85,15 +85,15 @@ def table_type_of(table: Mapping[str, Any]) -> str:
     Raises `UnsupportedOperation` for types that do not exist here.
     """
     external = (table.get("parameters") or {}).get(EXTERNAL) == "TRUE"
-    named = table.get("tableType")
-    if named is None and table.get("viewOriginalText"):
+    table_type = table.get("tableType")
+    if table_type is None and table.get("viewOriginalText"):
         return VIRTUAL_VIEW
-    if named in (None, MANAGED_TABLE, EXTERNAL_TABLE):
+    if table_type in (None, MANAGED_TABLE, EXTERNAL_TABLE):
         return EXTERNAL_TABLE if external else MANAGED_TABLE
-    if named == VIRTUAL_VIEW:
+    if table_type == VIRTUAL_VIEW:
         return VIRTUAL_VIEW
     raise UnsupportedOperation(
-        f"a table of type {named} cannot be kept; use {MANAGED_TABLE}, {EXTERNAL_TABLE} or "
+        f"a table of type {table_type} cannot be created; use {MANAGED_TABLE}, {EXTERNAL_TABLE} or "
         f"{VIRTUAL_VIEW}"
     )
 

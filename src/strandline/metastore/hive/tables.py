@@ -89,15 +89,17 @@ async def get_all_tables(call: Call) -> list[str]:
 
 @reads("get_tables_by_type")
 async def get_tables_by_type(call: Call) -> list[str]:
-    wanted = call.text("tableType")
-    if wanted not in TABLE_TYPES:
-        raise meta_exception(f"{wanted} is not a type of table; there are {', '.join(TABLE_TYPES)}")
+    table_type = call.text("tableType")
+    if table_type not in TABLE_TYPES:
+        raise meta_exception(
+            f"{table_type} is not a table type; the types are {', '.join(TABLE_TYPES)}"
+        )
     scope = await call.reader.find_scope(call.text("db_name"))
     if scope is None:
         return []
     names = await _names(call, scope, call.args.get("pattern"))
     relations = _relations(scope, names)
-    return [r.name.lower() for r in relations if shown_type(scope, r) == wanted]
+    return [r.name.lower() for r in relations if shown_type(scope, r) == table_type]
 
 
 @reads("get_table_names_by_filter")

@@ -100,16 +100,16 @@ def refuse_transactional(table: Mapping[str, Any], *, altered: Relation | None =
 def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
     """The error for a plain client that changes the content of the transactional table ``name``."""
     return UnsupportedOperation(
-        f"{name} is a transactional table and its {what} cannot be changed by a client that knows "
-        "nothing of transactions; write to it with strandline's own session"
+        f"{name} is a transactional table and its {what} cannot be changed by a client that does "
+        "not use transactions; write to it with strandline's own session"
     )
 
 
 def refuse_replacement(name: str) -> IllegalChange:
     """The error for a client that would drop the transactional table ``name`` to replace it."""
     return IllegalChange(
-        f"{name} is a transactional table and is not replaced or overwritten; delete and append"
-        f" rows with strandline.spark.Tables, or remove it first: DROP TABLE {name}"
+        f"{name} is a transactional table and cannot be replaced or overwritten; delete and "
+        f"append rows with strandline.spark.Tables, or remove it first: DROP TABLE {name}"
     )
 
 
@@ -119,8 +119,8 @@ def refuse_cascade(catalog: Catalog, schema: str) -> None:
     if names:
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise IllegalChange(
-            f"schema {schema} is not dropped with CASCADE, because it would drop transactional"
-            f" tables with it: {shown}. Drop each by its name first: DROP TABLE {names[0]}"
+            f"schema {schema} cannot be dropped with CASCADE, because that would also drop "
+            f"transactional tables: {shown}. Drop each by name first: DROP TABLE {names[0]}"
         )
 
 

@@ -68,23 +68,23 @@ _STATES = {TransactionState.COMMITTED: 1, TransactionState.ABORTED: 2, Transacti
 
 @shares("open_txns")
 async def open_txns(call: Call) -> Struct:
-    asked = call.of("rqst").args
-    _refuse_replication(asked)
-    count, kind = asked["num_txns"], asked.get("txn_type", _DEFAULT)
+    request = call.of("rqst").args
+    _refuse_replication(request)
+    count, kind = request["num_txns"], request.get("txn_type", _DEFAULT)
     if count < 1:
         raise InvalidInput(f"Invalid input for number of txns: {count}")
     if kind not in (_DEFAULT, _READ_ONLY):
         raise UnsupportedOperation(
-            f"a transaction of the type {kind} cannot be opened: {_DEFAULT} and {_READ_ONLY}"
-            " (read-only) can"
+            f"a transaction of the type {kind} cannot be opened; use {_DEFAULT} or {_READ_ONLY} "
+            "(read-only)"
         )
     transactions = call.metastore.transactions
     begun = await result_of(
         transactions.beginning(
             min(count, MAX_BATCH),
             user=call.user,
-            host=asked.get("hostname") or "",
-            agent=asked.get("agentInfo") or "",
+            host=request.get("hostname") or "",
+            agent=request.get("agentInfo") or "",
             read_only=kind == _READ_ONLY,
         )
     )
@@ -93,13 +93,13 @@ async def open_txns(call: Call) -> Struct:
 
 @shares("commit_txn")
 async def commit_txn(call: Call) -> None:
-    asked = call.of("rqst").args
-    _refuse_replication(asked)
-    if asked.get("keyValue"):
+    request = call.of("rqst").args
+    _refuse_replication(request)
+    if request.get("keyValue"):
         raise UnsupportedOperation(
-            "a commit cannot set a parameter of a table; alter the table by a request of its own"
+            "a commit cannot set a parameter of a table; alter the table in a separate request"
         )
-    txn_id, transactions = asked["txnid"], call.metastore.transactions
+    txn_id, transactions = request["txnid"], call.metastore.transactions
     if transactions.is_unwritten(txn_id):
         committing = transactions.committing(
             txn_id, owner=owner_of_transactions(call), under=call.reader.catalog.version
@@ -116,10 +116,10 @@ async def commit_txn(call: Call) -> None:
 
 @writes("abort_txn")
 async def abort_txn(call: Call) -> None:
-    asked = call.of("rqst").args
-    _refuse_replication(asked)
+    request = call.of("rqst").args
+    _refuse_replication(request)
     try:
-        call.metastore.abort(asked["txnid"], owner=owner_of_transactions(call))
+        call.metastore.abort(request["txnid"], owner=owner_of_transactions(call))
     except TransactionFinished as error:
         raise ThriftException("NoSuchTxnException", {"message": error.message}) from None
 
@@ -132,12 +132,12 @@ async def abort_txns(call: Call) -> None:
 
 @writes("heartbeat_txn_range")
 async def heartbeat_txn_range(call: Call) -> Struct:
-    asked = call.of("txns").args
-    first, last = asked["min"], asked["max"]
+    request = call.of("txns").args
+    first, last = request["min"], request["max"]
     if last - first >= MAX_RANGE:
         raise LimitExceeded(
-            f"a heartbeat is for at most {MAX_RANGE} transactions, not for {first} to {last}; send"
-            " one for each range that was opened"
+            f"one heartbeat covers at most {MAX_RANGE} transactions, {first} to {last} are more; "
+            "send one heartbeat for each range that was opened"
         )
     beaten = call.metastore.transactions.heartbeat(
         range(first, last + 1), owner=owner_of_transactions(call)
@@ -195,12 +195,12 @@ def _info(transaction: Transaction) -> Struct:
 
 @shares("allocate_table_write_ids")
 async def allocate_table_write_ids(call: Call) -> Struct:
-    asked = call.of("rqst").args
-    _refuse_replication(asked)
-    txn_ids, transactions = asked.get("txnIds") or [], call.metastore.transactions
+    request = call.of("rqst").args
+    _refuse_replication(request)
+    txn_ids, transactions = request.get("txnIds") or [], call.metastore.transactions
     write_ids = table_id = None
     with suppress(StrandlineError):  # another node may just have created it, or granted access
-        table_id = await _writable_table(call, asked)
+        table_id = await _writable_table(call, request)
     if len(txn_ids) == 1 and table_id is not None:
         write_ids = await result_of(
             transactions.allocating(
@@ -214,7 +214,7 @@ async def allocate_table_write_ids(call: Call) -> Struct:
         await off_loop()
         call = await call.proven()
         write_ids = transactions.allocate(
-            txn_ids, await _writable_table(call, asked), owner=owner_of_transactions(call)
+            txn_ids, await _writable_table(call, request), owner=owner_of_transactions(call)
         )
     return {
         "txnToWriteIds": [
@@ -223,42 +223,44 @@ async def allocate_table_write_ids(call: Call) -> Struct:
     }
 
 
-async def _writable_table(call: Call, asked: Struct) -> int:
+async def _writable_table(call: Call, request: Struct) -> int:
     """Return the id of the table to write. Raises `UnsupportedOperation` unless it is one."""
-    scope, table = await call.reader.relation(asked["dbName"], asked["tableName"], need=WRITING)
+    scope, table = await call.reader.relation(request["dbName"], request["tableName"], need=WRITING)
     if scope.is_past or not isinstance(table, TableDescriptor):
         raise UnsupportedOperation(
-            f"{asked['dbName']}.{asked['tableName']} cannot be written: it is a view, or a table of"
-            " the past"
+            f"{request['dbName']}.{request['tableName']} cannot be written: it is a view, or a "
+            "table of the past"
         )
     return table.id
 
 
 @writes("get_valid_write_ids")
 async def get_valid_write_ids(call: Call) -> Struct:
-    asked = call.of("rqst").args
-    names, write_id = asked["fullTableNames"], asked.get("writeId") or None
+    request = call.of("rqst").args
+    names, write_id = request["fullTableNames"], request.get("writeId") or None
     if len(names) > MAX_TABLES:
-        raise LimitExceeded(f"lists of at most {MAX_TABLES} tables are answered, not {len(names)}")
+        raise LimitExceeded(
+            f"one request gets the lists of at most {MAX_TABLES} tables, not of {len(names)}"
+        )
     if write_id is not None and len(names) != 1:
-        raise InvalidInput("a write id is one of one table; name exactly one")
-    text = asked.get("validTxnList")
+        raise InvalidInput("a write id belongs to one table; name exactly one table")
+    text = request.get("validTxnList")
     txns = None if text is None else ValidTxnList.parse(text)
-    left = MAX_IDS - len(names) * (0 if txns is None else len(txns.exceptions))
-    _require_few(left)
+    remaining_ids = MAX_IDS - len(names) * (0 if txns is None else len(txns.exceptions))
+    _require_few(remaining_ids)
     answers: list[Struct] = []
     for name in names:
         answers.append(await _valid_write_ids(call, name, txns, write_id))
-        left -= len(answers[-1]["invalidWriteIds"])
-        _require_few(left)
+        remaining_ids -= len(answers[-1]["invalidWriteIds"])
+        _require_few(remaining_ids)
     return {"tblValidWriteIds": answers}
 
 
-def _require_few(left: int) -> None:
-    if left < 0:
+def _require_few(remaining_ids: int) -> None:
+    if remaining_ids < 0:
         raise LimitExceeded(
-            f"the lists of one request go over at most {MAX_IDS} ids, of transactions and of"
-            " writes; ask for fewer tables at once"
+            f"the lists of one request cover at most {MAX_IDS} transaction ids and write ids; "
+            "request fewer tables at once"
         )
 
 
@@ -317,9 +319,13 @@ def owner_of_transactions(call: Call) -> str | None:
     return None if call.reader.access.free else call.user
 
 
-def _refuse_replication(asked: Struct) -> None:
+def _refuse_replication(request: Struct) -> None:
     """Refuse a request to replicate transactions of another metastore here."""
-    if asked.get("replPolicy") or asked.get("replSrcTxnIds") or asked.get("srcTxnToWriteIdList"):
+    if (
+        request.get("replPolicy")
+        or request.get("replSrcTxnIds")
+        or request.get("srcTxnToWriteIdList")
+    ):
         raise UnsupportedOperation(
             "transactions of another metastore cannot be replicated here; open transactions"
             " without a replication policy"

@@ -139,7 +139,7 @@ class Bodies:
                 return await self._read(request, owner, content_type)
         except TimeoutError:
             raise BodyTooLate(
-                f"the body did not come whole within {self._seconds:g} seconds; nothing was "
+                f"the whole body did not arrive within {self._seconds:g} seconds; nothing was "
                 "done, send it again"
             ) from None
 
@@ -166,7 +166,7 @@ class Bodies:
                     body.add(chunk)
             if size > self._max_bytes:
                 raise InvalidInput(
-                    f"the body has {size} bytes or more; at most {self._max_bytes} are read: "
+                    f"the body has {size} bytes or more; at most {self._max_bytes} are accepted: "
                     "send it in several calls"
                 )
         except BaseException:

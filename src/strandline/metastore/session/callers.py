@@ -63,13 +63,15 @@ def caller_of(headers: Mapping[str, str]) -> Caller:
 
     The names in ``headers`` must be in lower case.
     """
-    named = headers.get(_USER_NAME)
+    user_header = headers.get(_USER_NAME)
     sent = headers.get(_AUTHORIZATION_NAME)
     if sent is None:
-        return Caller(_user(ANONYMOUS if named is None else _unquoted(named), USER_HEADER))
+        return Caller(
+            _user(ANONYMOUS if user_header is None else _unquoted(user_header), USER_HEADER)
+        )
     user, secret = _credentials(sent)
     caller = Caller(_user(user, AUTHORIZATION), secret)
-    if named is not None and _unquoted(named) != caller.user:
+    if user_header is not None and _unquoted(user_header) != caller.user:
         raise InvalidInput(
             f"the headers {AUTHORIZATION} and {USER_HEADER} name two users; send one of them"
         )
@@ -81,9 +83,9 @@ def prove(caller: Caller, authenticate: Authenticate | None) -> None:
     if authenticate is None:
         return
     if caller.secret is None:
-        raise Unproved("this node asks for proof of who calls: send HTTP Basic credentials")
+        raise Unproved("this node authenticates its callers: send HTTP Basic credentials")
     if not authenticate(caller.user, caller.secret):
-        raise Unproved(f"the secret is not that of user {caller.user}; nothing was done")
+        raise Unproved(f"the secret of user {caller.user} is wrong; nothing was done")
 
 
 def _credentials(sent: str) -> tuple[str, str]:

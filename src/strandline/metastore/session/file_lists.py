@@ -174,7 +174,7 @@ def _partition(data: bytes) -> Partition:
         return decode_partition(data)
     except CorruptData as error:
         raise InvalidInput(
-            f"the partition of a data file in the list of files is none: {error.message}"
+            f"the partition of a data file in the list of files is invalid: {error.message}"
         ) from None
 
 
@@ -191,7 +191,8 @@ def _form(number: int) -> DeleteForm:
     except ValueError:
         known = ", ".join(f"{form.value} ({form.name})" for form in DeleteForm)
         raise InvalidInput(
-            f"a delete file in the list of files has the form {number}; known are {known}"
+            f"a delete file in the list of files has the unknown form {number}; the forms are "
+            f"{known}"
         ) from None
 
 
@@ -247,15 +248,15 @@ class _Source:
                 self._metadata = self._metadata or written.metadata or {}
                 if not written.equals(schema):
                     raise InvalidInput(
-                        f"the list of files has other columns than {', '.join(schema.names)};"
-                        " client and node may be of different releases"
+                        "the list of files does not have exactly the columns "
+                        f"{', '.join(schema.names)}; client and node may be of different releases"
                     )
             while (message := _next(messages)) is not None:
                 yield _checked(message, schema)
         except (pa.ArrowException, OSError, StopIteration) as error:
-            raise InvalidInput(f"the list of files is no Arrow stream: {error}") from error
+            raise InvalidInput(f"the list of files is not an Arrow stream: {error}") from error
         if not self._body[: self._reader.tell()].endswith(_END):
-            raise InvalidInput("the list of files is no Arrow stream: it was cut short")
+            raise InvalidInput("the list of files is not a complete Arrow stream: it was cut short")
 
 
 def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:
@@ -267,7 +268,9 @@ def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:
 
 def _schema(message: pa.ipc.Message) -> pa.Schema:
     if message.type != "schema":  # pyarrow accepts any message here and reads beyond its end
-        raise InvalidInput(f"the list of files begins with a {message.type}; begin with a schema")
+        raise InvalidInput(
+            f"the list of files begins with a {message.type}; it must begin with a schema"
+        )
     return pa.ipc.read_schema(message)
 
 
@@ -275,17 +278,18 @@ def _checked(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
     """The rows of a message. Checks what the message declares before it allocates memory for it."""
     if message.type != "record batch" or _is_compressed(bytes(message.metadata)):
         raise InvalidInput(
-            f"the list of files holds a {message.type}, or is compressed; send plain record batches"
+            f"the list of files contains a {message.type}, or is compressed; send plain record "
+            "batches"
         )
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
     if not batch.num_rows:
-        raise InvalidInput("the list of files holds a record batch without rows; leave it out")
+        raise InvalidInput("the list of files contains a record batch without rows; leave it out")
     for column, field in zip(batch.columns, schema, strict=True):
         inner = column.values if pa.types.is_list(field.type) else column
         required = [column, inner, *([inner.field(0)] if pa.types.is_struct(inner.type) else [])]
         if any(values.null_count for values in required):
-            raise InvalidInput(f"{field.name} in the list of files is null, which it cannot be")
+            raise InvalidInput(f"{field.name} in the list of files must not be null")
     return batch
 
 
@@ -301,13 +305,15 @@ def _is_compressed(metadata: bytes) -> bool:
     def table(at: int) -> int:
         return at + int.from_bytes(metadata[at : at + 4], "little")
 
-    def field(of: int, number: int) -> int:
-        places = of - int.from_bytes(metadata[of : of + 4], "little", signed=True)
+    def field(table_position: int, number: int) -> int:
+        places = table_position - int.from_bytes(
+            metadata[table_position : table_position + 4], "little", signed=True
+        )
         place = places + 4 + 2 * number
         if place >= places + int.from_bytes(metadata[places : places + 2], "little"):
             return 0
         offset = int.from_bytes(metadata[place : place + 2], "little")
-        return of + offset if offset else 0
+        return table_position + offset if offset else 0
 
     batch = table(field(table(0), 2))
     return field(batch, 3) != 0

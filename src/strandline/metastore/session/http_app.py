@@ -170,20 +170,21 @@ class HttpApplication:
         spoken = request.headers.get(_PROTOCOL_NAME, PROTOCOL)
         if spoken != PROTOCOL:
             raise UnsupportedOperation(
-                f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, and the client"
-                f" {spoken[:20]!r}; install the same release on both; nothing was done"
+                f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, but the "
+                f"client speaks {spoken[:20]!r}; install the same release on both; nothing was "
+                "done"
             )
         path = request.path
         methods, serve = self._routes.get(path, ((), None))
         if serve is None:
             known = ", ".join(self._routes)
             raise NotFound(
-                f"{path[:80]!r} is not there; there are: {known}; a client has to be of the node's"
-                f" release, which is {__version__}"
+                f"{path[:80]!r} does not exist; the paths are: {known}; use a client of the "
+                f"node's release, which is {__version__}"
             )
         if request.method not in methods:
             raise UnsupportedOperation(
-                f"{request.method} {path[:80]} is not there; use {', '.join(methods)}"
+                f"{request.method} is not supported for {path[:80]}; use {', '.join(methods)}"
             )
         return serve
 
@@ -306,7 +307,7 @@ class HttpApplication:
     def _refused(self, error: Exception) -> Answer:
         self._errors += 1
         if not isinstance(error, StrandlineError):
-            logger.error("a request failed inside", exc_info=error)
+            logger.error("a request failed with an internal error", exc_info=error)
         answer = _error_answer(error, status=401 if isinstance(error, Unproved) else None)
         if isinstance(error, Overloaded):
             answer.headers["Retry-After"] = str(RETRY_SECONDS)

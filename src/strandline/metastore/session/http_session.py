@@ -110,8 +110,8 @@ class HttpSession(Session):
         return versions
 
     def compact(self, version: int) -> bool:
-        done: bool = self._repeat("compact", version=version)
-        return done
+        was_trimmed: bool = self._repeat("compact", version=version)
+        return was_trimmed
 
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
         differences: tuple[Difference, ...] = self._repeat("differences", old=old, new=new)
@@ -127,7 +127,7 @@ class HttpSession(Session):
         names: list[str] = self._once(
             "undrop_partitions",
             {"name": name, "partitions": partitions},
-            look="list the partitions of the table: they are all back, or none is",
+            look="list the partitions of the table: either all of them are back, or none is",
         )
         return names
 
@@ -157,7 +157,7 @@ class HttpSession(Session):
         hold: Hold = self._once(
             "hold",
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
-            look="take another: a hold that is not renewed runs out by itself",
+            look="take another hold: a hold that is not renewed expires by itself",
         )
         return hold
 
@@ -182,7 +182,7 @@ class HttpSession(Session):
         begun: Transaction = self._once(
             "begin",
             {"read_only": read_only},
-            look="begin another: an unused transaction times out by itself",
+            look="begin another transaction: an unused transaction times out by itself",
         )
         return begun
 
@@ -250,13 +250,13 @@ class HttpSession(Session):
 
     def _change(self, call: str, timeout: float, /, **arguments: Any) -> Executed:
         """Send a call that makes a version of the catalog."""
-        done: Executed = self._once(
+        executed: Executed = self._once(
             call,
             {**arguments, "timeout": timeout},
             patience=timeout + _ANSWER_MARGIN,
             look="look at `history()`: it lists the newest versions, with their authors",
         )
-        return done
+        return executed
 
     def _once(
         self, name: str, arguments: Mapping[str, Any], *, look: str, patience: float | None = None
@@ -273,7 +273,7 @@ class HttpSession(Session):
                     raise attempts.unknown(loss) from loss
                 attempts.pause(loss)
 
-    def _settle(self, name: str, txn_id: int, wanted: TransactionState) -> Transaction:
+    def _settle(self, name: str, txn_id: int, wanted_state: TransactionState) -> Transaction:
         """End a transaction. After a lost answer, its state decides what to do next."""
         attempts = self._attempts(
             f"the {name} of transaction {txn_id}",
@@ -295,13 +295,13 @@ class HttpSession(Session):
                 if type(error) is not StrandlineError:
                     raise
                 failure = error  # an error that the node did not expect: before or after the end?
-            stands = self._ask(txn_id, attempts)
-            if stands.state is wanted:
-                return stands
-            if stands.state is not TransactionState.OPEN:
+            transaction = self._ask(txn_id, attempts)
+            if transaction.state is wanted_state:
+                return transaction
+            if transaction.state is not TransactionState.OPEN:
                 raise TransactionFinished(
-                    f"transaction {txn_id} is {stands.state.name.lower()}, so its {name} did not "
-                    "happen; the answer that says why was lost"
+                    f"transaction {txn_id} is {transaction.state.name.lower()}, so its {name} did "
+                    "not happen; the answer that says why was lost"
                 )
             if failure is not None:
                 raise failure
@@ -360,16 +360,16 @@ class _Attempts:
 
     def share(self) -> float:
         """Seconds for one attempt, such that time for another one is left."""
-        left = self.left()
-        return max(left / 2, min(left, LEAST_SHARE))
+        seconds_left = self.left()
+        return max(seconds_left / 2, min(seconds_left, LEAST_SHARE))
 
     def pause(self, loss: Lost) -> None:
         """Wait before the next attempt; raise if the deadline has passed."""
         self._unknown = self._unknown or (loss.sent and bool(self._look))
-        left = self._end - time.monotonic()
-        if left <= 0 or self._closed.is_set():
+        seconds_left = self._end - time.monotonic()
+        if seconds_left <= 0 or self._closed.is_set():
             raise (self.unknown(loss) if self._unknown else self._away(loss)) from loss
-        self._closed.wait(min(left, max(self._pause, loss.wait) * random.uniform(0.5, 1.5)))
+        self._closed.wait(min(seconds_left, max(self._pause, loss.wait) * random.uniform(0.5, 1.5)))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def unknown(self, loss: Lost) -> UnknownOutcome:

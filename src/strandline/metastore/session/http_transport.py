@@ -87,12 +87,14 @@ class _Answer:
             data = connection.recv(_READ_BYTES)
             if not data:
                 if not self._ends_with_its_connection():
-                    raise ConnectionResetError("the connection ended before the answer was whole")
+                    raise ConnectionResetError(
+                        "the connection ended before the answer was complete"
+                    )
                 return
             try:
                 self._parser.feed_data(data)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                raise ConnectionError(f"the answer is no HTTP: {error}") from error
+                raise ConnectionError(f"the answer is not HTTP: {error}") from error
 
     def _ends_with_its_connection(self) -> bool:
         """Whether a body has begun whose length is not in the head."""
@@ -165,7 +167,7 @@ class HttpTransport:
             return call.read_result(answer.body)
         except InvalidInput as error:
             raise ProtocolError(
-                f"what {self.url} answered to {name} cannot be read ({error.message}); the node "
+                f"the answer of {self.url} to {name} cannot be read ({error.message}); the node "
                 "may be of another release"
             ) from error
 

@@ -157,28 +157,28 @@ def result_hint(method: Callable[..., Any]) -> Any:
     return _hints(method)["return"]
 
 
-def _hints(of: Any) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     """The hints of a class or method, including the annotation that marks `Properties`."""
-    return typing.get_type_hints(of, include_extras=True)
+    return typing.get_type_hints(cls, include_extras=True)
 
 
-def _dataclass(of: type) -> Form:
-    hints = _hints(of)
+def _dataclass(cls: type) -> Form:
+    hints = _hints(cls)
     members = {
         field.name: (
             form_of(hints[field.name]),
             field.default is MISSING and field.default_factory is MISSING,
         )
-        for field in fields(of)
+        for field in fields(cls)
         if field.init
     }
-    form = _object(members, getter=attrgetter, make=of)
+    form = _object(members, getter=attrgetter, make=cls)
 
     def schema(components: Components) -> Json:
-        if of.__name__ not in components:
-            components[of.__name__] = None  # the class may refer to itself
-            components[of.__name__] = form.schema(components)
-        return {"$ref": f"#/components/schemas/{of.__name__}"}
+        if cls.__name__ not in components:
+            components[cls.__name__] = None  # the class may refer to itself
+            components[cls.__name__] = form.schema(components)
+        return {"$ref": f"#/components/schemas/{cls.__name__}"}
 
     return Form(form.write, form.read, schema)
 
@@ -215,7 +215,9 @@ def _object(
         for name, inner in value.items():
             if name not in members:
                 known = ", ".join(members) or "none"
-                raise Misfit(f"is not known here; known are: {known}").within(f".{cut(name)}")
+                raise Misfit(f"is not a member of this object; its members are: {known}").within(
+                    f".{cut(name)}"
+                )
             try:
                 values[name] = members[name][0].read(inner)
             except Misfit as misfit:
@@ -237,19 +239,24 @@ def _tagged(members: Mapping[str, Any]) -> Form:
     names = {of: name for name, of in members.items()}
 
     def write(value: Any) -> Json:
-        of: Any = type(value)
-        name = names.get(of)
+        cls: Any = type(value)
+        name = names.get(cls)
         if name is None:
-            raise InvalidInput(f"{of.__name__} cannot be sent; known are: {', '.join(members)}")
-        return {name: form_of(of).write(value)}
+            raise InvalidInput(f"{cls.__name__} cannot be sent; these can: {', '.join(members)}")
+        return {name: form_of(cls).write(value)}
 
     def read(value: Json) -> Any:
         expect(value, dict, "an object")
         if len(value) != 1:
-            raise Misfit(f"expected one member that names what it is, found {len(value)}")
+            raise Misfit(
+                "expected exactly one member, whose name is the kind of the value, found "
+                f"{len(value)}"
+            )
         ((name, inner),) = value.items()
         if name not in members:
-            raise Misfit(f"{cut(name)!r} is not known; known are: {', '.join(members)}")
+            raise Misfit(
+                f"{cut(name)!r} is not a kind of this value; the kinds are: {', '.join(members)}"
+            )
         try:
             return form_of(members[name]).read(inner)
         except Misfit as misfit:
@@ -329,13 +336,13 @@ _LISTS: dict[Any, Callable[[list[Any]], Any]] = {
 def _list(inner: Form, make: Callable[[list[Any]], Any]) -> Form:
     def read(value: Json) -> Any:
         expect(value, list, "a list")
-        read_inner, done = inner.read, []
+        read_inner, elements = inner.read, []
         try:
             for element in value:
-                done.append(read_inner(element))
+                elements.append(read_inner(element))
         except Misfit as misfit:
-            raise misfit.within(f"[{len(done)}]") from None
-        return make(done)
+            raise misfit.within(f"[{len(elements)}]") from None
+        return make(elements)
 
     write = inner.write
     return Form(
@@ -350,13 +357,13 @@ def _fixed(inner: Sequence[Form]) -> Form:
         expect(value, list, "a list")
         if len(value) != len(inner):
             raise Misfit(f"expected {len(inner)} elements, found {len(value)}")
-        done: list[Any] = []
+        elements: list[Any] = []
         try:
             for form, element in zip(inner, value, strict=True):
-                done.append(form.read(element))
+                elements.append(form.read(element))
         except Misfit as misfit:
-            raise misfit.within(f"[{len(done)}]") from None
-        return tuple(done)
+            raise misfit.within(f"[{len(elements)}]") from None
+        return tuple(elements)
 
     return Form(
         lambda value: [form.write(element) for form, element in zip(inner, value, strict=True)],
@@ -373,13 +380,13 @@ def _fixed(inner: Sequence[Form]) -> Form:
 def _mapping(key: Any, inner: Form) -> Form:
     def read(value: Json) -> Any:
         expect(value, dict, "an object")
-        made = {}
+        mapping = {}
         for name, element in value.items():
             try:
-                made[read_whole(name) if key is int else name] = inner.read(element)
+                mapping[read_whole(name) if key is int else name] = inner.read(element)
             except Misfit as misfit:
                 raise misfit.within(f".{cut(name)}") from None
-        return made
+        return mapping
 
     return Form(
         lambda value: {str(name): inner.write(element) for name, element in value.items()},
@@ -391,13 +398,13 @@ def _mapping(key: Any, inner: Form) -> Form:
     )
 
 
-def _flags(of: type[Flag]) -> Form:
-    listed = _list(enumeration(of), lambda flags: reduce(or_, flags, of(0)))
+def _flags(cls: type[Flag]) -> Form:
+    listed = _list(enumeration(cls), lambda flags: reduce(or_, flags, cls(0)))
     return Form(lambda value: listed.write(list(value)), listed.read, listed.schema)
 
 
 def _read_properties(value: Json) -> Properties:
-    expect(value, dict, "an object of texts")
+    expect(value, dict, "an object of strings")
     for name, text in value.items():
         try:
             read_text(name)

@@ -80,12 +80,12 @@ def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 
 def read_text(value: Json) -> str:
-    text: str = expect(value, str, "a text")
+    text: str = expect(value, str, "a string")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise Misfit("holds half a surrogate pair, which is no character") from None
+            raise Misfit("contains half a surrogate pair, which is not a character") from None
     return text
 
 

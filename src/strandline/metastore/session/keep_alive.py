@@ -137,18 +137,18 @@ class KeepAlive:
         return None
 
     def _beat(self, watched: _Watched) -> None:
-        txn_id, lost = watched.transaction.txn_id, False
+        txn_id, has_ended = watched.transaction.txn_id, False
         failure: StrandlineError | None = None
         began = time.monotonic()
         try:
             self._session.heartbeat(txn_id)
         except (Conflict, NotFound) as error:
-            failure, lost = error, True
+            failure, has_ended = error, True
         except StrandlineError as error:
             failure = error
         except Exception as error:
-            logger.exception("a heartbeat failed inside")
-            failure = StrandlineError(f"a heartbeat failed inside: {error}")
+            logger.exception("a heartbeat failed with an internal error")
+            failure = StrandlineError(f"a heartbeat failed with an internal error: {error}")
         with self._changed:
             self._beats += 1
             if failure is None:
@@ -158,12 +158,13 @@ class KeepAlive:
                 self._missed += 1
                 watched.due = time.monotonic() + watched.period / _SOONER
                 silence = time.monotonic() - watched.heard
-                if lost:
+                if has_ended:
                     watched.failure = failure
                 elif silence * 1000 >= watched.transaction.timeout_ms:
                     watched.failure = Unavailable(
-                        f"transaction {txn_id} could not be kept alive for {silence:.1f} s, its "
-                        f"time-out is {watched.transaction.timeout_ms} ms: {failure}; begin again"
+                        f"transaction {txn_id} had no successful heartbeat for {silence:.1f} s, "
+                        f"and its time-out is {watched.transaction.timeout_ms} ms: {failure}; "
+                        "begin again"
                     )
                 self._lost += watched.failure is not None
             self._changed.notify_all()

@@ -160,8 +160,8 @@ class LocalSession(Session):
         names = distinct_names(names)
         if len(names) > MAX_SNAPSHOT_TABLES:
             raise LimitExceeded(
-                f"a snapshot may be of {MAX_SNAPSHOT_TABLES} tables, {len(names)} were "
-                "asked for; take several at one version or time"
+                f"a snapshot contains at most {MAX_SNAPSHOT_TABLES} tables, not {len(names)}; "
+                "take several snapshots at one version or time"
             )
         if txn_id is not None:
             self._own(txn_id)
@@ -193,7 +193,9 @@ class LocalSession(Session):
         # A dropped table may still be read as of the past: its location is kept.
         table = reader.catalog.table_by_id(table_id)
         if table is None and store.location(table_id) is None:
-            raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
+            raise ObjectNotFound(
+                f"no table has, or had, the id {table_id}; look up the table by its name"
+            )
         ranges = {} if table is None else wanted_ranges(bounds, table)
         in_partition = None if table is None else partition_filter(ranges, table)
         rows = store.data_files(table_id, write_ids=write_ids, in_partition=in_partition)
@@ -253,8 +255,8 @@ class LocalSession(Session):
             raise TransactionNotFound(f"there is no transaction {txn_id}; begin one")
         if txn_id in beaten.aborted:
             raise TransactionFinished(
-                f"transaction {txn_id} is aborted, by its client or because it was silent for too "
-                "long; begin again"
+                f"transaction {txn_id} is aborted: its client aborted it, or it timed out; begin "
+                "again"
             )
 
     def stage(
@@ -348,8 +350,8 @@ class LocalSession(Session):
             own = normalize(taken_by) in {normalize(self._user), *access.names}
             if not own and not access.free:
                 raise PermissionDenied(
-                    f"hold {hold_id} was taken by another user, and user {self._user} is no "
-                    "superuser: take one of your own"
+                    f"hold {hold_id} belongs to another user, and user {self._user} is not a "
+                    "superuser; take your own hold"
                 )
 
         return may_touch
@@ -366,14 +368,14 @@ def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteF
             continue
         if file.schema_version > table.schema_version:
             raise InvalidInput(
-                f"file {file.path!r:.200} names version {file.schema_version} of the schema of"
-                f" {table.name}, which has {table.schema_version}; name the one that the file was"
-                " written by"
+                f"file {file.path!r:.200} names version {file.schema_version} of the schema of "
+                f"{table.name}, whose latest version is {table.schema_version}; name the version "
+                "that the file was written with"
             )
         problem = misfit(file.partition, table.partitioning, types, not_null=not_null)
         if problem is not None:
             raise InvalidInput(
-                f"the partition of file {file.path!r:.200} is none of {table.name}: {problem}"
+                f"the partition of file {file.path!r:.200} is not valid for {table.name}: {problem}"
             )
 
 

@@ -67,30 +67,32 @@ def partition_filter(
     None if all partitions may.
     """
     types = {column.id: column.type for column in table.columns}
-    wanted = {
+    wanted_values = {
         field.id: _projected(field, ranges[field.source_id], types[field.source_id])
         for field in table.partitioning
         if field.source_id in ranges
     }
-    if not wanted:
+    if not wanted_values:
         return None
 
     def may_hold(partition: Partition) -> bool:
         # Called for each of many thousand partitions: a generator would double the cost.
-        for known in partition:
-            values = wanted.get(known.field_id)
-            if values is not None and not values.has(known.value):
+        for partition_value in partition:
+            values = wanted_values.get(partition_value.field_id)
+            if values is not None and not values.has(partition_value.value):
                 return False
         return True
 
     return may_hold
 
 
-def _projected(field: PartitionField, wanted: WantedRange, data_type: DataType) -> _WantedValues:
+def _projected(
+    field: PartitionField, source_range: WantedRange, data_type: DataType
+) -> _WantedValues:
     transform = field.transform
-    lower = None if wanted.lower is None else _inside(wanted.lower, data_type, up=True)
-    upper = None if wanted.upper is None else _inside(wanted.upper, data_type, up=False)
-    values = None if wanted.values is None else _exact(wanted.values, data_type)
+    lower = None if source_range.lower is None else _inside(source_range.lower, data_type, up=True)
+    upper = None if source_range.upper is None else _inside(source_range.upper, data_type, up=False)
+    values = None if source_range.values is None else _exact(source_range.values, data_type)
     if lower is not None and upper is not None and lower >= upper:
         single = frozenset({lower} if lower == upper else ())
         values = single if values is None else values & single
@@ -102,12 +104,12 @@ def _projected(field: PartitionField, wanted: WantedRange, data_type: DataType) 
 
     is_identity = transform.kind is TransformKind.IDENTITY
     return _WantedValues(
-        wanted.nulls,
-        wanted.others,
+        source_range.nulls,
+        source_range.others,
         lower=of(lower) if transform.keeps_order else None,
         upper=of(upper) if transform.keeps_order else None,
         values=None if values is None else frozenset(map(of, values)),
-        without=_exact(wanted.without, data_type) if is_identity else frozenset(),
+        without=_exact(source_range.without, data_type) if is_identity else frozenset(),
     )
 
 
@@ -131,7 +133,7 @@ def _inside(value: Value, data_type: DataType, *, up: bool) -> Value:
             return value.toordinal() - _EPOCH_DAY
         case str() | bool():
             return value
-    raise AssertionError(f"{value!r} is no value of a partitioned column")
+    raise AssertionError(f"{value!r} is not a value of a partitioned column")
 
 
 def _whole(value: Decimal, scale: int, *, up: bool) -> int:

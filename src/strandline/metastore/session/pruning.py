@@ -87,18 +87,18 @@ class WantedRange:
             return True
         return self.others and known.nulls != rows and self._overlaps(known)
 
-    def _overlaps(self, known: ColumnStatistics) -> bool:
+    def _overlaps(self, statistics: ColumnStatistics) -> bool:
         if self.values is not None or self.without:
-            return self._overlaps_values(known)
-        return self._overlaps_bounds(known)
+            return self._overlaps_values(statistics)
+        return self._overlaps_bounds(statistics)
 
-    def _overlaps_values(self, known: ColumnStatistics) -> bool:
-        if not self._overlaps_bounds(known):
+    def _overlaps_values(self, statistics: ColumnStatistics) -> bool:
+        if not self._overlaps_bounds(statistics):
             return False
-        if known.lower is None or known.upper is None:
+        if statistics.lower is None or statistics.upper is None:
             return self.values is None or bool(self.values)
         try:
-            lower, upper = self.parse(known.lower), self.parse(known.upper)
+            lower, upper = self.parse(statistics.lower), self.parse(statistics.upper)
         except (ValueError, InvalidOperation, TypeError):
             return True
         if self.values is not None:
@@ -107,14 +107,14 @@ class WantedRange:
                 return False
         return self.has_nan or lower != upper or lower not in self.without
 
-    def _overlaps_bounds(self, known: ColumnStatistics) -> bool:
+    def _overlaps_bounds(self, statistics: ColumnStatistics) -> bool:
         try:
-            below = self.upper is not None and known.lower is not None
-            if below and self.parse(known.lower or "") > self.upper:
+            below = self.upper is not None and statistics.lower is not None
+            if below and self.parse(statistics.lower or "") > self.upper:
                 return False
-            above = self.lower is not None and known.upper is not None
+            above = self.lower is not None and statistics.upper is not None
             if above and (self.upper is not None or not self.has_nan):
-                return bool(self.parse(known.upper or "") >= self.lower)
+                return bool(self.parse(statistics.upper or "") >= self.lower)
         except (ValueError, InvalidOperation, TypeError):
             return True  # statistics that cannot be parsed prove nothing
         return True
@@ -137,14 +137,14 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dic
     """
     types = {column.id: column.type for column in table.columns}
     ranges: dict[int, WantedRange] = {}
-    for wanted in bounds:
-        data_type = types.get(wanted.column_id)
+    for column_bounds in bounds:
+        data_type = types.get(column_bounds.column_id)
         parse = None if data_type is None else _parser(data_type)
         if parse is None:
             continue
-        column = _wanted(wanted, parse, has_nan=data_type in _FLOATING)
-        before = ranges.get(wanted.column_id)
-        ranges[wanted.column_id] = column if before is None else before.within(column)
+        column = _wanted(column_bounds, parse, has_nan=data_type in _FLOATING)
+        before = ranges.get(column_bounds.column_id)
+        ranges[column_bounds.column_id] = column if before is None else before.within(column)
     return ranges
 
 
@@ -179,8 +179,8 @@ def _parsed(parse: Parse, text: str, column_id: int) -> Value:
         return parse(text)
     except (ValueError, InvalidOperation):
         raise InvalidInput(
-            f"{text[:80]!r} is no bound of column {column_id}; write it as statistics have it:"
-            " digits for a number, ISO 8601 for a date or time"
+            f"{text[:80]!r} is not a bound of column {column_id}; write it as in statistics: "
+            "digits for a number, ISO 8601 for a date or time"
         ) from None
 
 

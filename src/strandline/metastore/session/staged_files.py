@@ -70,12 +70,12 @@ def stage_files(
         removed = _seen(staging, remove, "removed")
         touched = _seen(staging, touch, "changed")
         _check_data_files(staging, [file for file in add if isinstance(file, DataFile)])
-        named = _check_deletes(staging, add, removed=removed, touched=touched)
-        buckets = _buckets(add, named, zone) if zone is not None else repeat(TABLE_LEVEL)
+        named_rows = _check_deletes(staging, add, removed=removed, touched=touched)
+        buckets = _buckets(add, named_rows, zone) if zone is not None else repeat(TABLE_LEVEL)
         staging.stage(
             add=[new_file(file, bucket=bucket) for file, bucket in zip(add, buckets, strict=False)],
             remove=[row.row_id for row in removed],
-            touch={row.row_id for row in (*touched, *named)},
+            touch={row.row_id for row in (*touched, *named_rows)},
         )
     except (AlreadyExists, InvalidInput, WriteConflict):
         if not _is_repeated(staging, add, remove):
@@ -83,10 +83,10 @@ def stage_files(
 
 
 def _buckets(
-    add: Sequence[DataFile | DeleteFile], named: Iterable[Row], zone: ZonePartitions
+    add: Sequence[DataFile | DeleteFile], named_rows: Iterable[Row], zone: ZonePartitions
 ) -> Iterator[int]:
     """The bucket of each file. A delete file gets that of its data files, if they share one."""
-    of_ids = {row.as_(DataFile).file_id: row.bucket for row in named}
+    of_ids = {row.as_(DataFile).file_id: row.bucket for row in named_rows}
     new = [file for file in add if isinstance(file, DataFile)]
     of_ids |= {file.file_id: zone.of_file(file.partition) for file in new}
     for file in add:
@@ -118,12 +118,13 @@ def _seen(staging: Staging, paths: Collection[str], change: str) -> list[Row]:
 
 def _require_text(text: str, what: str, path: str) -> None:
     if not isinstance(text, str):
-        raise InvalidInput(f"{what} of file {path!r:.200} is no text: {text!r:.80}")
+        raise InvalidInput(f"{what} of file {path!r:.200} is not a string: {text!r:.80}")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"the path {path!r:.200} of a file, or {what} of that file, holds half a character"
+            f"the path {path!r:.200} of a file, or {what} of that file, contains half a surrogate "
+            "pair"
         ) from None
 
 
@@ -133,7 +134,7 @@ def check_staging(
     """Raise `InvalidInput` for files that are invalid in themselves, whatever their table."""
     for paths in (remove, touch):
         if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
-            raise InvalidInput("files to remove or to touch are a list of their paths")
+            raise InvalidInput("give the files to remove or to touch as a list of paths")
         for path in paths:
             _require_text(path, "the path", path)
     for file in add:
@@ -155,7 +156,7 @@ def check_staging(
                         " DeleteForm"
                     )
             case _:
-                raise InvalidInput(f"{file!r:.80} is no file; give a DataFile or a DeleteFile")
+                raise InvalidInput(f"{file!r:.80} is not a file; give a DataFile or a DeleteFile")
         if not file.path:
             raise InvalidInput("a file needs a path, relative to the location of its table")
         if not all(type(number) is int and 0 <= number <= _LARGEST for number in numbers):
@@ -164,22 +165,23 @@ def check_staging(
                 f" {_LARGEST}: {numbers!r:.200}"
             )
         for text in texts:
-            _require_text(text, "a text", file.path)
+            _require_text(text, "a string", file.path)
         if len(set(columns)) < len(columns):
-            raise InvalidInput(f"file {file.path!r:.200} has two statistics of one column")
+            raise InvalidInput(f"file {file.path!r:.200} has statistics of one column twice")
 
 
 def _check_partition(file: DataFile) -> None:
     partition = file.partition
     if not isinstance(partition, tuple) or not all(
-        isinstance(known, PartitionValue) and type(known.field_id) is int for known in partition
+        isinstance(partition_value, PartitionValue) and type(partition_value.field_id) is int
+        for partition_value in partition
     ):
         raise InvalidInput(
             f"the partition of file {file.path!r:.200} is {partition!r:.80}; give a PartitionValue"
             " for each partition field of the table"
         )
-    for known in partition:
-        value = known.value
+    for partition_value in partition:
+        value = partition_value.value
         if isinstance(value, str):
             _require_text(value, "the partition", file.path)
             size = len(value.encode())
@@ -194,10 +196,10 @@ def _check_partition(file: DataFile) -> None:
                 f"the partition of file {file.path!r:.200} has the value {value!r:.80}; give a"
                 " bool, int, str, bytes or None"
             )
-        if not 0 <= known.field_id <= _LARGEST or size > MAX_VALUE_BYTES:
+        if not 0 <= partition_value.field_id <= _LARGEST or size > MAX_VALUE_BYTES:
             raise InvalidInput(
                 f"the partition of file {file.path!r:.200} has a value of {size} bytes in the field"
-                f" {known.field_id}; at most {MAX_VALUE_BYTES} are allowed: partition by"
+                f" {partition_value.field_id}; at most {MAX_VALUE_BYTES} are allowed: partition by"
                 " truncate or bucket"
             )
 
@@ -232,25 +234,27 @@ def _check_path(path: str) -> None:
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise InvalidInput(
-            f"the path {path[:200]!r} of a file leaves the folder of its table, or may do so; give"
-            " one relative to that folder, without '.', '..' or empty parts"
+            f"the path {path[:200]!r} of a file leads, or may lead, out of the folder of its "
+            "table; give a path relative to that folder, without '.', '..' or empty parts"
         )
     if _NOT_READ.fullmatch(parts[-1]):
         raise InvalidInput(
-            f"the path {path[:200]!r} of a file ends in a name that Spark takes for one of a"
-            " temporary file, and does not read; begin the name with a letter or a digit"
+            f"the path {path[:200]!r} of a file ends in a name that Spark skips as a temporary "
+            "file; begin the name with a letter or a digit"
         )
     if parts[0] in (DATA_FOLDER, DELETES_FOLDER) and len(parts) != 2:
         raise InvalidInput(
-            f"the path {path[:200]!r} of a file leads through a folder in {parts[0]}; files are"
-            " directly in it"
+            f"the path {path[:200]!r} of a file leads through a subfolder of {parts[0]}; put the "
+            f"file directly into {parts[0]}"
         )
     if _CONTROL.search(path):
-        raise InvalidInput(f"the path {path[:200]!r} of a file holds control characters")
+        raise InvalidInput(f"the path {path[:200]!r} of a file contains control characters")
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
-        raise InvalidInput(f"the path {path[:200]!r} of a file holds half a character") from None
+        raise InvalidInput(
+            f"the path {path[:200]!r} of a file contains half a surrogate pair"
+        ) from None
     if len(encoded) > MAX_PATH_BYTES or max(map(len, encoded.split(b"/"))) > MAX_PART_BYTES:
         raise InvalidInput(f"the path {path[:80]!r}… of a file is too long for any file system")
 
@@ -275,7 +279,9 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
     paths: dict[int, str] = {}
     for file in data:
         if paths.setdefault(file.file_id, file.path) != file.path:
-            raise InvalidInput(f"two data files have the id {file.file_id}; give each its own")
+            raise InvalidInput(
+                f"two data files have the id {file.file_id}; give each file its own id"
+            )
     by_hand = set()
     for file in data:
         owner = file.file_id >> FILE_NUMBER_BITS
@@ -283,17 +289,17 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
             continue
         if owner:
             raise InvalidInput(
-                f"the id {file.file_id} of {file.path!r} belongs to transaction {owner}; number the"
-                f" files of this one from {staging.txn_id << FILE_NUMBER_BITS} on"
+                f"the id {file.file_id} of {file.path!r} belongs to transaction {owner}; number "
+                f"the files of this transaction from {staging.txn_id << FILE_NUMBER_BITS} on"
             )
         by_hand.add(file.file_id)
     # If all ids are in the transaction's own range, only its own files can have the same id.
     known = staging.paths_of_files(own=not by_hand)
-    taken = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
-    if taken:
+    taken_ids = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
+    if taken_ids:
         raise InvalidInput(
-            f"the id {taken[0]} is that of another data file of the table; number the files of"
-            f" this transaction from {staging.txn_id << FILE_NUMBER_BITS} on"
+            f"another data file of the table already has the id {taken_ids[0]}; number the files "
+            f"of this transaction from {staging.txn_id << FILE_NUMBER_BITS} on"
         )
 
 
@@ -339,7 +345,7 @@ def _check_deletes(
     for file_id, count in deleted_rows.items():
         if count > rows[file_id]:
             raise InvalidInput(
-                f"{count} rows of data file {file_id} would be deleted, and it has {rows[file_id]}"
+                f"{count} rows of data file {file_id} would be deleted, but it has {rows[file_id]}"
             )
     return [known[file_id] for file_id in deleted_rows if file_id in known]
 

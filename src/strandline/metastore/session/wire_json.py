@@ -65,12 +65,12 @@ def _no_constant(name: str) -> None:
 
 
 def _no_member_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"duplicate member {twice!r} in an object")
-    return made
+    return members
 
 
 _STRICT = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_member_twice)
@@ -87,7 +87,7 @@ def parse_json(data: bytes) -> Json:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the body is not UTF-8 at byte {error.start}") from None
     except RecursionError:
-        raise InvalidInput("the body is nested too deep to be read") from None
+        raise InvalidInput("the body is nested too deeply to be read") from None
     except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from None
 
@@ -102,7 +102,7 @@ def write_error(error: BaseException, *, status: int | None = None) -> tuple[int
         code, message = error.code, error.message
     else:
         code = StrandlineError.code
-        message = f"the node failed inside ({type(error).__name__}); its log says where"
+        message = f"internal error of the node ({type(error).__name__}); see its log"
     status = status or surface_of(error).http
     problem = {
         "type": f"urn:strandline:error:{code}",
@@ -124,7 +124,7 @@ def read_error(status: int, body: bytes) -> StrandlineError:
         code = message = None
     if not isinstance(code, str) or not isinstance(message, str):
         return ProtocolError(
-            f"the answer with HTTP status {status} is not one of a Strandline node: "
-            f"{body[:_SHOWN]!r}; look at the address"
+            f"the answer with HTTP status {status} is not from a Strandline node: "
+            f"{body[:_SHOWN]!r}; check the address"
         )
     return error_of(code, message)

@@ -189,7 +189,7 @@ class Cleaner:
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
-        self._seen: tuple[int, int] | None = None
+        self._last_progress: tuple[int, int] | None = None
         self._settled: dict[int, Times] = {}
         self._runs = self._rows = self._files = self._bytes = self._failures = 0
 
@@ -206,8 +206,10 @@ class Cleaner:
 
         New leftovers come from aborts, and dropped tables become removable by trimming.
         """
-        seen = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
-        for cleaned in self._clean(_Pass(False, stopped), everything=seen != self._seen):
+        progress = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
+        for cleaned in self._clean(
+            _Pass(False, stopped), everything=progress != self._last_progress
+        ):
             logger.info(
                 "cleaned the %s of %s: %d rows, %d files of %d bytes",
                 cleaned.what,
@@ -217,7 +219,7 @@ class Cleaner:
                 cleaned.bytes,
             )
         if not stopped():
-            self._seen = seen
+            self._last_progress = progress
 
     def _clean(self, now: _Pass, *, everything: bool) -> Iterator[Cleaned]:
         limit = self._transactions.holds.cleaning_limit(dry_run=now.dry_run)
@@ -254,16 +256,18 @@ class Cleaner:
             if now.dry_run:
                 with self._database.read() as connection:
                     names = list(_removed(connection, table_id, limit, most=None).values())
-                    gone = _unnamed(connection, table_id, names, rows_of_theirs=Counter(names))
+                    unnamed_files = _unnamed(
+                        connection, table_id, names, rows_of_theirs=Counter(names)
+                    )
                 cleaned.rows = len(names)
-                self._count(cleaned, table, table_id, gone)
+                self._count(cleaned, table, table_id, unnamed_files)
             else:
                 while not now.stopped() and (names := self._forget_removed(table_id, limit)):
                     self._on_rows_gone(table_id)
                     cleaned.rows += len(names)
                     with self._database.read() as connection:
-                        gone = _unnamed(connection, table_id, names)
-                    self._count(cleaned, table, table_id, gone, delete=True)
+                        unnamed_files = _unnamed(connection, table_id, names)
+                    self._count(cleaned, table, table_id, unnamed_files, delete=True)
             if cleaned.rows:
                 yield cleaned
 
@@ -341,10 +345,12 @@ class Cleaner:
                 listed = list(own_files(root))  # before the rows are read: see the module
                 with self._database.read() as connection:
                     still_open = {txn_id for (txn_id,) in run(connection, _OPEN)}
-                    named = {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table.id,))}
+                    named_files = {
+                        name for (name,) in run(connection, _NAMED_FOR_GOOD, (table.id,))
+                    }
                     if is_backed_up(connection, self._clock.current()):
                         return
-                unnamed = [(name, owner) for name, owner in listed if name not in named]
+                unnamed = [(name, owner) for name, owner in listed if name not in named_files]
                 for name, owner in unnamed:
                     if owner not in still_open:
                         self._take(cleaned, root, name, delete=not now.dry_run)
@@ -528,7 +534,7 @@ def _unnamed(
     """Return those of ``names`` that no row has, apart from ``rows_of_theirs`` to be deleted."""
     others = {name: -rows_of_theirs.get(name, 0) for name in names}
     for chunk in chunks(others):
-        named = f"{_NAMED} AND stored.name IN {marks(chunk)}"
-        for (name,) in run(connection, named, (table_id, *chunk)):
+        query = f"{_NAMED} AND stored.name IN {marks(chunk)}"
+        for (name,) in run(connection, query, (table_id, *chunk)):
             others[name] += 1
     return [name for name, count in others.items() if count == 0]

@@ -169,11 +169,11 @@ def _starts(lengths: Iterable[int]) -> array[int]:
     return array("i", accumulate(lengths, initial=0))
 
 
-def _column(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
+def _column(data_type: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
     """The column of these buffers, null where ``values`` is None."""
     nulls = values.count(None)
     valid = _bits([value is not None for value in values]) if nulls else None
-    return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
+    return pa.Array.from_buffers(data_type, len(values), [valid, *buffers], nulls)
 
 
 def _bits(values: Sequence[bool]) -> pa.Buffer:
@@ -337,10 +337,10 @@ class _Bodies:
         pieces = pa.Array.from_buffers(
             pa.string(), len(cuts) - 1, [None, pa.py_buffer(cuts), self._data]
         )
-        wanted = numbers(array("q", range(1, len(cuts), 2)))
+        positions = numbers(array("q", range(1, len(cuts), 2)))
         if where is not None:
-            wanted = pc.if_else(where, wanted, _number(None))
-        return pieces.take(wanted)
+            positions = pc.if_else(where, positions, _number(None))
+        return pieces.take(positions)
 
     def _byte(self) -> pa.Array:
         return self._bytes.take(self.places).cast(pa.int64())
@@ -365,4 +365,4 @@ def _require_all(values: pa.Array) -> None:
 
 def _require(is_so: bool) -> None:
     if not is_so:
-        raise ValueError("other bytes than those of a data file")
+        raise ValueError("the bytes are not those of a data file")

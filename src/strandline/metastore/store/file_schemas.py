@@ -55,8 +55,8 @@ def _version(path: Path, table: TableDescriptor) -> int:
         if frozenset(_names((), pairs)) == written:
             return version.number
     raise CorruptData(
-        f"data file {path} has columns that {table.name} had in no version of its schema; run"
-        " `strandline verify`"
+        f"data file {path} has columns that are in no version of the schema of {table.name}; run "
+        "`strandline verify`"
     )
 
 

@@ -132,7 +132,7 @@ class _Task:
                 if new is not None:
                     return old, new
         raise StrandlineError(
-            f"a {self.entry.verb} holds no table; its catalog version cannot be projected"
+            f"a {self.entry.verb} does not contain a table; its catalog version cannot be projected"
         )
 
     def argument(self, name: str) -> str | None:
@@ -181,12 +181,12 @@ class FolderEffects:
                 if folder_effect(entry) is not FolderEffect.MAKE_TABLE:
                     continue
                 argument = entry.arguments.get("table")
-                named = argument if isinstance(argument, str) else None
+                requested_name = argument if isinstance(argument, str) else None
                 for change in entry.changes:
                     if change.kind == "table" and change.new is not None:
                         table = _Table.read(change.new)
                         schema = catalog.schema_by_id(table.schema_id)
-                        place = self._place_by_name(schema, table, named)
+                        place = self._place_by_name(schema, table, requested_name)
                         asked[transaction.version, table.id] = place
                         break
         return asked
@@ -195,16 +195,16 @@ class FolderEffects:
         """Read what the effects of the entries will need, in a few statements."""
         table_ids: list[int] = []
         moved: list[Entry] = []
-        made: list[Place] = []
+        new_places: list[Place] = []
         for update, entry, effect in asked:
             if effect is FolderEffect.MAKE_TABLE:
-                made += self._expect_made(_Task(turn, update, entry))
+                new_places += self._expect_made(_Task(turn, update, entry))
             elif effect is not None:
                 table_ids += [c.object_id for c in entry.changes if c.kind == "table"]
             if effect is FolderEffect.MOVE_TABLE:
                 moved.append(entry)
         turn.places.expect(table_ids)
-        turn.places.expect_at(chain(made, self._places_to_restore(turn, moved)))
+        turn.places.expect_at(chain(new_places, self._places_to_restore(turn, moved)))
 
     def _expect_made(self, task: _Task) -> list[Place]:
         """The place that the name of a new table gives, if any."""
@@ -267,18 +267,20 @@ class FolderEffects:
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table gets a place that no other table has."""
         _, table = task.table()
-        asked = task.turn.asked[task.update.version, table.id]
-        if asked is None:
+        requested_place = task.turn.asked[task.update.version, table.id]
+        if requested_place is None:
             return None
         places, replaced = task.turn.places, task.entry.arguments.get("instead_of")
-        holders = places.holders(asked) - {table.id}
+        holders = places.holders(requested_place) - {table.id}
         if holders and holders == {replaced}:
             places.put(next(iter(holders)), None)
-        choices = chain([asked], asked.beside(table.id))
+        choices = chain([requested_place], requested_place.beside(table.id))
         place = next(
             choice for choice in choices if not places.taken(choice, by_other_than=table.id)
         )
-        return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
+        return _Work(
+            partial(self._make_table, task, table.id, place), makes=(requested_place, place)
+        )
 
     def _table_moved(self, task: _Task) -> _Work | None:
         """A renamed table follows its name if it was at the place that its old name gave.
@@ -321,11 +323,11 @@ class FolderEffects:
         return self._place_by_name(schema, table, task.argument(argument))
 
     def _place_by_name(
-        self, schema: SchemaDescriptor | None, table: _Table, named: str | None
+        self, schema: SchemaDescriptor | None, table: _Table, requested_name: str | None
     ) -> Place | None:
-        if schema is None or named is None:
+        if schema is None or requested_name is None:
             return None
-        schema_name = named[: -len(table.name) - 1]
+        schema_name = requested_name[: -len(table.name) - 1]
         place = self._folders.place_of_schema(schema)
         return place_of_table(place, table.name, schema_name=schema_name)
 
@@ -341,8 +343,8 @@ class FolderEffects:
             return None
         if not source.is_of_table:
             logger.info(
-                "version %d leaves the files of table %d where they are, at %s: a user named that"
-                " place",
+                "version %d leaves the files of table %d where they are, at %s, because a user "
+                "chose that location",
                 task.update.version,
                 table_id,
                 self._folders.location(source),
@@ -361,8 +363,8 @@ class FolderEffects:
         own = place.is_of_table or place.is_of_schema
         if not own and not self._folders.may_make(place):
             return
-        told = " without the folder {}: {}. Make it, with permission for those who write there"
-        with self._or_refused("unmade", task, place, told):
+        outcome = " without the folder {}: {}. Create it, with permission for its writers"
+        with self._or_refused("unmade", task, place, outcome):
             if own:
                 self._folders.verify(place)
             self._folders.make(place, unsynced=task.turn.unsynced)
@@ -370,17 +372,17 @@ class FolderEffects:
     def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
         """Move the folder of a table; ``own``: no other table can have ``target``."""
         places = task.turn.places
-        told = (
-            f", but the folder of table {table_id} stays at {{}} and is found there: {{}}. To move"
-            " it, mend that, undo the version and make the change again"
+        outcome = (
+            f", but the folder of table {table_id} stays at {{}} and the table keeps using it: "
+            "{}. To move it, fix that, undo the version and make the change again"
         )
-        with self._or_refused("stayed", task, source, told):
+        with self._or_refused("stayed", task, source, outcome):
             self._folders.verify(source)
             self._folders.verify(target)
             for place in (source,) if own else (source, target):
                 if places.taken(place, by_other_than=table_id):
                     raise FolderRefused(
-                        f"{self._folders.location(place)} is the place of another table too"
+                        f"{self._folders.location(place)} is also the folder of another table"
                     )
             moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
             if moved is Moved.MISSING:
@@ -392,8 +394,10 @@ class FolderEffects:
 
         `delete_purged` deletes its files later, when no lock is held.
         """
-        told = ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
-        with self._or_refused("stayed", task, place, told):
+        outcome = (
+            ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
+        )
+        with self._or_refused("stayed", task, place, outcome):
             self._folders.verify(place)
             self._folders.verify(aside)
             purged = _purged(aside)
@@ -402,23 +406,23 @@ class FolderEffects:
         task.turn.places.put(table_id, None)
 
     def _remove(self, task: _Task, place: Place) -> None:
-        told = (
+        outcome = (
             ", but the folder {} of its schema is still there: {}. It is not needed; remove it"
             " when you can"
         )
-        with self._or_refused("unremoved", task, place, told):
+        with self._or_refused("unremoved", task, place, outcome):
             self._folders.verify(place)
             self._folders.remove_empty(place, unsynced=task.turn.unsynced)
 
     @contextmanager
-    def _or_refused(self, how: str, task: _Task, place: Place, told: str) -> Iterator[None]:
-        """Count and log a refusal. ``told`` is formatted with the folder and the reason."""
+    def _or_refused(self, how: str, task: _Task, place: Place, outcome: str) -> Iterator[None]:
+        """Count and log a refusal. ``outcome`` is formatted with the folder and the reason."""
         try:
             yield
         except FolderRefused as refused:
             self._refused[how] += 1
-            told = told.format(self._folders.location(place), refused.message)
-            logger.warning("version %d is carried out%s", task.update.version, told)
+            outcome = outcome.format(self._folders.location(place), refused.message)
+            logger.warning("version %d is carried out%s", task.update.version, outcome)
 
     def delete_purged(self) -> None:
         """Delete the folders of purged tables. One that cannot be deleted is logged and left."""

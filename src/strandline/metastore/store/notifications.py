@@ -164,8 +164,7 @@ def event_context(event_id: int, time: Timestamp, verb: str, ids: tuple[int | No
         return numbers + verb.encode()
     except (struct.error, AttributeError):
         raise CorruptData(
-            f"event {event_id} has columns of other types than were written; restore the store "
-            "from a backup"
+            f"event {event_id} has columns of wrong types; restore the store from a backup"
         ) from None
 
 
@@ -262,10 +261,10 @@ class NotificationLog:
         """
         after = LogPosition(before.event_id + len(events), version, entries)
         position = after.event_id, version, entries
-        was = before.event_id, before.projected_version, before.projected_entries
+        old_position = before.event_id, before.projected_version, before.projected_entries
         numbered = enumerate(events, before.event_id + 1)
         change_each(connection, _LOG, [_columns(number, event, None) for number, event in numbered])
-        change_each(connection, _MOVE, [position + was])
+        change_each(connection, _MOVE, [position + old_position])
         for text, queries in groupby(also, key=itemgetter(0)):
             change_each(connection, text, [parameters for _, parameters in queries])
         return after

@@ -235,7 +235,9 @@ class Projector:
         except WrongEnvironment:
             raise
         except (Fenced, _NotCarriedOut) as error:  # nothing was written
-            logger.debug("version %d is appended by itself: %s", making[0].version, error)
+            logger.debug(
+                "version %d is appended first and projected later: %s", making[0].version, error
+            )
             return None
 
     def appended(self, reached: LogPosition) -> None:
@@ -253,11 +255,14 @@ class Projector:
                 self._projecting = True
                 return False
             batch = self._batches
-            left = deadline - time.monotonic()
-            if not self._state.wait_for(lambda: self._batches != batch, timeout=max(left, 0.0)):
+            seconds_left = deadline - time.monotonic()
+            if not self._state.wait_for(
+                lambda: self._batches != batch, timeout=max(seconds_left, 0.0)
+            ):
                 raise DeadlineExceeded(
-                    "the folders and events of a change were not made within the time allowed,"
-                    " because those before it still are; the change itself is in the catalog"
+                    "the folders and events of a change were not made within the time allowed, "
+                    "because those of earlier changes are still in progress; the change itself "
+                    "is in the catalog"
                 )
             if self._failed_batch is not None and self._failed_batch[0] == batch:
                 # Otherwise each waiting caller would try the same folder again in turn.
@@ -389,9 +394,9 @@ class Projector:
                 return
             except Exception as error:
                 if isinstance(error, Unavailable):
-                    logger.warning("%s; it is tried again in %.1f s", error, pause)
+                    logger.warning("%s; next attempt in %.1f s", error, pause)
                 else:
-                    logger.exception("projecting failed; it is tried again in %.1f s", pause)
+                    logger.exception("projecting failed; next attempt in %.1f s", pause)
                 self._news.set()
                 self._stop.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -421,15 +426,17 @@ class Projector:
         self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
     ) -> LogPosition:
         """`_advance` by some of ``updates``, which follow ``before``."""
-        last, done = before.projected_version, before.projected_entries
+        last, done_entries = before.projected_version, before.projected_entries
         events: list[NewEvent] = []
         entries = ((update, entry) for update in updates for entry in update.entries)
-        behind = islice(entries, done, None)
-        asked = list(_with_effects(behind, most=turn.left))
-        self._folders.expect(turn, asked)
-        effects = chain((effect for _, _, effect in asked), (folder_effect(e) for _, e in behind))
+        behind = islice(entries, done_entries, None)
+        upcoming = list(_with_effects(behind, most=turn.left))
+        self._folders.expect(turn, upcoming)
+        effects = chain(
+            (effect for _, _, effect in upcoming), (folder_effect(e) for _, e in behind)
+        )
         for update in updates:
-            for entry in islice(update.entries, done, None):
+            for entry in islice(update.entries, done_entries, None):
                 effect = next(effects)
                 if effect is not None:
                     first = turn.untouched
@@ -447,14 +454,16 @@ class Projector:
                     self._effects += 1
                 if not entry.silent:
                     events.append(_event(update, entry))
-                done += 1
-            if done < len(update.entries):
+                done_entries += 1
+            if done_entries < len(update.entries):
                 break
-            last, done = update.version, 0
+            last, done_entries = update.version, 0
         try:
             turn.unsynced.sync()
         except Unavailable as error:
-            raise self._failed(last + 1 if done else last, "change of folders", error) from error
+            raise self._failed(
+                last + 1 if done_entries else last, "change of folders", error
+            ) from error
         also = turn.places.take_writes()
         if not turn.appends:  # else the log is in this database, and cannot be older than it
             also.append(FenceRow.noting(last))
@@ -462,7 +471,7 @@ class Projector:
             connection,
             before,
             version=last,
-            entries=done,
+            entries=done_entries,
             events=events,
             also=also,
         )
@@ -484,8 +493,8 @@ class Projector:
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
         self._failures += 1
         return _NotCarriedOut(
-            f"version {version} is in the catalog, but its {what} is not carried out:"
-            f" {error.message}. It is tried again before the next change"
+            f"version {version} is in the catalog, but its {what} failed: {error.message}. It "
+            "will be tried again before the next change"
         )
 
 

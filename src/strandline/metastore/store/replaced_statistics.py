@@ -31,5 +31,5 @@ def count_replaced(connection: Connection, limit: Timestamp) -> int:
 
 def replaced_rows(connection: Connection, limit: Timestamp, *, most: int) -> list[int]:
     """The ids of the rows that `count_replaced` counts, at most ``most``."""
-    found = run(connection, f"SELECT removal.row_id{_REPLACED} LIMIT ?", (limit, most))
-    return [row_id for (row_id,) in found]
+    rows = run(connection, f"SELECT removal.row_id{_REPLACED} LIMIT ?", (limit, most))
+    return [row_id for (row_id,) in rows]

@@ -403,7 +403,7 @@ def _row(values: Sequence[object]) -> Row:
     row_id, table_id, kind, bucket, name, write_id, body = values
     if kind not in _KINDS:
         raise CorruptData(
-            f"row {row_id} of table {table_id} has kind {kind}, which is none; restore the store "
+            f"row {row_id} of table {table_id} has the unknown kind {kind}; restore the store "
             "from a backup"
         )
     return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type]  # columns of `_COLUMNS`, whose types the table declares

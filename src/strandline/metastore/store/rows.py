@@ -212,8 +212,8 @@ def row_context(
         return NUMBERS.pack(row_id, table_id, kind.value, bucket, write_id) + name.encode()
     except (error, AttributeError):
         raise CorruptData(
-            f"row {row_id} of table {table_id} has columns of other types than were written; "
-            "restore the store from a backup"
+            f"row {row_id} of table {table_id} has columns of wrong types; restore the store from "
+            "a backup"
         ) from None
 
 
@@ -264,7 +264,7 @@ class Row(_StoredRow):
         content = self.content
         if not isinstance(content, of):
             raise CorruptData(
-                f"row {self.row_id} is a {type(content).__name__} where a {of.__name__} belongs"
+                f"row {self.row_id} is a {type(content).__name__}, but a {of.__name__} was expected"
             )
         return content
 

@@ -270,19 +270,20 @@ class Staging:
         return {row_id: row for row_id, (row, _) in rows.items()}
 
     def _refuse_taken_names(self, add: Sequence[NewRow], *, without: Collection[int]) -> None:
-        wanted: dict[RowKind, set[str]] = {}
+        names_by_kind: dict[RowKind, set[str]] = {}
         for row in add:
             if not _contended(row.kind):
                 continue
-            names = wanted.setdefault(row.kind, set())
+            names = names_by_kind.setdefault(row.kind, set())
             if row.name in names:
                 raise AlreadyExists(f"duplicate row {row.name!r} for table {self.table_id}")
             names.add(row.name)
-        for kind, names in wanted.items():
-            for there in self.visible(kind, names).values():
-                if there.row_id not in without:
+        for kind, names in names_by_kind.items():
+            for existing_row in self.visible(kind, names).values():
+                if existing_row.row_id not in without:
                     raise AlreadyExists(
-                        f"{there.name!r} is already in table {self.table_id}, as row {there.row_id}"
+                        f"{existing_row.name!r} is already in table {self.table_id}, as row "
+                        f"{existing_row.row_id}"
                     )
 
 

@@ -131,8 +131,8 @@ class StoreFolders(Warehouse):
         """
         if location and self._former and self.shown(location) != location:
             raise InvalidInput(
-                f"{location} lies where the folder of this store was before it was moved or copied"
-                f" to {self.folder}; name a place elsewhere"
+                f"{location} is in the former folder of this store, which was moved or copied to "
+                f"{self.folder}; name another location"
             )
 
     def reaches(self, location: str | Place) -> bool:
@@ -164,7 +164,7 @@ class StoreFolders(Warehouse):
     def _require_own(self, place: Place) -> None:
         if not (place.is_of_table or place.is_of_schema):
             raise FolderRefused(
-                f"{self.location(place)} was named by a user, and is not the store's to change"
+                f"{self.location(place)} was chosen by a user, so the store does not change it"
             )
 
     def verify_below(self, location: str, *, table: str) -> None:
@@ -175,7 +175,7 @@ class StoreFolders(Warehouse):
         inside, base = self.place(location), self.place(table)
         self._require_own(base)
         if not inside.is_inside or not inside.path.startswith(f"{base.path}/"):
-            raise FolderRefused(f"{location} does not lie in the folder of its table, {table}")
+            raise FolderRefused(f"{location} is not in the folder of its table, {table}")
         self._refuse_links(inside)
 
     def may_make(self, location: str | Place) -> bool:

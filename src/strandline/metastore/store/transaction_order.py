@@ -57,9 +57,9 @@ class ProjectedCatalogs:
     ) -> None:
         if upper_within is None and not catalogs.delay:
             raise InvalidInput(
-                "the catalog and the rows of this store lie in two databases, and the catalog was"
-                " created with a delay of 0, so no transaction could know the catalog of its"
-                " commit; create it with a delay before activation (200 ms, say)"
+                "the catalog and the rows of this store are in two databases, and the catalog "
+                "was created with a delay of 0, so no transaction could know the catalog of its "
+                "commit; create it with a delay before activation (200 ms, say)"
             )
         self._catalogs = catalogs
         self._projector = projector

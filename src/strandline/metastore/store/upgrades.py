@@ -102,7 +102,7 @@ def _own_location(row: Row) -> str | None:
     try:
         location = row.as_(PartitionRow).location
     except CorruptData as error:
-        logger.warning("where partition %s lay is not known: %s", row.name, error)
+        logger.warning("the former location of partition %s is not known: %s", row.name, error)
         return None
     return location if location.lower() == row.name.lower() else None
 

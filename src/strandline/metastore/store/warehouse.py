@@ -98,8 +98,8 @@ class Unsynced:
                 sync_folder(Path(folder))
             except OSError as error:
                 raise Unavailable(
-                    f"could not put the folder {folder} on disk: {_reason(error)}; check the disk,"
-                    " and try again"
+                    f"could not sync the folder {folder} to disk: {_reason(error)}; check the "
+                    "disk, and try again"
                 ) from error
         self._folders.clear()
 
@@ -179,11 +179,11 @@ class Warehouse:
         """Make the folder and those above it, unless it exists."""
         path = self.path_text(location)
         try:
-            made = make_folders(path, mode=self._mode)
+            new_folders = make_folders(path, mode=self._mode)
         except OSError as error:
             raise _failed("make", path, error) from error
-        if made or unsynced is None:
-            _note(unsynced, map(os.path.dirname, made))
+        if new_folders or unsynced is None:
+            _note(unsynced, map(os.path.dirname, new_folders))
         else:
             _note(unsynced, _folders_above(path))
 
@@ -199,7 +199,7 @@ class Warehouse:
         try:
             if old == new:
                 return Moved.DONE_BEFORE
-            made: list[str] = []
+            new_folders: list[str] = []
             try:
                 os.rename(old, new)
             except (FileNotFoundError, NotADirectoryError):
@@ -209,11 +209,11 @@ class Warehouse:
                     if unsynced is not None:
                         unsynced.add([os.path.dirname(old), *_folders_above(new)])
                     return Moved.DONE_BEFORE
-                made = make_folders(os.path.dirname(new), mode=self._mode)
+                new_folders = make_folders(os.path.dirname(new), mode=self._mode)
                 os.rename(old, new)
         except OSError as error:
             raise _failed("move", f"{old} to {new}", error) from error
-        _note(unsynced, map(os.path.dirname, (new, old, *made)))
+        _note(unsynced, map(os.path.dirname, (new, old, *new_folders)))
         return Moved.MOVED
 
     def remove_empty(self, location: str | Place, *, unsynced: Unsynced | None = None) -> bool:
@@ -272,12 +272,14 @@ def _absolute(text: str, location: str) -> str:
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
-        raise InvalidInput(f"{location!r} is no path: it holds half a character") from None
+        raise InvalidInput(
+            f"{location!r} is not a path: it contains half a surrogate pair"
+        ) from None
     longest = max(map(len, encoded.split(b"/")))
     if longest > MAX_PART_BYTES or len(encoded) > MAX_PATH_BYTES:
         raise InvalidInput(
-            f"the path {location[:80]!r}… is too long: it may have {MAX_PATH_BYTES} bytes, and "
-            f"{MAX_PART_BYTES} in each part"
+            f"the path {location[:80]!r}… is too long: at most {MAX_PATH_BYTES} bytes are "
+            f"allowed, and {MAX_PART_BYTES} in each part"
         )
     return path
 
@@ -346,7 +348,7 @@ def _reason(error: OSError) -> str:
 
 
 def _failed(what: str, where: object, error: OSError) -> Unavailable:
-    said = f"could not {what} the folder {where}: {_reason(error)}"
+    message = f"could not {what} the folder {where}: {_reason(error)}"
     if error.errno in REFUSED:
-        return FolderRefused(f"{said}; check what is there and who may write there")
-    return Unavailable(f"{said}; check the space and the disk, and try again")
+        return FolderRefused(f"{message}; check what is there and who may write there")
+    return Unavailable(f"{message}; check the space and the disk, and try again")

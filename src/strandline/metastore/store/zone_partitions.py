@@ -72,5 +72,5 @@ class ZonePartitions:
 
 def common(buckets: Iterable[int]) -> int:
     """The bucket of a row about files of these partitions: the partition if one, else all."""
-    found = set(buckets)
-    return found.pop() if len(found) == 1 else TABLE_LEVEL
+    distinct_buckets = set(buckets)
+    return distinct_buckets.pop() if len(distinct_buckets) == 1 else TABLE_LEVEL

@@ -178,7 +178,7 @@ class Compiler:
             # Python could iterate over a string, but a string here is always a mistake.
             lines += [
                 f"{pad}if {x}.__class__ is str:",
-                f"{pad}  raise TypeError('a string is no list')",
+                f"{pad}  raise TypeError('a string is not a list')",
                 f"{pad}append({lead}{bytes([kind.value.wire])!r} + pack_size(len({x})))",
             ]
             if kind.value.wire in _FORMATS:
@@ -323,7 +323,7 @@ def _header(field: FieldSpec) -> bytes:
 
 
 def missing(struct_name: str, field_name: str) -> ProtocolError:
-    return ProtocolError(f"{struct_name} came without its required field {field_name}")
+    return ProtocolError(f"{struct_name} lacks its required field {field_name}")
 
 
 def rest(

@@ -407,7 +407,7 @@ class Connection(asyncio.Protocol):
         task = self._server.loop.create_task(wait(), name=f"{method} of {self.info.peer}")
         self._running = task
         self._server.running.add(task)
-        task.add_done_callback(lambda done: self._done(method, sequence, done))
+        task.add_done_callback(lambda finished_task: self._done(method, sequence, finished_task))
 
     def _done(self, method: str, sequence: bytes, task: asyncio.Task[Any]) -> None:
         self._running = None

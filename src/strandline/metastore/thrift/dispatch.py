@@ -172,17 +172,17 @@ def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
     if isinstance(error, ApplicationException):
         return Answer(EXCEPTION, error.encode())
     if isinstance(error, ThriftException):
-        wanted, value = error.name, error.value
+        exception_name, value = error.name, error.value
         message = str(value.get("message", error))
     elif isinstance(error, StrandlineError):
-        wanted, message = surface_of(error).thrift, error.message
+        exception_name, message = surface_of(error).thrift, error.message
         value = {"message": message}
     else:
         return _internal_error(method, error)
     try:
-        meant = ThriftException(wanted, value)
+        intended = ThriftException(exception_name, value)
         instead = ThriftException("MetaException", {"message": message})
-        for exception in (meant, instead):
+        for exception in (intended, instead):
             body = codec.encode_exception(method, exception)
             if body is not None:
                 return Answer(REPLY, body)

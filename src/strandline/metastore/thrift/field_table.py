@@ -199,14 +199,14 @@ class _Reader:
         elif match := _ONEWAY.fullmatch(line.text):
             self._method(line, match[1], match[2], "void", "", oneway=True)
         else:
-            raise line.wrong("it is no definition")
+            raise line.wrong("it is not a definition")
 
     def _members(self, line: _Line, text: str) -> Mapping[str, int]:
         members: dict[str, int] = {}
         for item in _items(text):
             match = _MEMBER.fullmatch(item)
             if match is None:
-                raise line.wrong(f"{item!r} is no member of an enumeration")
+                raise line.wrong(f"{item!r} is not a member of an enumeration")
             if match[1] in members or int(match[2]) in members.values():
                 raise line.wrong(f"the member {item} is defined twice")
             members[match[1]] = int(match[2])
@@ -218,7 +218,7 @@ class _Reader:
         for item in _items(text):
             match = _FIELD.fullmatch(item)
             if match is None:
-                raise line.wrong(f"{item!r} is no field")
+                raise line.wrong(f"{item!r} is not a field")
             number, gap, name, mark, type_text = match.groups()
             reading = bool(fields) and mark == "~" and int(number) == last
             if not reading and int(number) != last + 1:
@@ -233,7 +233,7 @@ class _Reader:
     def _check_fields(self, line: _Line, fields: list[FieldSpec]) -> None:
         sent = [field.name for field in fields if field.sent]
         if len(set(sent)) != len(sent):
-            raise line.wrong("two fields have one name")
+            raise line.wrong("two fields have the same name")
         keys = [(field.id, field.type.wire) for field in fields]
         if len(set(keys)) != len(keys):
             raise line.wrong("two readings of one field have the same wire type")
@@ -277,7 +277,7 @@ class _Reader:
             if match is None or int(match[1]) != expected:
                 raise line.wrong(f"{item!r} is not exception number {expected}")
             if self.defined.get(match[2]) != "exception":
-                raise line.wrong(f"{match[2]} is no exception")
+                raise line.wrong(f"{match[2]} is not an exception")
             kind = Type(STRUCT, match[2])
             result.append(FieldSpec(expected, match[2], kind, sent=match[3] != "~"))
         for suffix in ("args", "result"):

@@ -143,9 +143,9 @@ class JsonWriters:
             return f"whole({x})"
         return f"binary({x})" if kind.name == "binary" else f"text({x})"
 
-    def _container(self, kind: Type, of: Type, x: str, depth: int) -> str:
+    def _container(self, kind: Type, element_type: Type, x: str, depth: int) -> str:
         y, k = f"y{depth}", f"k{depth}"
-        value, name = self._value(of, y, depth + 1), _TYPE_NAMES[of.wire]
+        value, name = self._value(element_type, y, depth + 1), _TYPE_NAMES[element_type.wire]
         if kind.key is None:
             items = f"""['"{name}"', str(len({x})), *[{value} for {y} in elements({x})]]"""
             return f"'[' + ','.join({items}) + ']'"
@@ -160,7 +160,7 @@ class JsonWriters:
 def _elements(value: Any) -> Any:  # Any: lists and sets of every type
     """Return ``value``. Raises `TypeError` for a text, binary or map: these are not lists."""
     if isinstance(value, (str, bytes, dict)):
-        raise TypeError(f"{type(value).__name__} is no list")
+        raise TypeError(f"{type(value).__name__} is not a list")
     return value
 
 

@@ -91,7 +91,9 @@ def decode_head(message: bytes) -> Head:
         raise ProtocolError("a message must begin with the head of strict binary Thrift, 80 01")
     size = int.from_bytes(message[4:8], "big")
     if size > MAX_NAME_BYTES or len(message) < 12 + size:
-        raise ProtocolError(f"the name of a method has {size} bytes, {MAX_NAME_BYTES} are allowed")
+        raise ProtocolError(
+            f"the name of a method has {size} bytes, at most {MAX_NAME_BYTES} are allowed"
+        )
     name = message[8 : 8 + size].decode("utf-8", "replace")
     (sequence,) = _SEQUENCE.unpack_from(message, 8 + size)
     return Head(message[3], name, sequence, 12 + size)

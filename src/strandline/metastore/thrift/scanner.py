@@ -125,8 +125,8 @@ class Scanner:
         if not walked:
             return None
         self.message_values = self._values
-        whole = self._start == 0 and self._at == len(self._buffer)
-        if whole and isinstance(self._buffer, bytes):
+        fills_buffer = self._start == 0 and self._at == len(self._buffer)
+        if fills_buffer and isinstance(self._buffer, bytes):
             message = self._buffer
         else:
             message = bytes(memoryview(self._buffer)[self._start : self._at])
@@ -153,7 +153,7 @@ class Scanner:
         size = int(_size_at(self._buffer, self._start + 4)[0])
         if size > MAX_NAME_BYTES:
             raise ProtocolError(
-                f"a message names a method of {size} bytes; {MAX_NAME_BYTES} are allowed"
+                f"a message names a method of {size} bytes; at most {MAX_NAME_BYTES} are allowed"
             )
         if self.waiting < 12 + size:
             return False
@@ -282,10 +282,10 @@ class Scanner:
 
     def _text_too_large(self, size: int) -> ProtocolError:
         return ProtocolError(
-            f"a message holds a text of {size} bytes; {self._max_text} are allowed"
+            f"a message contains a string of {size} bytes; at most {self._max_text} are allowed"
         )
 
     def _too_large(self, size: int) -> ProtocolError:
         return ProtocolError(
-            f"a message of at least {size} bytes has come; {self._max_message} are allowed"
+            f"a message has {size} bytes or more; at most {self._max_message} are allowed"
         )

@@ -157,7 +157,7 @@ class ThriftServer:
         waits = [self.loop.create_task(self._all_gone()), *self.running]
         _, late = await asyncio.wait(waits, timeout=grace)
         if late:
-            _log.warning("requests in work did not end within %s s; they are cancelled", grace)
+            _log.warning("requests in progress did not end within %s s; they are cancelled", grace)
         for task in late:
             task.cancel()
         for connection in list(self._connections):
@@ -194,8 +194,8 @@ class ThriftServer:
         if len(self._connections) >= limit and not self._make_room():
             self.counters.refused += 1
             _log.warning(
-                "refused the connection from %s: %d are open, which is the most allowed; close "
-                "some, or raise max_connections",
+                "refused the connection from %s: %d are open, which is the maximum; close some, "
+                "or raise max_connections",
                 connection.info.peer,
                 limit,
             )

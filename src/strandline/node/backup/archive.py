@@ -47,17 +47,17 @@ class _Hashed:
     """Reads exactly ``size`` bytes and hashes them. If the file was truncated, pads with zeros."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._left = file, size
+        self._file, self._remaining = file, size
         self.digest = hashlib.sha256()
         self.is_whole = True
 
     def read(self, size: int) -> bytes:
-        wanted = min(size, self._left)
-        data = self._file.read(wanted)
-        if len(data) < wanted:
+        length = min(size, self._remaining)
+        data = self._file.read(length)
+        if len(data) < length:
             self.is_whole = False
-            data += bytes(wanted - len(data))
-        self._left -= wanted
+            data += bytes(length - len(data))
+        self._remaining -= length
         self.digest.update(data)
         return data
 
@@ -101,7 +101,9 @@ class ArchiveWriter:
             if hashed.is_whole:
                 self.manifest.files[name] = info.size, hashed.digest.hexdigest()
                 return
-        raise Unavailable(f"{source} is shortened again and again; back up when that has ended")
+        raise Unavailable(
+            f"{source} is being shortened repeatedly; back up again when that has ended"
+        )
 
     def add_tree(self, source: Path, place: str) -> None:
         """Copy everything below ``source`` to the folder ``place``, except files already there.
@@ -181,7 +183,7 @@ class Backup(ABC):
             raise CorruptData(
                 f"the backup {self.path} lacks the file {name}; use another one"
             ) from None
-        hashed, left, mode = hashlib.sha256(), member.size, member.mode & 0o777
+        hashed, remaining, mode = hashlib.sha256(), member.size, member.mode & 0o777
         with read:
             if member.size != size:  # checked first: the member may be as large as the disk
                 raise self._differs(name, member.size)
@@ -189,12 +191,12 @@ class Backup(ABC):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(target, flags, mode), "wb") as written:
                 os.fchmod(written.fileno(), mode)  # overrides the umask
-                while left and (chunk := read.read(min(left, _CHUNK))):
+                while remaining and (chunk := read.read(min(remaining, _CHUNK))):
                     hashed.update(chunk)
-                    left -= len(chunk)
+                    remaining -= len(chunk)
                     written.write(chunk)
-        if left or hashed.hexdigest() != digest:
-            raise self._differs(name, member.size - left)
+        if remaining or hashed.hexdigest() != digest:
+            raise self._differs(name, member.size - remaining)
         os.utime(target, (member.mtime, member.mtime))
 
     def _differs(self, name: str, size: int) -> CorruptData:
@@ -230,18 +232,18 @@ class _Archive(Backup):
                 while (info := tar.next()) is not None:
                     tar.members.clear()  # type: ignore[attr-defined]  # it would keep all in memory
                     if info.type not in _PLAIN or info.issparse() or not is_below(info.name):
-                        raise CorruptData(f"{self.path} is damaged: {info.name!r} is no file")
+                        raise CorruptData(f"{self.path} is damaged: {info.name!r} is not a file")
                     is_sound = info.size >= 0 and abs(info.mtime) < _LATEST  # NaN fails this
                     if not is_sound or (last is not None and info.offset <= last.offset):
-                        raise CorruptData(f"{self.path} is damaged behind {info.name!r}")
+                        raise CorruptData(f"{self.path} is damaged after {info.name!r}")
                     mode = stat.S_IMODE(info.mode)
                     member = _Member(info.offset_data, info.size, mode, float(info.mtime))
                     self._members[info.name] = member
                     last = info
         except _UNREADABLE as error:
             if last is None:
-                raise NotFound(f"{self.path} is no backup: {error}") from None
-            raise CorruptData(f"{self.path} is damaged behind {last.name!r}: {error}") from error
+                raise NotFound(f"{self.path} is not a backup: {error}") from None
+            raise CorruptData(f"{self.path} is damaged after {last.name!r}: {error}") from error
         return last
 
     def _open(self, name: str) -> tuple[IO[bytes], _Member]:
@@ -265,15 +267,13 @@ class _Unpacked(Backup):
         try:
             text = (path / MANIFEST).read_bytes()
         except FileNotFoundError:
-            raise NotFound(
-                f"{path} is no backup, or one that was not finished: it has no {MANIFEST}"
-            ) from None
+            raise NotFound(f"{path} is not a complete backup: it has no {MANIFEST}") from None
         self.manifest = parsed(text, name=path, mode=stat.S_IMODE(path.stat().st_mode))
 
     def _open(self, name: str) -> tuple[IO[bytes], _Member]:
         path = self.path / name
         if not is_plain(path) and os.path.lexists(path):
-            raise CorruptData(f"{path} is no file; use another backup")
+            raise CorruptData(f"{path} is not a file; use another backup")
         read = path.open("rb")
         status = os.fstat(read.fileno())
         mode = stat.S_IMODE(status.st_mode)
@@ -294,6 +294,6 @@ def open_backup(path: Path) -> Iterator[Backup]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        raise NotFound(f"{path} is no backup: there is no such file") from None
+        raise NotFound(f"{path} is not a backup: the file does not exist") from None
     with file:
         yield _Archive(path, file)

@@ -101,14 +101,14 @@ def _copy_sequences(tables: list[Table], connection: Connection, into: Connectio
     else:
         last_numbers = {table.name: _last_number(table, connection) for table in numbered}
     for table in numbered:
-        given = {"name": table.name, "seq": last_numbers.get(table.name, 0)}
-        if not given["seq"]:
+        sequence = {"name": table.name, "seq": last_numbers.get(table.name, 0)}
+        if not sequence["seq"]:
             continue
         if into.dialect.name != "sqlite":
             column = next(iter(table.primary_key)).name
-            into.execute(_SET_SERVER_SEQUENCE, {**given, "column": column})
-        elif not into.execute(_SET_SEQUENCE, given).rowcount:
-            into.execute(_ADD_SEQUENCE, given)
+            into.execute(_SET_SERVER_SEQUENCE, {**sequence, "column": column})
+        elif not into.execute(_SET_SEQUENCE, sequence).rowcount:
+            into.execute(_ADD_SEQUENCE, sequence)
 
 
 def _last_number(table: Table, connection: Connection) -> int:
@@ -141,8 +141,8 @@ def _refuse_rows(connection: Connection, *, name: str) -> None:
         connection.execute(select(table).limit(1)).first() for table in rows
     ):
         raise AlreadyExists(
-            f"{name} is not empty: it has a store, or what is left of one; restore to a new"
-            " database"
+            f"{name} is not empty: it contains a store, or remains of one; restore to a new "
+            "database"
         )
 
 

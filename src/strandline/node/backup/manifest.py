@@ -74,22 +74,24 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
     if manifest.format == 1 and mode is not None:
         manifest.mode = mode
     if manifest.mode != stat.S_IMODE(manifest.mode):
-        raise CorruptData(f"{MANIFEST} of {name} is damaged: {manifest.mode} are no permissions")
+        raise CorruptData(f"{MANIFEST} of {name} is damaged: {manifest.mode} are not permissions")
     for path in (*manifest.files, *manifest.folders):
         if not is_below(path):
-            raise CorruptData(f"{MANIFEST} of {name} is damaged: {path!r} is no file of a backup")
+            raise CorruptData(
+                f"{MANIFEST} of {name} is damaged: {path!r} is not a file of a backup"
+            )
     if DATABASE_FILE not in manifest.files:
         raise CorruptData(f"{MANIFEST} of {name} is damaged: it does not name {DATABASE_FILE}")
     return manifest
 
 
-def _refuse_newer(given: object, *, name: Path) -> None:
-    """Raise `IncompatibleFormat` if the manifest ``given`` names a newer format."""
-    number = given.get("format") if isinstance(given, dict) else None
-    if isinstance(given, dict) and isinstance(number, int) and number > FORMAT:
+def _refuse_newer(stated: object, *, name: Path) -> None:
+    """Raise `IncompatibleFormat` if the manifest ``stated`` names a newer format."""
+    number = stated.get("format") if isinstance(stated, dict) else None
+    if isinstance(stated, dict) and isinstance(number, int) and number > FORMAT:
         raise IncompatibleFormat(
             f"{name} has the format {number}, this release reads up to {FORMAT}; "
-            f"restore it with release {given.get('release')} or newer"
+            f"restore it with release {stated.get('release')} or newer"
         )
 
 
@@ -98,14 +100,14 @@ def _taken_out(stated: object) -> dict[str, list[str]]:
 
     They are taken out before the manifest is decoded, because a path need not be valid UTF-8.
     """
-    taken: dict[str, list[str]] = {}
+    path_lists: dict[str, list[str]] = {}
     if not isinstance(stated, dict):
-        return taken
+        return path_lists
     for name in _PATHS:
         listed = stated.get(name)
         if isinstance(listed, list) and all(isinstance(path, str) for path in listed):
-            taken[name] = stated.pop(name)
-    return taken
+            path_lists[name] = stated.pop(name)
+    return path_lists
 
 
 def is_below(path: str) -> bool:
@@ -121,9 +123,13 @@ def is_below(path: str) -> bool:
 def refuse_target(target: Path) -> None:
     """Raise unless ``target`` is an empty folder or does not exist."""
     if target.exists() and not target.is_dir():
-        raise InvalidInput(f"{target} is not a folder; name a folder that is empty or not there")
+        raise InvalidInput(
+            f"{target} is not a folder; name an empty folder, or one that does not exist"
+        )
     if target.is_dir() and any(target.iterdir()):
-        raise AlreadyExists(f"{target} is not empty; name a folder that is empty or not there")
+        raise AlreadyExists(
+            f"{target} is not empty; name an empty folder, or one that does not exist"
+        )
 
 
 def refuse_inside(first: Path, second: Path) -> None:

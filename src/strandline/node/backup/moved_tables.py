@@ -50,24 +50,24 @@ def fetch_moved(
     manifest = archive.manifest
     sources: defaultdict[int, dict[str, Path | None]] = defaultdict(dict)
     with copied.read() as connection:
-        then = seen = _whereabouts(connection)
-        places_then = {where.place for where in then.values()}
+        at_copy = seen = _whereabouts(connection)
+        places_at_copy = {where.place for where in at_copy.values()}
         while True:
-            now, occupied = _read_whereabouts(store, then)
-            for place_now in occupied - places_then:
+            now, occupied = _read_whereabouts(store, at_copy)
+            for place_now in occupied - places_at_copy:
                 # Else a table that is created there in the restored store would show these files.
                 if (later := files.name(place_now)) is not None:
                     archive.remove_folder(later)
             if now == seen:  # nothing was moved since the last round
                 break
-            for table_id, table_then in then.items():
-                place = files.name(table_then.place)
-                table_seen = seen.get(table_id, table_then)
+            for table_id, table_at_copy in at_copy.items():
+                place = files.name(table_at_copy.place)
+                table_seen = seen.get(table_id, table_at_copy)
                 table_now = now.get(table_id, table_seen)
                 if place is None or table_now == table_seen:
                     continue
                 if table_now.place != table_seen.place:
-                    if table_then.place != table_now.place and table_then.place in occupied:
+                    if table_at_copy.place != table_now.place and table_at_copy.place in occupied:
                         archive.remove_folder(place)  # it has files of another table
                         sources[table_id].clear()
                     archive.add_tree(files.folders.path(table_now.place), place)
@@ -76,15 +76,15 @@ def fetch_moved(
                     table_now=files.folders.path(table_now.place),
                     table_then=place,
                     moves_now=table_now.moves,
-                    moves_then=table_then.moves,
+                    moves_then=table_at_copy.moves,
                     sources=sources[table_id],
                 )
                 moved.fetch(archive)
             seen = now
-        for table_id, table_then in then.items():
+        for table_id, table_at_copy in at_copy.items():
             partitions = sources[table_id].items()
             manifest.missing += (place for place, source in partitions if source is None)
-            place = files.name(table_then.place)
+            place = files.name(table_at_copy.place)
             if place is not None:
                 names = (f"{place}/{path}" for path in _committed_files(connection, table_id))
                 manifest.missing += (name for name in names if name not in manifest.files)
@@ -97,8 +97,8 @@ def _read_whereabouts(
     # A folder is moved before its transaction commits: the write lock waits for that commit.
     with store.write() as connection:
         whereabouts = _whereabouts(connection)
-    asked = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
-    return asked, {where.place for where in whereabouts.values()}
+    selected = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
+    return selected, {where.place for where in whereabouts.values()}
 
 
 def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:

@@ -56,8 +56,8 @@ def restore(
             if manifest.warehouse:
                 kind, place = ("a store on servers", "postgresql://USER@HOST/DATABASE")
             raise InvalidInput(
-                f"{backup} is the backup of {kind}, and {address.name} is no place for one; restore"
-                f" it to {place}"
+                f"{backup} is the backup of {kind}, which cannot be restored to {address.name}; "
+                f"restore it to {place}"
             )
         if address.folder is not None:
             return manifest, _restore_folder(opened, address.folder, copy=copy)
@@ -74,8 +74,8 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
             refuse_living_folder(Path(manifest.store), folder, manifest.environment)
     except Conflict as error:
         raise Conflict(
-            f"the store that was backed up is still in {manifest.store}. To restore it beside that "
-            "one, as a store of its own, add --copy; else move that folder away first"
+            f"the store that was backed up is still in {manifest.store}. To restore a separate "
+            "store beside it, add --copy; otherwise move that folder away first"
         ) from error
     make_folders(folder, mode=manifest.mode)
     try:
@@ -127,8 +127,8 @@ def _restore_servers(
     is_elsewhere = os.path.realpath(folder) != manifest.warehouse
     if not copy and is_elsewhere and marked_environment(old) == manifest.environment:
         raise Conflict(
-            f"the tables of the store that was backed up are still in {old}. To restore it beside"
-            " that one, as a store of its own, add --copy; else move that folder away first"
+            f"the tables of the store that was backed up are still in {old}. To restore a "
+            "separate store beside it, add --copy; otherwise move that folder away first"
         )
     make_folders(folder, mode=manifest.mode)
     try:

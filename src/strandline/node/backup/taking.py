@@ -112,7 +112,7 @@ def _adding(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
 
 def _refuse_file(target: Path) -> None:
     if os.path.lexists(target):
-        raise AlreadyExists(f"{target} is there already; name a file that is not there")
+        raise AlreadyExists(f"{target} already exists; name a new file")
 
 
 @contextmanager
@@ -120,7 +120,9 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
     """Open a file that no other backup writes, and rename it to ``target`` at the end."""
     path = target.with_name(f"{target.name}{UNFINISHED}")
     if not target.parent.is_dir():
-        raise InvalidInput(f"there is no folder {target.parent}; make it, or name another file")
+        raise InvalidInput(
+            f"the folder {target.parent} does not exist; create it, or name another file"
+        )
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as written:
         status = os.fstat(written.fileno())
@@ -129,8 +131,8 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
             1,
         ):
             raise InvalidInput(
-                f"{path} is there, and is no file that only this user has made; remove it, or name"
-                " another file"
+                f"{path} exists, and is not a private file of this user; remove it, or name "
+                "another file"
             )
         # Another backup may have finished since: then the opened file is its archive.
         if not _locks(written) or not os.path.samestat(os.fstat(written.fileno()), path.stat()):
@@ -201,8 +203,8 @@ def _copy_catalog(node: Node, work: Path) -> Manifest:
                 mode=stat.S_IMODE((node.address.folder or node.folders.warehouse).stat().st_mode),
             )
         # A sweep removed blobs between the two steps. The present database names others.
-        for left in work.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for leftover in work.iterdir():
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _mode_of(node: Node) -> int:
