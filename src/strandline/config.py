@@ -80,7 +80,7 @@ class Settings:
     ``cache_interval_ms``: how often that file is written, beside once when the node stops; 0 writes
     and reads none.
     ``log_level``: the least severe lines that the log shows.
-    ``log_format``: text is for people, json has one object a line.
+    ``log_format``: text is for people, json has one object per line.
     ``slow_call_ms``: a call that takes longer is logged; 0 logs every call that is not answered
     from memory.
     ``allowed_hosts``: names of this node, beside those of loopback and ``host``, that HTTP clients

@@ -355,12 +355,15 @@ def test_a_node_with_a_verifier_accepts_the_right_secret(proving: str) -> None:
             assert session.tables("s") == ["t"]
 
 
-@pytest.mark.parametrize("secret", [None, "", "wrong"])
+@pytest.mark.parametrize(
+    ("secret", "message"),
+    [(None, "authenticates"), ("", "is wrong"), ("wrong", "is wrong")],
+)
 def test_a_node_with_a_verifier_refuses_a_missing_or_wrong_secret(
-    proving: str, secret: str | None
+    proving: str, secret: str | None, message: str
 ) -> None:
     with HttpSession(proving, user="alice", secret=secret) as session:
-        assert "authenticates" in refusal(lambda: session.tables("s")) or secret is not None
+        assert message in refusal(lambda: session.tables("s"))
     headers = {} if secret is None else {"Authorization": basic("alice", secret)}
     answer = httpx.post(
         f"{proving}/v1/tables", json={"schema": "s"}, headers=headers, trust_env=False
