@@ -90,7 +90,7 @@ def test_column_names_are_case_sensitive_if_the_spark_session_is(spark: SparkSes
 
 
 def test_rows_that_are_not_a_dataframe_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="not as builtins list"):
+    with pytest.raises(InvalidInput, match="not a builtins list"):
         conform([1, 2], table("id INT"))  # type: ignore[arg-type]  # the point of the test
 
 

@@ -113,9 +113,9 @@ def test_a_snapshot_covers_only_the_tables_that_it_names(
         assert snapshot.names == ("shop.a", "shop.b")
         assert snapshot.write_ids("SHOP.b").hwm == 0
         assert snapshot.table("shop.a").catalog_version == snapshot.catalog_version
-        with pytest.raises(InvalidInput, match=r"of shop\.a, shop\.b, not of shop\.c"):
+        with pytest.raises(InvalidInput, match=r"contains shop\.a, shop\.b, not shop\.c"):
             tables.read("shop.c", snapshot=snapshot)
-        with pytest.raises(InvalidInput, match=r"not of shop\.c; name it"):
+        with pytest.raises(InvalidInput, match=r"not shop\.c; name the table"):
             tables.read("shop.c", snapshot=snapshot.snapshot)
     with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
         tables.snapshot("shop.a", "shop.missing")
