@@ -66,8 +66,8 @@ TEETH = {
     "a compaction leaves what it replaces": Tooth(
         StashLog,
         "compact",
-        "for one in removed]",
-        "for one in removed[1:]]",
+        "for removed_row in removed]",
+        "for removed_row in removed[1:]]",
         contract.test_a_trim_preserves_objects_that_were_changed_or_removed,
         (("up_to", 4),),
     ),

@@ -54,7 +54,7 @@ class Move:
                 with self._place(address) as place:
                     return *history_at(place, upper=upper), address
             except InvalidInput as moved:
-                if "open the store by" not in moved.message:
+                if "name the store by" not in moved.message:
                     raise
         raise AssertionError("the catalog is at neither address")
 
