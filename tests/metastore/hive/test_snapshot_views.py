@@ -19,7 +19,6 @@ from strandline.catalog.commands import (
     RenameColumn,
     RenameTable,
 )
-from strandline.clock import format_timestamp
 from strandline.metastore.hive import snapshot_views
 from strandline.metastore.interface import Session
 from strandline.model.type_parser import parse_type
@@ -27,6 +26,7 @@ from strandline.model.types import BIGINT, INT
 from strandline.spark.folder import folder_path
 from tests.metastore.hive import dml
 from tests.metastore.hive.hive_node import HiveNode, refusal
+from tests.times import exact_text
 
 HIDDEN = re.compile(r"`([^`]*@(?:data|deletes)_[^`]*)`")
 
@@ -312,7 +312,7 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     moment = session.open(["d1.orders"]).time
     before = {hold.hold_id for hold in hive.node.transactions.holds.list()}
-    stub.get_table(f"d1@{format_timestamp(moment)}", "orders")
+    stub.get_table(f"d1@{exact_text(moment)}", "orders")
     (held,) = (h for h in hive.node.transactions.holds.list() if h.hold_id not in before)
     assert (held.kind, held.at) == ("snapshot", moment)
 
