@@ -12,7 +12,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -62,9 +66,12 @@ class SparkProcess:
         """
         return self._ask({"store": str(store), "tables": tables})
 
-    def save(self, query: str, table: str, *, mode: str) -> None:
-        """Save the rows of a query with ``saveAsTable``. Raises `SparkError`."""
-        self._ask({"query": query, "table": table, "mode": mode})
+    def save(self, query: str, table: str, *, mode: str, meanwhile: str = "") -> None:
+        """Save the rows of a query with ``saveAsTable``. Raises `SparkError`.
+
+        Until it ends, another thread runs the statement ``meanwhile`` over and over.
+        """
+        self._ask({"query": query, "table": table, "mode": mode, "meanwhile": meanwhile})
 
     def seconds(self, query: str, *, of: str) -> float:
         """The duration of a query. ``of`` is "scan", or "plan" in a session that knows no table."""
@@ -137,13 +144,38 @@ def serve(uri: str, warehouse: str, compiled: str) -> None:
             elif "timed" in request:
                 answer = "rows", [[_seconds(spark, request["query"], request["timed"])]]
             else:
-                writer = spark.sql(request["query"]).write.mode(request["mode"])
-                writer.saveAsTable(request["table"])
+                with _running(spark, request["meanwhile"]):
+                    writer = spark.sql(request["query"]).write.mode(request["mode"])
+                    writer.saveAsTable(request["table"])
                 answer = "rows", []
         except Exception as error:
             answer = "error", str(error)  # type: ignore[assignment]  # the other kind
         print("ANSWER " + json.dumps(answer, default=str), flush=True)
     spark.stop()
+
+
+@contextmanager
+def _running(spark: Any, statement: str) -> Iterator[None]:
+    """Run a statement over and over in another thread, which has begun and has not failed."""
+    if not statement:
+        yield
+        return
+    ended, begun = threading.Event(), threading.Event()
+
+    def run() -> None:
+        while not ended.is_set():
+            spark.sql(statement).collect()
+            begun.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        while not begun.wait(0.1) and not running.done():
+            pass
+        try:
+            yield
+        finally:
+            ended.set()
+            running.result()
 
 
 def _answer(spark: Any, text: str) -> Answer:

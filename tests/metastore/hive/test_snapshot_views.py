@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hive_metastore.ttypes import Database
 
 from strandline.catalog.commands import (
     AddColumns,
@@ -409,33 +410,48 @@ def test_a_view_with_too_many_parts_is_refused(
     assert "strandline.spark.Tables" in said
 
 
-DROPS: dict[str, tuple[list[str], bool]] = {
-    "DROP TABLE": (["o", "o", "o"], True),
-    "DROP TABLE of a table that was just read": (["o", "o@", "o", "o", "o"], True),
-    "a client that does not look": ([], True),
-    "DROP VIEW": (["o", "o", "o", "o@", "o"], False),
-    "an overwrite": (["o", "o", "o@", "o", "D", "o"], False),
-    "the second attempt": (["o", "o@", "o", "drop", "o"], True),
-    "a drop after a call that nobody knows": (["o", "o@", "o", "unknown"], True),
+DROPS: dict[str, tuple[str, bool]] = {
+    "DROP TABLE": ("o o o", True),
+    "DROP TABLE of a table that was just read": ("o o@ o o o", True),
+    "DROP TABLE while other threads work": ("o@ o other o D2 unknown o other long", True),
+    "DROP TABLE after CREATE TABLE IF NOT EXISTS": ("D D D D D D other o o o", True),
+    "DROP TABLE after CREATE VIEW IF NOT EXISTS": ("D D D D D D D D o o o o", True),
+    "a client that does not look": ("", True),
+    "a client that looks once": ("D o", True),
+    "DROP VIEW": ("o o o o@ o", False),
+    "an overwrite": ("o o o@ o D D o", False),
+    "an overwrite, seen after another read": ("o o@ o D D o@ o o", False),
+    "an overwrite while other threads work": ("o@ o other D unknown o other long D2", False),
+    "an overwrite after many calls of another thread": ("o@ o D D o" + 50 * " other", False),
+    "an overwrite while another thread looks at the table": ("o@ o D o D o o", False),
+    "CREATE OR REPLACE VIEW": ("D D D D D D D D o o o", False),
+    "CREATE OR REPLACE VIEW with a query of the table": ("o@ D D D D D D D D o o o", False),
+    "the second attempt of DROP TABLE": ("o o@ o drop o o o", True),
+    "the second attempt of a client that looks once": ("o@ o drop o", True),
+    "the second attempt of an overwrite": ("o@ o D o drop o@ o D o", False),
 }
+"""The calls before the drop, and whether it passes. D requests the schema, D2 another schema."""
 
 
 @pytest.mark.parametrize("what", DROPS)
-def test_a_drop_is_refused_only_as_part_of_an_overwrite_or_of_drop_view(
+def test_a_drop_is_refused_only_as_part_of_a_statement_that_would_replace_the_table(
     session: Session, stub: Any, what: str
 ) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     (part,) = HIDDEN.findall(text(stub))
-    stub.get_all_databases()
+    stub.create_database(Database("d2"))
     calls, passes = DROPS[what]
     steps: dict[str, Callable[[], object]] = {
         "o": lambda: stub.get_table("d1", "orders"),
         "o@": lambda: stub.get_table("d1", part),
         "D": lambda: stub.get_database("d1"),
+        "D2": lambda: stub.get_database("d2"),
+        "other": lambda: refusal(lambda: stub.get_table("d2", "orders")),
+        "long": lambda: stub.get_tables("d1", 1_000 * "x"),
         "unknown": lambda: refusal(stub.get_dataconnectors),
         "drop": lambda: refusal(lambda: stub.drop_table("d1", "orders", True)),
     }
-    for call in calls:
+    for call in calls.split():
         steps[call]()
     if passes:
         stub.drop_table("d1", "orders", True)
@@ -443,7 +459,7 @@ def test_a_drop_is_refused_only_as_part_of_an_overwrite_or_of_drop_view(
         return
     kind, said = refusal(lambda: stub.drop_table("d1", "orders", True))
     assert kind == "MetaException"
-    assert "DROP TABLE d1.orders" in said
+    assert "DROP TABLE d1.orders (if you just ran that, run it again)" in said
     assert stub.get_all_tables("d1") == ["orders"]
 
 

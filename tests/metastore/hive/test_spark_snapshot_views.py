@@ -294,6 +294,7 @@ WRITES = {
     "ANALYZE TABLE {} COMPUTE STATISTICS": "does not support views",
     "ALTER VIEW {} AS SELECT 1": "is a transactional table",
     "DROP VIEW {}": "DROP TABLE nyc.orders",
+    "CREATE OR REPLACE VIEW {} AS SELECT 1 AS Id": "cannot be replaced or overwritten",
 }
 
 ROW = "SELECT 9L AS Id, 'x' AS item, 'y' AS code"
@@ -316,6 +317,18 @@ def test_statements_that_write_to_a_table_are_refused_and_change_nothing(
     }.items():
         with pytest.raises(SparkError, match=text):
             spark.save(ROW, orders, mode=mode)
+    assert spark.sql(whole) == before
+
+
+def test_an_overwrite_is_refused_while_other_threads_of_the_application_call_the_metastore(
+    spark: SparkProcess, orders: str
+) -> None:
+    whole = f"SELECT * FROM {orders} ORDER BY Id"
+    before = spark.sql(whole)
+    for meanwhile in ("SHOW TABLES IN nyc", "DESCRIBE DATABASE nyc", f"SELECT * FROM {orders}"):
+        for _ in range(5):
+            with pytest.raises(SparkError, match="cannot be replaced or overwritten"):
+                spark.save(ROW, orders, mode="overwrite", meanwhile=meanwhile)
     assert spark.sql(whole) == before
 
 

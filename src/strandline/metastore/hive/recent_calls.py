@@ -6,28 +6,65 @@ statement                          calls, where o is a transactional table and `
 ``DROP TABLE o``                   get o, get o, get o, **drop o**
 overwrite with ``saveAsTable``     get ``o@…``, get o, get database, get o, **drop o**, create o
 ``DROP VIEW o``                    get ``o@…``, get o, **drop o**
+``CREATE OR REPLACE VIEW o``       get database (8 times), get o, get o, get o, **drop o**, create o
 ``DROP SCHEMA … CASCADE``          get all tables, get t, **drop t**, … (by Hive's client)
 =================================  ===============================================================
 
-These are the calls of Spark 4.3. If a rule takes another statement for one of these, the client
-only has to repeat it: the calls of the second attempt are different. ``CREATE OR REPLACE VIEW o``
-makes the calls of ``DROP TABLE o``, and drops the table; `strandline undrop` restores it.
+These are the calls of Spark 4.3. All threads of an application share one connection, so calls of
+other statements may come in between. Therefore a drop passes only if the last calls that concern
+its table are those of ``DROP TABLE``, or if the client has read no rows of the table, as clients
+other than Spark. If a rule takes another statement for one of these, the client only has to repeat
+it: the calls after a refused drop are judged anew.
+
+Calls that come in between hide a ``CREATE OR REPLACE VIEW``, which then drops the table, and calls
+of another thread for the same table within the last millisecond before the drop can hide an
+overwrite. `strandline undrop` restores the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from enum import Enum, auto
+from itertools import islice, takewhile
 
-from strandline.errors import ProtocolError
+from strandline.errors import StrandlineError
+from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.snapshot_views import parse_hidden
 from strandline.metastore.thrift import HIVE_CODEC
 from strandline.metastore.thrift.messages import ApplicationException, decode_head
 
-_LISTING = "get_all_tables"
-_GET_TABLE = ("get_table", "get_table_req")
-_LOOKS_OF_A_DROP = 3
-"""How often Spark requests a table before it drops it."""
+
+class _Call(Enum):
+    """What a call has to do with one table."""
+
+    LOOK = auto()
+    """It requests the table."""
+    READ = auto()
+    """It requests a hidden table, whose files have rows of the table."""
+    SCHEMA = auto()
+    """It requests the schema of the table."""
+    LIST = auto()
+    """It lists all tables of the schema, as Hive's client does for ``CASCADE``."""
+    DROP = auto()
+    """It is an earlier drop of the table, perhaps a refused one."""
+    OTHER = auto()
+    """It does not concern the table, or was not kept."""
+
+
+_SCHEMA_CALLS = {"get_all_tables": _Call.LIST, "get_database": _Call.SCHEMA}
+_TABLE_CALLS = {
+    "get_table": _Call.LOOK,
+    "get_table_req": _Call.LOOK,
+    "drop_table": _Call.DROP,
+    "drop_table_with_environment_context": _Call.DROP,
+}
+_SCHEMA = ("db_name", "dbname", "dbName", "name")
+_TABLE = ("tbl_name", "tblName", "name")
+"""The fields that name the schema and the table, in the order in which they are tried."""
+
+_DROP_TABLE_CALLS = [_Call.LOOK] * 3
+_OR_REPLACE_CALLS = [*_DROP_TABLE_CALLS, *[_Call.SCHEMA] * 7]
+"""Seven of the eight: of ``CREATE VIEW IF NOT EXISTS`` and of other statements come fewer."""
 
 
 class RecentCalls:
@@ -36,45 +73,55 @@ class RecentCalls:
     def __init__(self, messages: Sequence[bytes] = ()) -> None:
         self._messages = messages
 
-    def listed(self) -> str | None:
-        """Return the schema whose tables the client has just listed, to drop them, or None."""
-        for method, args in self._latest_first():
-            if method not in _GET_TABLE:
-                return str(args.get("db_name")).lower() if method == _LISTING else None
-        return None
+    def cascades(self, schema: str, first: str) -> bool:
+        """Whether a drop of the table ``first`` now is part of ``DROP SCHEMA … CASCADE``.
 
-    def drop_replaces(self, name: str) -> bool:
-        """Whether a drop of the transactional table ``name`` now is not a user's DROP TABLE."""
+        ``first`` is the first table of the schema. Hive's client requests it once, and drops it.
+        """
         looks = 0
-        for method, args in self._latest_first():
-            if method == "get_database":
-                continue
-            if method not in _GET_TABLE:
-                return False
-            requested_table = _table_of(args)
-            if requested_table != name.lower():
-                hidden = parse_hidden(requested_table)
-                return (
-                    hidden is not None and hidden.table == name.lower() and looks < _LOOKS_OF_A_DROP
-                )
-            looks += 1
+        for call in self._latest_first(schema, first):
+            match call:
+                case _Call.LOOK:
+                    looks += 1
+                case _Call.LIST:
+                    return looks <= 1
+                case _Call.DROP:
+                    return False
         return False
 
-    def _latest_first(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def drop_replaces(self, schema: str, name: str) -> bool:
+        """Whether a drop of the transactional table ``name`` now is not a user's DROP TABLE."""
+        last = list(islice(self._latest_first(schema, name), len(_OR_REPLACE_CALLS)))
+        if last == _OR_REPLACE_CALLS:
+            return True
+        concerned = (call for call in self._latest_first(schema, name) if call is not _Call.OTHER)
+        since = list(takewhile(lambda call: call is not _Call.DROP, concerned))
+        return _Call.READ in since and since[: len(_DROP_TABLE_CALLS)] != _DROP_TABLE_CALLS
+
+    def _latest_first(self, schema: str, name: str) -> Iterator[_Call]:
         for message in reversed(self._messages):
-            if not message:
-                return  # it was too long to be kept
-            head = decode_head(message)
-            try:
-                args = HIVE_CODEC.decode_args(head.name, message, at=head.body)
-            except (ApplicationException, ProtocolError):
-                return  # a call of another service, or a refused one
-            yield head.name, args
+            yield _concern(message, schema, name.lower()) if message else _Call.OTHER
 
 
 NOTHING_BEFORE = RecentCalls()
 
 
-def _table_of(args: dict[str, Any]) -> str:
-    request = args.get("req") or {}
-    return str(args.get("tbl_name") or request.get("tblName")).lower()
+def _concern(message: bytes, schema: str, name: str) -> _Call:
+    """What the request ``message`` has to do with a table. The names are in lower case."""
+    try:
+        head = decode_head(message)
+        sent = HIVE_CODEC.decode_args(head.name, message, at=head.body)
+        args = sent.get("req") or sent
+        of_schema, table = (
+            next((args[key] for key in keys if args.get(key)), "") for keys in (_SCHEMA, _TABLE)
+        )
+        if present_schema(of_schema) != schema:
+            return _Call.OTHER
+    except (ApplicationException, StrandlineError):
+        return _Call.OTHER  # a call of another service, a refused one, or one that reads the past
+    if head.name not in _TABLE_CALLS:
+        return _SCHEMA_CALLS.get(head.name, _Call.OTHER)
+    if table.lower() == name:
+        return _TABLE_CALLS[head.name]
+    hidden = parse_hidden(table)
+    return _Call.READ if hidden is not None and hidden.table == name else _Call.OTHER

@@ -164,10 +164,10 @@ async def drop_table(call: Call) -> None:
     if catalog.relation(schema, name) is None:
         raise missing
     first = next(iter(catalog.relation_names(schema)), "")
-    if call.before.listed() == schema and name.lower() == first.lower():
+    if name.lower() == first.lower() and call.before.cascades(schema, name):
         refuse_cascade(catalog, schema)
     dropped = catalog.table(schema, name)
-    if dropped is not None and dropped.transactional and call.before.drop_replaces(name):
+    if dropped is not None and dropped.transactional and call.before.drop_replaces(schema, name):
         raise refuse_replacement(f"{schema}.{name}")
     delete_data = bool(call.args.get("deleteData", False))
     try:

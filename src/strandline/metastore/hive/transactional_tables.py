@@ -109,7 +109,8 @@ def refuse_replacement(name: str) -> IllegalChange:
     """The error for a client that would drop the transactional table ``name`` to replace it."""
     return IllegalChange(
         f"{name} is a transactional table and cannot be replaced or overwritten; delete and "
-        f"append rows with strandline.spark.Tables, or remove it first: DROP TABLE {name}"
+        f"append rows with strandline.spark.Tables, or drop it: DROP TABLE {name} (if you just ran "
+        "that, run it again)"
     )
 
 

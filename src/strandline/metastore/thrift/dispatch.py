@@ -45,8 +45,10 @@ class Encoded:
     result: bytes
 
 
-_RECENT, _RECENT_BYTES = 10, 1024
-"""The number of a client's requests that are remembered, and their largest size in bytes."""
+_RECENT, _RECENT_BYTES = 64, 640
+"""The number of a client's requests that are remembered, and their largest size in bytes.
+
+Two names of the greatest length fit. The threads of a Spark application share a connection."""
 
 
 class ConnectionInfo:
