@@ -9,10 +9,11 @@ import pytest
 
 from strandline import work
 from strandline.errors import Unavailable
-from strandline.metastore.cache import log_applier
+from strandline.metastore.cache import cached_store, log_applier, replica_set
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
+from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.model.partitioning import Partition, PartitionValue
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
@@ -223,6 +224,55 @@ def test_a_table_that_outgrows_memory_is_evicted(dml: Dml) -> None:
     assert len(files(cache)) == 200
     found = cache.statistics()
     assert (found.replicas, found.rows, found.size) == (0, 0, 0)
+
+
+def replace_files(dml: Dml, *, minutes: int) -> None:
+    """Replace all ten files of a table once a minute."""
+    for minute in range(minutes):
+        dml.wall_ms += 60_000
+        txn_id = dml.begin()
+        old = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+        new = [data_file(f"{minute}.{number}") for number in range(10)]
+        dml.store.stage(txn_id, FLIGHTS, add=new, remove=[row.row_id for row in old])
+        dml.transactions.commit(txn_id)
+
+
+def test_a_table_whose_rows_are_replaced_stays_in_memory_without_those_removed_long_ago(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cached_store, replica_set):
+        monkeypatch.setattr(module, "MAX_ROWS", 200)
+    cache = dml.cached()
+    replace_files(dml, minutes=15)
+    lists = [dml.transactions.write_ids(FLIGHTS)]
+    assert len(files(cache)) == 10
+    for _ in range(3):  # it outgrows the memory, and is loaded again
+        replace_files(dml, minutes=15)
+        lists.append(dml.transactions.write_ids(FLIGHTS))
+        assert len(files(cache)) == 10
+    assert cache.statistics().replicas == 1
+    assert cache.statistics().rows <= 200
+    before = hits(cache)
+    assert files(cache, write_ids=lists[-1]) == files(dml.store, write_ids=lists[-1])
+    assert hits(cache) == (before[0] + 1, before[1])
+    for old in lists[:-1]:  # the store still has the rows
+        assert files(cache, write_ids=old) == files(dml.store, write_ids=old)
+    assert hits(cache) == (before[0] + 1, before[1] + 3)
+
+
+def test_a_table_that_was_too_large_is_loaded_when_its_rows_were_cleaned(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_store, "MAX_ROWS", 20)
+    cache = dml.cached()
+    dml.append(*(f"{number:04d}" for number in range(30)))
+    files(cache)
+    assert cache.statistics().replicas == 0
+    with dml.database.write() as connection:
+        delete_rows(connection, list(range(1, 21)))
+    cache.forget(FLIGHTS)
+    assert len(files(cache)) == 10
+    assert cache.statistics().replicas == 1
 
 
 def test_a_node_holds_only_its_zone_partitions_and_answers_only_for_names_in_them(

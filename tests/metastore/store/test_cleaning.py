@@ -21,7 +21,8 @@ from strandline.catalog.commands import (
 from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
-from strandline.errors import VersionNotFound
+from strandline.errors import ObjectNotFound, VersionNotFound
+from strandline.metastore.partition_places import PartitionPlaces, partition_places
 from strandline.metastore.store import cleaning
 from strandline.metastore.store.cleaning import Cleaned
 from strandline.metastore.store.file_scans import data_path
@@ -31,6 +32,7 @@ from strandline.metastore.store.rows import (
     DataFile,
     NewRow,
     PartitionRow,
+    Row,
     RowKind,
     new_partition,
     new_statistics,
@@ -145,30 +147,159 @@ def in_folder(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(node, ahead)
 
 
-def test_replaced_statistics_are_cleaned_and_those_of_a_dropped_partition_are_kept(
-    lake: Lake,
-) -> None:
-    table = TableDefinition(name="p", columns=(ColumnDefinition("k", BIGINT),))
-    lake.session.execute(CreateTable(schema="default", definition=table))
-    table_id = lake.session.table("default.p").descriptor.id
+class Parted:
+    """A managed plain table with partitions, each with a folder that has a file."""
 
-    def stage(*add: NewRow, remove: Sequence[int] = ()) -> tuple[int, ...]:
-        with lake.node.store.change(table_id, author="ann") as change:
+    def __init__(self, lake: Lake) -> None:
+        columns = (ColumnDefinition("v", BIGINT), ColumnDefinition("k", BIGINT))
+        table = TableDefinition(name="p", columns=columns, partition_columns=("k",))
+        lake.session.execute(CreateTable(schema="default", definition=table))
+        self.lake = lake
+        self.table = lake.session.table("default.p").descriptor
+
+    @property
+    def places(self) -> PartitionPlaces:
+        metastore = self.lake.node.metastore
+        return partition_places(metastore, self.table, location=metastore.location(self.table))
+
+    def stage(self, *add: NewRow, remove: Sequence[int] = ()) -> tuple[int, ...]:
+        with self.lake.node.store.change(self.table.id, author="ann") as change:
             return change.stage(add=add, remove=remove).row_ids
 
-    partition = new_partition(PartitionRow(values=("2",), location="k=2"), name="k=2")
-    (first,) = stage(new_statistics((), name="k=1"))
-    dropped = stage(partition, new_statistics((), name="k=2"))
-    stage(new_statistics((), name="k=1"), remove=[first])
-    stage(remove=dropped)
+    def add(self, name: str) -> None:
+        folder = self.lake.folder("p") / name
+        folder.mkdir(parents=True)
+        (folder / "f").write_text(name)
+        statistics = new_statistics((), name=name)
+        self.stage(self.partition(name), statistics)
+
+    @staticmethod
+    def partition(name: str, *, created: int = 0) -> NewRow:
+        row = PartitionRow(values=(name[2:],), location=name, created=created)
+        return new_partition(row, name=name)
+
+    def rows(self, name: str) -> list[Row]:
+        store = self.lake.node.store
+        return [
+            row
+            for kind in (RowKind.PARTITION, RowKind.STATISTICS)
+            for row in store.rows(self.table.id, kind, write_ids=None, names=[name])
+        ]
+
+    def drop(self, name: str, *, finish: bool = True) -> int:
+        """Drop a partition; return its row id."""
+        with self.lake.node.store.change(self.table.id, author="ann") as change:
+            partition, *statistics = self.rows(name)
+            change.record_moves(*self.places.drop([partition], purge=False))
+            change.stage(remove=[row.row_id for row in (partition, *statistics)])
+        if finish:
+            self.places.finish_moves(self.lake.node.store)
+        return partition.row_id
+
+    def aside(self) -> set[str]:
+        dropped = self.lake.folder("p").parent / f".dropped/{self.table.id}.partitions"
+        return {path.name for path in dropped.glob("*")}
+
+
+def test_replaced_rows_of_a_plain_table_are_cleaned(lake: Lake) -> None:
+    parted = Parted(lake)
+    parted.add("k=1")
+    before = lake.node.transactions.write_ids(parted.table.id)
+    for created in (1, 2):  # altered twice: a row of the first alteration is replaced by the second
+        (partition, statistics) = parted.rows("k=1")
+        parted.stage(parted.partition("k=1", created=created), remove=[partition.row_id])
+        parted.stage(new_statistics((), name="k=1"), remove=[statistics.row_id])
+        lake.node.store.set_parameters(parted.table.id, (("numRows", "1"),), author="ann")
     assert lake.clean() == []
     lake.wait()
-    assert lake.clean() == [("replaced statistics", 1, 0)]
-    shown = lake.node.store.rows(table_id, RowKind.STATISTICS, write_ids=None)
-    assert [row.name for row in shown] == ["k=1"]
-    with lake.node.store.change(table_id, author="ann") as change:
-        partitions, statistics = change.dropped_partitions(["k=2"])
-        assert [row.row_id for row in (*partitions, *statistics)] == list(dropped)
+    assert lake.clean() == [("removed rows", 5, 0)]
+    assert [row.kind for row in parted.rows("k=1")] == [RowKind.PARTITION, RowKind.STATISTICS]
+    parameters = lake.node.store.parameters(parted.table.id, write_ids=None)
+    assert parameters == (("numRows", "1"),)
+    with pytest.raises(ObjectNotFound, match="no dropped partition k=1 of p is kept"):
+        lake.session.undrop_partitions("default.p", partitions=["k=1"])
+    for store in (lake.node.store, lake.node.store._store):
+        with pytest.raises(VersionNotFound, match="have been cleaned, and this snapshot is older"):
+            store.rows(parted.table.id, RowKind.PARTITION, write_ids=before)
+
+
+def test_replaced_statistics_are_cleaned_and_a_reader_of_the_past_gets_none(lake: Lake) -> None:
+    parted = Parted(lake)
+    (first,) = parted.stage(new_statistics((), name="k=1"))
+    before = lake.node.transactions.write_ids(parted.table.id)
+    parted.stage(new_statistics((), name="k=1"), remove=[first])
+    lake.wait()
+    assert lake.clean() == [("removed rows", 1, 0)]
+    for store in (lake.node.store, lake.node.store._store):
+        assert store.rows(parted.table.id, RowKind.STATISTICS, write_ids=before) == []
+
+
+def test_a_dropped_partition_is_cleaned_with_its_folder_when_its_history_is_no_longer_kept(
+    lake: Lake,
+) -> None:
+    parted = Parted(lake)
+    for name in ("k=1", "k=2", "k=3"):
+        parted.add(name)
+    first = parted.drop("k=1")
+    lake.wait(RETENTION // 2)
+    second = parted.drop("k=2")
+    lake.wait(RETENTION // 2)
+    lake.wait(60_000)
+    assert parted.aside() == {str(first), str(second)}
+    assert sorted(lake.clean()) == [("dropped partitions", 0, 1), ("removed rows", 2, 0)]
+    assert parted.aside() == {str(second)}
+    with pytest.raises(ObjectNotFound, match="no dropped partition k=1 of p is kept"):
+        lake.session.undrop_partitions("default.p", partitions=["k=1"])
+    assert lake.session.undrop_partitions("default.p", partitions=["k=2"]) == ["k=2"]
+    lake.wait()
+    assert lake.clean() == [("removed rows", 2, 0)]
+    assert lake.on_disk("p") == {"k=2/f", "k=3/f"}
+
+
+def test_a_dropped_partition_whose_folder_was_not_moved_yet_is_kept(lake: Lake) -> None:
+    parted = Parted(lake)
+    parted.add("k=1")
+    row_id = parted.drop("k=1", finish=False)  # the process was killed here
+    lake.wait()
+    assert ("dropped partitions", 0, 1) not in lake.clean()
+    assert lake.on_disk("p") == {"k=1/f"}
+    parted.places.finish_moves(lake.node.store)
+    assert parted.aside() == {str(row_id)}
+    assert ("dropped partitions", 0, 1) in lake.clean()
+    assert parted.aside() == set()
+
+
+def test_a_crash_before_the_folder_of_a_dropped_partition_is_deleted_leaves_it_to_the_next_run(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parted = Parted(in_folder)
+    parted.add("k=1")
+    row_id = parted.drop("k=1")
+    in_folder.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(cleaning, "delete_folder", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            in_folder.node.cleaner.clean()
+    assert parted.aside() == {str(row_id)}
+    assert in_folder.clean() == [("dropped partitions", 0, 1)]
+    assert parted.aside() == set()
+
+
+def test_other_folders_beside_dropped_partitions_are_kept(in_folder: Lake) -> None:
+    parted = Parted(in_folder)
+    parted.add("k=1")
+    parted.drop("k=1")
+    dropped = in_folder.folder("p").parent / f".dropped/{parted.table.id}.partitions"
+    for name in ("mine", "1" * 19, "-1"):
+        (dropped / name).mkdir()
+    (dropped / "777").symlink_to(in_folder.folder("p"))
+    in_folder.wait()
+    in_folder.clean()
+    assert parted.aside() == {"mine", "1" * 19, "-1", "777"}
+
+
+def _crash(path: Path) -> None:
+    raise KeyboardInterrupt
 
 
 def test_removed_files_are_cleaned_when_their_history_is_no_longer_kept(lake: Lake) -> None:
@@ -179,7 +310,7 @@ def test_removed_files_are_cleaned_when_their_history_is_no_longer_kept(lake: La
     assert lake.clean() == []
     assert lake.paths(table, before) == sorted([gone, kept])
     lake.wait()
-    assert lake.clean() == [("removed files", 1, 1)]
+    assert lake.clean() == [("removed rows", 1, 1)]
     assert lake.on_disk() == {kept}
     assert lake.paths(table) == [kept]
     for store in (lake.node.store, lake.node.store._store):
@@ -198,7 +329,7 @@ def test_files_removed_just_now_are_kept_even_if_their_history_is_trimmed(in_fol
     lake.session.compact(lake.node.catalogs.latest_catalog().version)
     assert lake.clean() == []
     lake.wait(lake.node.settings.snapshot_hold_ms + 1_000)
-    assert lake.clean() == [("removed files", 1, 1)]
+    assert lake.clean() == [("removed rows", 1, 1)]
 
 
 def test_a_hold_an_open_transaction_and_a_backup_keep_the_files_that_they_may_see(
@@ -223,7 +354,7 @@ def test_a_hold_an_open_transaction_and_a_backup_keep_the_files_that_they_may_se
     assert lake.clean() == []
     assert lake.on_disk() == {path}
     lake.session.release_hold(backup.hold_id)
-    assert lake.clean() == [("removed files", 1, 1)]
+    assert lake.clean() == [("removed rows", 1, 1)]
     assert lake.on_disk() == set()
 
 
@@ -244,7 +375,7 @@ def test_the_files_of_a_held_snapshot_are_kept_after_an_aborted_id_was_purged(
     lake.session.abort(stale)
     assert held.write_ids[table].exceptions
     lake.wait()
-    assert ("removed files", 1, 1) in lake.clean()
+    assert ("removed rows", 1, 1) in lake.clean()
     assert lake.node.transactions.get(aborted)
     for store in (lake.node.store, lake.node.store._store):
         rows = store.rows(table, RowKind.DATA_FILE, write_ids=held.write_ids[table])

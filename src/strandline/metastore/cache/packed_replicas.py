@@ -24,7 +24,7 @@ from strandline.errors import CorruptData
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.file_columns import binaries, numbers, texts
-from strandline.metastore.store.row_queries import Cleaned, TableContents
+from strandline.metastore.store.row_queries import LeftOut, TableContents
 from strandline.metastore.store.rows import Removal, Row, RowKind
 from strandline.transactions import ValidWriteIdList
 
@@ -39,8 +39,8 @@ TABLES = pa.schema(
         "rows": _INT,
         "removals": _INT,
         "committed": _TEXT,
-        "cleaned_up_to": _INT,
-        "cleaned": _TEXT,
+        "left_out_up_to": _INT,
+        "left_out": _TEXT,
     }
 )
 ROWS = pa.schema(
@@ -93,26 +93,26 @@ class Group:
         columns = (self.tables.column(name).to_pylist() for name in _OF_REPLICA)
         for place, (table_id, rows, removals, up_to) in enumerate(zip(*columns, strict=True)):
             size = _TABLE_BYTES + rows * bytes_a_row + removals * 16
-            cleaned_up_to = None if up_to is None else Timestamp(up_to)
+            left_out_up_to = None if up_to is None else Timestamp(up_to)
             yield PackedReplica(
-                table_id, rows, size, cleaned_up_to, self, place, row, removal, removals
+                table_id, rows, size, left_out_up_to, self, place, row, removal, removals
             )
             row, removal = row + rows, removal + removals
         if (row, removal) != (self.rows.num_rows, self.removals.num_rows):
             raise CorruptData("the rows of a group in it do not match the counts of its tables")
 
 
-_OF_REPLICA = ("table_id", "rows", "removals", "cleaned_up_to")
+_OF_REPLICA = ("table_id", "rows", "removals", "left_out_up_to")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedReplica:
-    """See the module. ``cleaned_up_to`` is the time in `Replica.cleaned`."""
+    """See the module. ``left_out_up_to`` is the time in `Replica.left_out`."""
 
     table_id: int
     rows: int
     size: int
-    cleaned_up_to: Timestamp | None
+    left_out_up_to: Timestamp | None
     group: Group = field(repr=False)
     place: int
     first_row: int
@@ -123,15 +123,15 @@ class PackedReplica:
         """The unpacked replica. Raises `CorruptData`, `InvalidInput`."""
         tables = self.group.tables
         of_table = tables.slice(self.place, 1).to_pylist()[0]
-        cleaned = None
-        if self.cleaned_up_to is not None:
-            cleaned = Cleaned(self.cleaned_up_to, ValidWriteIdList.parse(of_table["cleaned"]))
+        left_out = None
+        if self.left_out_up_to is not None:
+            left_out = LeftOut(self.left_out_up_to, ValidWriteIdList.parse(of_table["left_out"]))
         contents = TableContents(
             rows=tuple(self._rows()),
             removals=tuple(self._removals()),
             committed=ValidWriteIdList.parse(of_table["committed"]),
             event_id=of_table["event_id"],
-            cleaned=cleaned,
+            left_out=left_out,
         )
         return Replica.of(contents, table_id=self.table_id)
 
@@ -223,15 +223,15 @@ def _columns(replicas: Sequence[Replica]) -> tuple[pa.RecordBatch, ...]:
     row_ids, _, kinds, buckets, names, write_ids, bodies = (
         zip(*rows, strict=True) if rows else ((),) * 7
     )
-    cleaned = [replica.cleaned for replica in replicas]
+    left_out = [replica.left_out for replica in replicas]
     tables = [
         numbers([replica.table_id for replica in replicas]),
         numbers([replica.event_id for replica in replicas]),
         numbers([replica.rows for replica in replicas]),
         numbers(list(map(len, removals))),
         texts([str(replica.committed) for replica in replicas]),
-        numbers([None if of is None else of.up_to for of in cleaned]),
-        texts([None if of is None else str(of.write_ids) for of in cleaned]),
+        numbers([None if of is None else of.up_to for of in left_out]),
+        texts([None if of is None else str(of.write_ids) for of in left_out]),
     ]
     of_rows = [
         numbers(row_ids),

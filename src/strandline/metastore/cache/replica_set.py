@@ -173,15 +173,16 @@ class ReplicaSet:
                     self._note_poison(table_id, event_id)
             for replica in nexts:
                 self._put(replica)
-                if replica.rows > MAX_ROWS:
-                    self._outgrow(replica.table_id)
+                if replica.rows > MAX_ROWS:  # without the old ones, the rest may still fit
+                    self._evict(replica.table_id)
             self._applied = event_id
             self._make_room()
 
     def evict(self, table_id: int) -> None:
-        """Evict a table; the next read loads it."""
+        """Evict a table; the next read loads it, even if it was too large before."""
         with self._lock:
             self._evict(table_id)
+            self._oversized.pop(table_id, None)
 
     def outgrow(self, table_id: int) -> None:
         """Evict a table that has become too large to be held; it is not loaded again."""

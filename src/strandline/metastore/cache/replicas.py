@@ -31,7 +31,7 @@ from immutables import Map
 
 from strandline import work
 from strandline.errors import CorruptData
-from strandline.metastore.store.row_queries import Cleaned, TableContents
+from strandline.metastore.store.row_queries import LeftOut, TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
 from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
@@ -217,8 +217,8 @@ class Answers:
 class Replica:
     """See the module. It reflects the notification log up to the event ``event_id``.
 
-    ``rows`` and ``size`` (approximate bytes) are totals over ``writes``. ``cleaned`` says which
-    rows were cleaned, or is None. ``zone_partitions`` are the partitions whose rows it contains, or
+    ``rows`` and ``size`` (approximate bytes) are totals over ``writes``. ``left_out`` says which
+    rows are missing, or is None. ``zone_partitions`` are the partitions whose rows it contains, or
     None for all.
     """
 
@@ -228,7 +228,7 @@ class Replica:
     writes: Map[int, Write] = _NO_WRITES
     rows: int = 0
     size: int = REPLICA_BYTES
-    cleaned: Cleaned | None = None
+    left_out: LeftOut | None = None
     zone_partitions: frozenset[int] | None = None
     answers: Answers = field(default_factory=Answers, compare=False)
 
@@ -258,7 +258,7 @@ class Replica:
             Map(writes),
             rows=sum(len(write.rows) for write in writes.values()),
             size=REPLICA_BYTES + sum(write.weight for write in writes.values()),
-            cleaned=contents.cleaned,
+            left_out=contents.left_out,
             zone_partitions=zone_partitions,
         )
 
@@ -305,11 +305,11 @@ class Replica:
         )
 
     def can_tell(self, write_ids: ValidWriteIdList) -> bool:
-        """Whether the list's commits are all committed here, and none of its rows were cleaned.
+        """Whether the list's commits are all committed here, and none of its rows are left out.
 
         May be false for a list from before the removal of an aborted id; the store can answer it.
         """
-        is_kept = self.cleaned is None or write_ids.covers(self.cleaned.write_ids)
+        is_kept = self.left_out is None or write_ids.covers(self.left_out.write_ids)
         return is_kept and self.committed.covers(write_ids)
 
     def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:

@@ -56,7 +56,7 @@ from strandline.metastore.store.object_store import SqlObjectStore
 
 logger = logging.getLogger(__name__)
 
-MAGIC, VERSION = b"strcach", 1
+MAGIC, VERSION = b"strcach", 2
 MAX_EVENTS = 10_000
 TIMES_MEMORY = 2
 """The largest file that is read, in multiples of the node's memory."""
@@ -150,7 +150,11 @@ class StateFile:
         event_id = self._accepted(next(frames, b""))
         replicas = [packed for frame in frames for packed in Group.read(frame).replicas()]
         cleaned = self._rows.cleaned_tables()
-        return event_id, [of for of in replicas if cleaned.get(of.table_id) == of.cleaned_up_to]
+        return event_id, [
+            replica
+            for replica in replicas
+            if cleaned.get(replica.table_id, 0) <= (replica.left_out_up_to or 0)
+        ]
 
     def _accepted(self, data: bytes) -> int:
         """The last event of the head in ``data``. Raises `_Ignored` if the head is not accepted."""

@@ -1,8 +1,8 @@
 """Cleaning: rows and files that nobody can see any more are removed.
 
 ===================  ==============================================================================
-removed files        data and delete files that a commit removed up to the *limit*
-replaced statistics  statistics of columns that were replaced up to the limit
+removed rows         rows that a commit removed up to the *limit*, with their files
+dropped partitions   folders of dropped partitions of plain tables whose rows are gone
 leftovers            files of ended transactions that no row names, such as those of killed writers
 dropped tables       tables that no kept version of the catalog has: their rows and folders
 events               events of the notification log older than its retention; the newest one stays
@@ -11,15 +11,21 @@ events               events of the notification log older than its retention; th
 The limit is the low watermark (`Holds.cleaning_limit`), or the time up to which clients may read a
 snapshot without a hold (`snapshot_holds`), whichever is earlier. Every hold, every open transaction
 and every reader within the retention sees the removal. An older reader without a hold must not get
-an answer that lacks files. So the SQL transaction that deletes the rows also records the limit for
-the table, and a reader with an older list is refused (`row_queries.require_kept`). The cache of
-this node drops the table, and learns the limit when it loads the table again. The cache of another
-node may still show the rows to such a reader; its read then fails because the file is missing.
+an answer that lacks files or partitions. So the SQL transaction that deletes such rows also records
+the limit for the table, and a reader with an older list is refused (`row_queries.require_kept`).
+The cache of this node drops the table, and learns the limit when it loads the table again. The
+cache of another node may still show the rows to such a reader; its read then fails because the file
+is missing. Replaced statistics and parameters are not recorded: without them, a reader of the past
+gets none, which is never wrong.
 
 What must stay true:
 
 * rows are deleted first, and files after that SQL transaction: a crash in between leaves leftovers.
   A file that a row still names stays, even if another row of that name was removed;
+* rows of a table are deleted in the order of their ids. So the row of an altered partition goes
+  before the row that replaced it, without which it would look dropped;
+* the folder of a dropped partition is listed before the rows are read, and only its row can bring
+  it back. A row whose folder has not been moved aside yet stays;
 * leftovers are listed before the open transactions and the rows are read. So the transaction of a
   leftover cannot have staged it in between, and a transaction that has ended stages nothing more;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
@@ -27,8 +33,7 @@ What must stay true:
 * nothing is cleaned while a backup copies files.
 
 A table that had no leftovers and whose folders have not changed since costs one look at the times
-of its folders. Several nodes may clean one store at once. Partitions of plain tables stay, for
-`undrop`.
+of its folders. Several nodes may clean one store at once.
 """
 
 from __future__ import annotations
@@ -37,19 +42,20 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
+from strandline.metastore.store import partition_moves
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.own_files import (
@@ -60,11 +66,7 @@ from strandline.metastore.store.own_files import (
     size_of,
     times_of_folders,
 )
-from strandline.metastore.store.replaced_statistics import (
-    count_replaced,
-    replaced_rows,
-)
-from strandline.metastore.store.row_queries import delete_rows
+from strandline.metastore.store.row_queries import delete_rows, rows_by_id
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of, put_places
@@ -80,12 +82,16 @@ logger = logging.getLogger(__name__)
 MOST_ROWS, MOST_EVENTS = 2_000, 10_000
 """The most that one SQL transaction deletes: all writers wait for it."""
 
-_FILES = f"stored.kind IN ({RowKind.DATA_FILE.value}, {RowKind.DELETE_FILE.value})"
+_FILES = RowKind.DATA_FILE, RowKind.DELETE_FILE
+_RECORDED = (*_FILES, RowKind.PARTITION)
+"""The kinds of rows without which an answer would be wrong."""
+
 _REMOVED = (
     " FROM store_removal AS removal JOIN txn_write_id AS writer"
     " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
-    " JOIN store_row AS stored ON stored.row_id = removal.row_id"
-    f" WHERE writer.commit_time <= ? AND {_FILES}"
+    " JOIN store_row AS stored ON stored.row_id = removal.row_id WHERE writer.commit_time <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM unfinished_move AS move"
+    " WHERE move.table_id = removal.table_id AND move.up_to_row = removal.row_id)"
 )
 _NOTE = (
     "INSERT INTO cleaned_table (table_id, up_to) VALUES (?, ?) ON CONFLICT (table_id)"
@@ -96,7 +102,10 @@ _ABORTED_ROW = (
     " WHERE writer.table_id = stored.table_id AND writer.write_id = stored.write_id"
     f" AND txn.state = {TransactionState.ABORTED.value})"
 )
-_NAMED = f"SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ? AND {_FILES}"
+_NAMED = (
+    "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
+    f" AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
+)
 _NAMED_FOR_GOOD = f"{_NAMED} AND NOT {_ABORTED_ROW}"
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
@@ -112,9 +121,11 @@ The times of events do not always grow with their ids, and the events that stay 
 
 _ASIDE = re.compile(
     r"(?P<table>[0-9]{1,19})(\.[0-9]{1,19})?"
-    rf"({re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
+    rf"(?P<partitions>{re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
 )
 """The name of a folder in `DROPPED`: of a table, its partitions, or a table being deleted."""
+_ROW_ID = re.compile("[0-9]{1,18}")
+"""The name of the folder of a dropped partition."""
 
 
 class Catalogs(Protocol):
@@ -231,8 +242,8 @@ class Cleaner:
             self._runs += 1
             self._aborted_rows.clean(stopped=now.stopped)
         steps = [
-            self._removed_files(limit, now),
-            self._replaced_statistics(limit, now),
+            self._removed_rows(limit, now),
+            self._dropped_partitions(limit, now),
             self._old_events(now),
         ]
         if everything:
@@ -244,43 +255,48 @@ class Cleaner:
                 self._bytes += cleaned.bytes
             yield cleaned
 
-    # -- removed files
+    # -- removed rows
 
-    def _removed_files(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
+    def _removed_rows(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
         tables = f"SELECT DISTINCT removal.table_id{_REMOVED}"
         with self._database.read() as connection:
             table_ids = [table_id for (table_id,) in run(connection, tables, (limit,))]
         for table_id in table_ids:
             table = self._catalogs.latest_catalog().table_by_id(table_id)
-            cleaned = Cleaned("removed files", self._name(table, table_id))
+            cleaned = Cleaned("removed rows", self._name(table, table_id))
             if now.dry_run:
                 with self._database.read() as connection:
-                    names = list(_removed(connection, table_id, limit, most=None).values())
+                    removed = _removed(connection, table_id, limit, most=None)
+                    names = _names_of_files(removed)
                     unnamed_files = _unnamed(
                         connection, table_id, names, rows_of_theirs=Counter(names)
                     )
-                cleaned.rows = len(names)
+                cleaned.rows = len(removed)
                 self._count(cleaned, table, table_id, unnamed_files)
             else:
-                while not now.stopped() and (names := self._forget_removed(table_id, limit)):
-                    self._on_rows_gone(table_id)
-                    cleaned.rows += len(names)
+                while not now.stopped() and (removed := self._forget_removed(table_id, limit)):
+                    cleaned.rows += len(removed)
+                    if _is_recorded(removed):
+                        self._on_rows_gone(table_id)
                     with self._database.read() as connection:
-                        unnamed_files = _unnamed(connection, table_id, names)
+                        unnamed_files = _unnamed(connection, table_id, _names_of_files(removed))
                     self._count(cleaned, table, table_id, unnamed_files, delete=True)
             if cleaned.rows:
                 yield cleaned
 
-    def _forget_removed(self, table_id: int, limit: Timestamp) -> list[str]:
-        """Delete the rows of some removed files; return the names of the files."""
+    def _forget_removed(self, table_id: int, limit: Timestamp) -> list[_RemovedRow]:
+        """Delete some removed rows; return them."""
         with self._database.write() as connection:
             self._guard(connection)
             rows = _removed(connection, table_id, limit, most=MOST_ROWS)
             if not rows or is_backed_up(connection, self._clock.current()):
                 return []
-            change(connection, _NOTE, (table_id, limit))
-            delete_rows(connection, rows)
-            return list(rows.values())
+            if _is_recorded(rows):
+                change(connection, _NOTE, (table_id, limit))
+            row_ids = [row.row_id for row in rows]
+            delete_rows(connection, row_ids)
+            partition_moves.forget_rows(connection, table_id, row_ids)
+            return rows
 
     def _count(
         self,
@@ -301,24 +317,43 @@ class Cleaner:
                 for name in names:
                     self._take(cleaned, root, name, delete=delete)
 
-    # -- replaced statistics
+    # -- dropped partitions
 
-    def _replaced_statistics(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
-        cleaned = Cleaned("replaced statistics", "plain tables")
-        if now.dry_run:
+    def _dropped_partitions(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
+        catalog = self._catalogs.latest_catalog()
+        for path, name, place in self._set_aside():
+            table = catalog.table_by_id(int(name["table"]))
+            if table is None or not name["partitions"] or path.is_symlink():
+                continue  # the folders of a dropped table go with it
+            if now.stopped():
+                return
+            listed = {int(text): text for text in os.listdir(path) if _ROW_ID.fullmatch(text)}
             with self._database.read() as connection:
-                cleaned.rows = count_replaced(connection, limit)
-        while not now.dry_run and not now.stopped():
-            with self._database.read() as connection:
-                row_ids = replaced_rows(connection, limit, most=MOST_ROWS)
-            if not row_ids:
-                break
-            with self._database.write() as connection:
-                self._guard(connection)
-                delete_rows(connection, row_ids)
-            cleaned.rows += len(row_ids)
-        if cleaned.rows:
-            yield cleaned
+                if is_backed_up(connection, self._clock.current()):
+                    return
+                kept = set(rows_by_id(connection, listed))
+                if now.dry_run:
+                    removed = _removed(connection, table.id, limit, most=None)
+                    kept -= {row.row_id for row in removed}
+            cleaned = Cleaned("dropped partitions", self._name(table, table.id))
+            for row_id in sorted(listed.keys() - kept):
+                self._take_folder(cleaned, place, path / listed[row_id], now)
+            if cleaned.names:
+                yield cleaned
+
+    def _set_aside(self) -> Iterator[tuple[Path, re.Match[str], Place]]:
+        """The folders of dropped tables, and of the partitions dropped from a table.
+
+        Each with the parts of its name, and the place of a dropped table of that id.
+        """
+        warehouse = self._folders.warehouse
+        for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
+            with suppress(OSError):
+                for path in sorted(dropped.iterdir()):
+                    name = _ASIDE.fullmatch(path.name)
+                    if name is not None:
+                        aside = dropped.relative_to(warehouse)
+                        yield path, name, Place.below(f"{aside}/{int(name['table'])}")
 
     # -- leftovers
 
@@ -418,19 +453,14 @@ class Cleaner:
         self, is_gone: Callable[[int], bool], places: dict[int, Place], now: _Pass
     ) -> Iterator[Cleaned]:
         """Clean the folders of dropped tables that a process left when it died."""
-        warehouse = self._folders.warehouse
-        for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
-            with suppress(OSError):
-                for path in sorted(dropped.iterdir()):
-                    match = _ASIDE.fullmatch(path.name)
-                    if match is None or now.stopped():
-                        continue
-                    table_id = int(match["table"])
-                    if match["purged"] or (is_gone(table_id) and table_id not in places):
-                        cleaned = Cleaned("dropped table", self._name(None, table_id))
-                        place = Place.below(f"{dropped.relative_to(warehouse)}/{table_id}")
-                        self._take_folder(cleaned, place, path, now)
-                        yield cleaned
+        for path, name, place in self._set_aside():
+            if now.stopped():
+                return
+            table_id = int(name["table"])
+            if name["purged"] or (is_gone(table_id) and table_id not in places):
+                cleaned = Cleaned("dropped table", self._name(None, table_id))
+                self._take_folder(cleaned, place, path, now)
+                yield cleaned
 
     def _forget_table(self, table_id: int, *, with_place: bool) -> int:
         """Delete the rows of a table and, with ``with_place``, its place; return the row count.
@@ -514,14 +544,34 @@ class Cleaner:
         cleaned.names.append(str(path))
 
 
+class _RemovedRow(NamedTuple):
+    """A row that a commit removed."""
+
+    row_id: int
+    kind: RowKind
+    name: str
+
+
 def _removed(
     connection: Connection, table_id: int, limit: Timestamp, *, most: int | None
-) -> dict[int, str]:
-    """The names of the files that commits removed up to ``limit``, by row id; at most ``most``."""
-    statement = f"SELECT stored.row_id, stored.name{_REMOVED} AND removal.table_id = ?"
+) -> list[_RemovedRow]:
+    """The rows that commits removed up to ``limit``, by ids; at most ``most``."""
+    statement = (
+        f"SELECT DISTINCT stored.row_id, stored.kind, stored.name{_REMOVED}"
+        " AND removal.table_id = ? ORDER BY stored.row_id"
+    )
     if most is not None:
         statement += f" LIMIT {most}"
-    return dict(run(connection, statement, (limit, table_id)))
+    rows = run(connection, statement, (limit, table_id))
+    return [_RemovedRow(row_id, RowKind(kind), name) for row_id, kind, name in rows]
+
+
+def _is_recorded(rows: Iterable[_RemovedRow]) -> bool:
+    return any(row.kind in _RECORDED for row in rows)
+
+
+def _names_of_files(rows: Iterable[_RemovedRow]) -> list[str]:
+    return [row.name for row in rows if row.kind in _FILES]
 
 
 def _unnamed(

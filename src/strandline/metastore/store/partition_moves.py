@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, insert, select
 
 from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
+from strandline.sql import chunks
 
 _MOVE = tuple(PARTITION_MOVE.c[name] for name in ("location", "up_to_row", "target", "target_row"))
 PURGED = ""
@@ -139,6 +140,15 @@ def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
         .where(columns.up_to_row == move.up_to_row)
     )
     finish(connection, table_id, [move])
+
+
+def forget_rows(connection: Connection, table_id: int, row_ids: Iterable[int]) -> None:
+    """Delete the moves of partitions whose rows were deleted, with all older rows of the table."""
+    columns = PARTITION_MOVE.c
+    for chunk in chunks(row_ids):
+        connection.execute(
+            delete(PARTITION_MOVE).where(columns.table_id == table_id, columns.up_to_row.in_(chunk))
+        )
 
 
 def of_table(connection: Connection, table_id: int) -> PartitionMoves:

@@ -16,9 +16,16 @@ from typing import Any
 from sqlalchemy import Connection
 
 from strandline import work
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp, milliseconds_before
 from strandline.errors import CorruptData, VersionNotFound
-from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
+from strandline.metastore.store.rows import (
+    PARAMETERS_NAME,
+    NewRow,
+    Removal,
+    Row,
+    RowKind,
+    row_context,
+)
 from strandline.sql import (
     CHUNK,
     Counter,
@@ -33,7 +40,7 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.list_records import write_ids_at
+from strandline.transactions.list_records import last_commit, write_ids_at
 from strandline.transactions.tables import LAST_ID
 from strandline.wire.registry import seal
 
@@ -44,12 +51,15 @@ _COLUMNS = ", ".join(
 _OF_KIND = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
 _IN_MEMORY = ", ".join(str(kind.value) for kind in RowKind if kind is not RowKind.STATISTICS)
 _FOR_MEMORY = f"FROM store_row WHERE table_id = ? AND kind IN ({_IN_MEMORY})"
-_COUNT = f"SELECT count(*) FROM (SELECT 1 {_FOR_MEMORY} LIMIT ?) AS counted"
+_STILL_NEEDED = (
+    "row_id NOT IN (SELECT removal.row_id FROM store_removal AS removal JOIN txn_write_id AS writer"
+    " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
+    " WHERE removal.table_id = ? AND writer.commit_time <= ?)"
+)
 _COUNT_OF_KIND = (
     "SELECT count(*)"
     " FROM (SELECT 1 FROM store_row WHERE table_id = ? AND kind = ? LIMIT ?) AS counted"
 )
-_SIZE = f"SELECT sum(length(body) + length(name)) {_FOR_MEMORY}"
 _VISIBLE = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
@@ -57,6 +67,14 @@ _VISIBLE = (
     # An expression instead of the column, so that the planner uses the index by name.
     " AND store_row.write_id + 0 <= ?"
 )
+_NEWEST_PARAMETERS = (
+    f"SELECT {_COLUMNS}, removal.write_id FROM (SELECT * FROM store_row WHERE table_id = ?"
+    f" AND kind = {RowKind.TABLE_PARAMETERS.value} AND name = '{PARAMETERS_NAME}' AND row_id < ?"
+    " ORDER BY row_id DESC LIMIT ?) AS store_row"
+    " LEFT JOIN store_removal AS removal ON removal.row_id = store_row.row_id"
+)
+_FEWEST = 8
+"""How many rows of parameters are read first: the newest is almost always visible."""
 _DROPPED = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_removal AS removal"
     " JOIN store_row ON store_row.row_id = removal.row_id"
@@ -71,15 +89,17 @@ _ABORTED = (
 _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 """The indexes of columns in a row of `_VISIBLE`."""
 ROW_IDS = Counter("store_sequence", "row_id")
+RECENT_MS = 600_000
+"""How long before a table's last commit memory keeps the rows that were removed, at the least."""
 _KINDS = {kind.value: kind for kind in RowKind}
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
-    """Rows of a table that were removed up to a commit time have been cleaned.
+class LeftOut:
+    """Rows of a table that were removed up to a commit time have been cleaned, or were not loaded.
 
-    Only a reader that sees at least ``write_ids``, the writes committed up to ``up_to``, gets an
-    answer.
+    Only for a reader that sees at least ``write_ids``, the writes committed up to ``up_to``, the
+    rows are complete.
     """
 
     up_to: Timestamp
@@ -92,14 +112,14 @@ class TableContents:
 
     Rows of statistics are left out: there are as many as partitions, they are larger, and they are
     seldom read. ``event_id`` is the last event of the notification log that the contents reflect.
-    ``cleaned`` is None if nothing was cleaned.
+    ``left_out`` is None if they are complete.
     """
 
     rows: tuple[Row, ...]
     removals: tuple[Removal, ...]
     committed: ValidWriteIdList
     event_id: int
-    cleaned: Cleaned | None = None
+    left_out: LeftOut | None = None
 
 
 def visible_rows(
@@ -111,6 +131,9 @@ def visible_rows(
     names: Collection[str] | None = None,
 ) -> dict[str, Row]:
     """The rows of a kind that are visible to ``write_ids``, by name, in the order of names."""
+    if kind is RowKind.TABLE_PARAMETERS:
+        row = _newest_parameters(connection, table_id, write_ids)
+        return {} if row is None else {row.name: row}
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
     valid = cache(write_ids.valid)  # many rows share few write ids
@@ -134,6 +157,26 @@ def visible_rows(
         if columns[_ID] not in removed and (other is None or other[_ID] < columns[_ID]):
             newest[columns[_NAME]] = columns
     return {name: _row(newest[name][:_REMOVER]) for name in sorted(newest)}
+
+
+def _newest_parameters(
+    connection: Connection, table_id: int, write_ids: ValidWriteIdList
+) -> Row | None:
+    """The newest visible row of parameters: each change adds one, and old ones stay for long."""
+    below, most = LAST_ID, _FEWEST
+    while rows := run(connection, _NEWEST_PARAMETERS, (table_id, below, most)):
+        of_rows: dict[int, list[Sequence[Any]]] = {}
+        for columns in rows:
+            of_rows.setdefault(columns[_ID], []).append(columns)
+        for row_id in sorted(of_rows, reverse=True):
+            removers = [columns[_REMOVER] for columns in of_rows[row_id]]
+            (*first, _) = of_rows[row_id][0]
+            if write_ids.valid(first[_WRITE_ID]) and not any(
+                remover is not None and write_ids.valid(remover) for remover in removers
+            ):
+                return _row(first)
+        below, most = min(of_rows), min(4 * most, CHUNK)
+    return None
 
 
 def asking_visible(
@@ -368,29 +411,55 @@ def name_change(connection: Connection, table_id: int, row_id: int, write_id: in
 def table_contents(
     connection: Connection, table_id: int, *, event_id: int, max_bytes: int, max_rows: int
 ) -> TableContents | None:
-    """All of a table that a cache needs, or None if it exceeds the limits."""
-    if value(connection, _COUNT, (table_id, max_rows + 1)) > max_rows:
-        return None
-    if (value(connection, _SIZE, (table_id,)) or 0) > max_bytes:
-        return None
-    committed = write_ids_at(connection, table_id, at=None)
+    """All of a table that a cache needs, or None if it exceeds the limits.
+
+    If all rows exceed them, those are left out that were removed more than `RECENT_MS` before the
+    last commit. The others must leave room for new rows, or a cache would soon load them again.
+    """
+    source: Query = _FOR_MEMORY, (table_id,)
     up_to = cleaned_up_to(connection, table_id)
+    if not _fits(connection, source, max_rows, max_bytes):
+        last = last_commit(connection, table_id, at=None)
+        recent = None if last is None else milliseconds_before(last, RECENT_MS)
+        if recent is None or recent <= (up_to or MIN_TIMESTAMP):
+            return None
+        source = f"{_FOR_MEMORY} AND {_STILL_NEEDED}", (table_id, table_id, recent)
+        if not _fits(connection, source, max_rows * 3 // 4, max_bytes * 3 // 4):
+            return None
+        up_to = recent
+    committed = write_ids_at(connection, table_id, at=None)
+    left_out = (
+        None if up_to is None else LeftOut(up_to, write_ids_at(connection, table_id, at=up_to))
+    )
     aborted = _aborted_write_ids(connection, table_id)
-    of_table = f"SELECT {_COLUMNS} {_FOR_MEMORY}"
-    with _fetched(connection, of_table, (table_id,)) as fetched:
+    needed, parameters = source
+    with _fetched(connection, f"SELECT {_COLUMNS} {needed}", parameters) as fetched:
         rows = tuple(row for row in map(_row, fetched) if row.write_id not in aborted)
     removed = run(
         connection, "SELECT row_id, write_id FROM store_removal WHERE table_id = ?", (table_id,)
     )
-    removals = [Removal(row_id, table_id, write_id) for row_id, write_id in removed]
+    row_ids = {row.row_id for row in rows}
     return TableContents(
         rows=rows,
-        removals=tuple(removal for removal in removals if removal.write_id not in aborted),
+        removals=tuple(
+            Removal(row_id, table_id, write_id)
+            for row_id, write_id in removed
+            if row_id in row_ids and write_id not in aborted
+        ),
         committed=committed,
         event_id=event_id,
-        cleaned=None
-        if up_to is None
-        else Cleaned(up_to, write_ids_at(connection, table_id, at=up_to)),
+        left_out=left_out,
+    )
+
+
+def _fits(connection: Connection, source: Query, max_rows: int, max_bytes: int) -> bool:
+    """Whether the rows of ``source``, which begins with FROM, are within the limits."""
+    needed, parameters = source
+    count = f"SELECT count(*) FROM (SELECT 1 {needed} LIMIT ?) AS counted"
+    size = f"SELECT sum(length(body) + length(name)) {needed}"
+    return (
+        value(connection, count, (*parameters, max_rows + 1)) <= max_rows
+        and (value(connection, size, parameters) or 0) <= max_bytes
     )
 
 

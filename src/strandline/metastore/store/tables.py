@@ -24,11 +24,12 @@ from sqlalchemy import (
 from strandline.sql.ground import whole_row
 
 PART = "metastore"
-VERSION = 4
+VERSION = 5
 """Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes.
 
 Version 3, of release 0.3.0, added an index of tables by place, and ``unfinished_move``. Version 4,
-of release 0.4.0, added ``cleaned_table``.
+of release 0.4.0, added ``cleaned_table``. Version 5, of release 0.6.0, added the row id to
+``store_row_by_name``.
 """
 
 METADATA = MetaData()
@@ -43,7 +44,7 @@ STORE_ROW = Table(
     Column("name", Text, nullable=False),
     Column("write_id", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    Index("store_row_by_name", "table_id", "kind", "name"),
+    Index("store_row_by_name", "table_id", "kind", "name", "row_id"),
     Index("store_row_by_write", "table_id", "write_id"),
 )
 

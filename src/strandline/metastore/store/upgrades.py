@@ -117,9 +117,15 @@ def _add_cleaned_tables(connection: Connection) -> None:
     add_indexes(connection, CLEANED_TABLE)
 
 
+def _order_rows_of_a_name(connection: Connection) -> None:
+    connection.exec_driver_sql("DROP INDEX IF EXISTS store_row_by_name")
+    add_indexes(connection, STORE_ROW)
+
+
 STEPS: Mapping[int, Step] = {
     2: _add_partition_moves_and_indexes,
     3: _find_places_and_unfinished_moves,
     4: _add_cleaned_tables,
+    5: _order_rows_of_a_name,
 }
 """The upgrade step to each version of the tables."""
