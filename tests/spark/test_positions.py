@@ -136,8 +136,20 @@ def test_a_truncated_delete_file_raises_an_error(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
     path = folder.path / row.path
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(CorruptData, match="cannot be read"):
+    with pytest.raises(CorruptData, match="it was cut or replaced"):
         read_bitmaps(folder.path, [row], {1: 10})
+    with pytest.raises(CorruptData, match="cannot be read"):
+        read_bitmaps(folder.path, [replace(row, bytes=0)], {1: 10})
+
+
+def test_a_delete_file_that_was_replaced_by_one_of_as_many_rows_raises_an_error(
+    folder: TableFolder,
+) -> None:
+    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    other = write_delete_file(folder, table([(1, 700)]), txn_id=2)
+    (folder.path / other.path).rename(folder.path / row.path)
+    with pytest.raises(CorruptData, match="it was cut or replaced"):
+        read_bitmaps(folder.path, [row], {1: 1_000})
 
 
 def test_a_delete_file_whose_counts_differ_from_its_record_raises_an_error(
@@ -159,5 +171,5 @@ def test_an_empty_bitmap_deletes_nothing(folder: TableFolder) -> None:
     written = pq.ParquetFile(folder.path / row.path).read()
     empty = pa.array([[], [1]], written.schema.field("bitmap").type)
     pq.write_table(written.set_column(1, "bitmap", empty), folder.path / row.path)
-    found = read_bitmaps(folder.path, [replace(row, counts=(0, 1))], {1: 10, 2: 10})
+    found = read_bitmaps(folder.path, [replace(row, counts=(0, 1), bytes=0)], {1: 10, 2: 10})
     assert {file_id: set_bits(bitmap) for file_id, bitmap in found.items()} == {1: set(), 2: {0}}

@@ -326,7 +326,7 @@ class Verification:
             if isinstance(row.content, DataFile):
                 message = self._data_file(path, size, row.content)
             else:
-                message = self._delete_file(path, row.as_(DeleteFile))
+                message = self._delete_file(path, size, row.as_(DeleteFile))
         except OSError as error:
             message = f"it cannot be read: {error.strerror or error}"
         except pa.ArrowNotImplementedError:
@@ -350,7 +350,9 @@ class Verification:
                     return f"its pages have {read} rows, but {rows} were written"
         return None
 
-    def _delete_file(self, path: Path, row: DeleteFile) -> str | None:
+    def _delete_file(self, path: Path, size: int, row: DeleteFile) -> str | None:
+        if row.bytes not in (0, size):
+            return f"it has {size} bytes, but {row.bytes} were written"
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if row.form is DeleteForm.POSITIONS:
                 counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])

@@ -13,6 +13,7 @@ The driver writes and reads delete files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -44,12 +45,14 @@ def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) 
     )
     with folder.new_delete_file(txn_id) as (path, file):
         pq.write_table(rows, file, compression="zstd", write_page_checksum=True)
+        size = file.tell()
     folder.sync()
     return DeleteFile(
         path=path,
         file_ids=tuple(bitmaps),
         counts=tuple(map(deleted_rows, bitmaps.values())),
         form=DeleteForm.BITMAPS,
+        bytes=size,
     )
 
 
@@ -98,6 +101,12 @@ def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
     path = root / row.path
     columns = (POSITIONS if row.form is DeleteForm.POSITIONS else _BITMAPS).names
     try:
+        size = os.stat(path).st_size
+        if row.bytes not in (0, size):
+            raise CorruptData(
+                f"delete file {path} has {size} bytes, but {row.bytes} were written: it was cut or"
+                " replaced; restore the file from a backup"
+            )
         table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"delete file {path} cannot be read: {error}") from error

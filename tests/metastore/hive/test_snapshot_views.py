@@ -333,6 +333,17 @@ def test_a_missing_or_changed_file_is_an_error(session: Session, stub: Any, dama
     assert "strandline verify" in said
 
 
+def test_a_changed_delete_file_is_an_error(session: Session, stub: Any) -> None:
+    file_id = dml.append(session, "d1.orders", *({"id": n, "item": "x"} for n in range(3)))
+    dml.delete(session, "d1.orders", file_id, [1])
+    (name,) = (found for found in HIDDEN.findall(text(stub)) if "@deletes" in found)
+    (path,) = (folder_path(session.table("d1.orders").location) / "_deletes").iterdir()
+    path.write_bytes(path.read_bytes() + b"x")
+    kind, said = refusal(lambda: stub.get_table("d1", name))
+    assert kind == "MetaException"
+    assert str(path) in said
+
+
 FORGED: dict[str, Callable[[str], str]] = {
     "a time to come": lambda name: re.sub(r"_[0-9a-f]+_", "_fffffffffffffff_", name, count=1),
     "a part that is not there": lambda name: f"{name}7",

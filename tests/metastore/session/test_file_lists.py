@@ -182,13 +182,13 @@ BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
     "a statistic of no column": lambda: staging(*FILE, [[{**STATISTIC, "column_id": None}]], [1]),
     "a delete file of an unknown form": lambda: (
         stream(DATA_FILES, metadata=IDS)
-        + stream(DELETE_FILES, ["d"], [[1]], [[1]], [3])
+        + stream(DELETE_FILES, ["d"], [[1]], [[1]], [3], [1])
         + stream(CHANGES)
     ),
     "a batch without rows": lambda: staging(*[[]] * 7),
     "counts that do not fit": lambda: (
         stream(DATA_FILES, metadata=IDS)
-        + stream(DELETE_FILES, ["d"], [[1]], [[]], [1])
+        + stream(DELETE_FILES, ["d"], [[1]], [[]], [1], [1])
         + stream(CHANGES)
     ),
 }

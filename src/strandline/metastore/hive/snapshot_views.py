@@ -480,7 +480,8 @@ def _delete_table(snapshot: TableSnapshot, part: DeletePart) -> _Hidden:
     )
     paths = [file.path for file in part.files]
     options = _only(snapshot, part.folder, paths)
-    return _Hidden(columns, part.folder, options, dict.fromkeys(paths), {})
+    sizes = {file.path: file.bytes or None for file in part.files}
+    return _Hidden(columns, part.folder, options, sizes, {})
 
 
 def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:

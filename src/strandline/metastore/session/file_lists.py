@@ -63,6 +63,7 @@ DELETE_FILES = _columns(
     file_ids=pa.list_(pa.field("element", pa.int64(), nullable=False)),
     counts=pa.list_(pa.field("element", pa.int64(), nullable=False)),
     form=pa.int64(),
+    bytes=pa.int64(),
 )
 
 
@@ -121,6 +122,7 @@ def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
         _number_lists("file_ids", [row.file_ids for row in files]),
         _number_lists("counts", [row.counts for row in files]),
         numbers([row.form.value for row in files]),
+        numbers([row.bytes for row in files]),
     ]
 
 
@@ -180,8 +182,8 @@ def _partition(data: bytes) -> Partition:
 
 def _read_delete_files(source: _Source) -> tuple[DeleteFile, ...]:
     return tuple(
-        DeleteFile(path=path, file_ids=file_ids, counts=counts, form=_form(form))
-        for path, file_ids, counts, form in source.rows(DELETE_FILES)
+        DeleteFile(path=path, file_ids=file_ids, counts=counts, form=_form(form), bytes=size)
+        for path, file_ids, counts, form, size in source.rows(DELETE_FILES)
     )
 
 

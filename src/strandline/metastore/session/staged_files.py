@@ -148,7 +148,7 @@ def check_staging(
                     texts += [column.lower or "", column.upper or ""]
                 columns = [column.column_id for column in file.statistics]
             case DeleteFile():
-                numbers = [*file.file_ids, *file.counts]
+                numbers = [*file.file_ids, *file.counts, file.bytes]
                 texts, columns = [file.path], []
                 if not isinstance(file.form, DeleteForm):
                     raise InvalidInput(

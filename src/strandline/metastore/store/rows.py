@@ -141,13 +141,15 @@ class DeleteForm(Enum):
 class DeleteFile:
     """A file that says which rows are deleted; the row's name is its path.
 
-    It deletes ``counts[i]`` rows of the data file ``file_ids[i]``.
+    It deletes ``counts[i]`` rows of the data file ``file_ids[i]``. ``bytes`` is its size, or 0 if it
+    was not recorded, as up to release 0.5.0.
     """
 
     path: str
     file_ids: tuple[int, ...]
     counts: tuple[int, ...]
     form: DeleteForm = DeleteForm.POSITIONS
+    bytes: int = 0
 
     def __post_init__(self) -> None:
         if len(self.file_ids) != len(self.counts):
@@ -450,6 +452,13 @@ register(
     version=2,
     since="0.3.0",
     fields=[*_DELETE_FIELDS, ("form", enum(DeleteForm))],
+)
+register(
+    DeleteFile,
+    type_id=42,
+    version=3,
+    since="0.6.0",
+    fields=[*_DELETE_FIELDS, ("form", enum(DeleteForm)), ("bytes", UINT)],
 )
 register(
     TableParametersRow,
