@@ -141,7 +141,7 @@ class DeleteForm(Enum):
 class DeleteFile:
     """A file that says which rows are deleted; the row's name is its path.
 
-    It deletes ``counts[i]`` rows of the data file ``file_ids[i]``. ``bytes`` is its size, or 0 if it
+    It deletes ``counts[i]`` rows of the data file ``file_ids[i]``. ``bytes`` is its size; 0 if it
     was not recorded, as up to release 0.5.0.
     """
 
