@@ -37,6 +37,7 @@ class Settings:
     cannot prove who they are.
     ``users_file``: the path of a file of users and their tokens, as ``strandline token`` makes it.
     With it, every call over HTTP has to bring one; what watches a node needs none.
+    ``users``: lines as in that file, for secrets that a process gets in its environment.
     ``tls_certificate``: the path of a certificate, with its chain, in PEM. With it, both ports
     speak TLS.
     ``tls_key``: the path of its private key in PEM, if that is not in the same file.
@@ -98,6 +99,7 @@ class Settings:
     host: str = DEFAULT_HOST
     thrift_host: str = ""
     users_file: str = ""
+    users: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
     warehouse: str = ""

@@ -115,6 +115,7 @@ HIVE, HTTP = "the Hive port listens on 0.0.0.0", "the HTTP port listens on 0.0.0
         (Settings(), []),
         (Settings(host="0.0.0.0"), [HIVE, HTTP]),
         (Settings(host="0.0.0.0", users_file="users"), [HIVE]),
+        (Settings(host="0.0.0.0", users="ann:sha256:…"), [HIVE]),
         (Settings(thrift_host="0.0.0.0"), [HIVE]),
         (Settings(host="0.0.0.0", thrift_host="127.0.0.1", users_file="users"), []),
     ],

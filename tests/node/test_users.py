@@ -48,6 +48,25 @@ def test_a_user_can_use_the_old_and_the_new_token_until_the_old_one_is_deleted(
     assert users.accepts("ann", new)
 
 
+def test_users_of_the_environment_take_the_place_of_a_file_or_add_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    old, new = new_token(path, "ann"), new_token(path, "eve")
+    lines = path.read_text()
+    users = Users(None, lines)
+    assert users.accepts("ann", old)
+    assert not users.accepts("ann", new)
+    path.unlink()
+    in_file = new_token(path, "ann")
+    users = Users(path, lines)
+    assert users.accepts("ann", old)
+    assert users.accepts("ann", in_file)
+    path.write_text("")  # the change of the file leaves the others
+    assert users.accepts("eve", new)
+    assert not users.accepts("ann", in_file)
+    with pytest.raises(InvalidInput, match="line 2 of the setting users cannot be read"):
+        Users(None, lines.replace("eve:sha256", "eve:plain"))
+
+
 def test_an_invalid_or_missing_file_leaves_the_loaded_users_in_place(tmp_path: Path) -> None:
     path = tmp_path / "users"
     token = new_token(path, "ann")

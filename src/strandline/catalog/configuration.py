@@ -188,6 +188,24 @@ PARAMETERS: Mapping[str, Parameter[Any]] = {  # Any: each has a value type of it
 """Every parameter, by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class ParameterValue:
+    """A parameter and its value in a catalog; ``value`` is None if it has its default."""
+
+    name: str
+    value: str | None
+    default: str | None
+    doc: str
+
+
+def parameter_values(catalog: Catalog) -> list[ParameterValue]:
+    """Every parameter with its value in ``catalog``, by name."""
+    return [
+        ParameterValue(of.name, catalog.configuration(of.name), of.default, of.doc)
+        for of in PARAMETERS.values()
+    ]
+
+
 def parameter(name: str) -> Parameter[Any]:  # Any: see `PARAMETERS`
     """The parameter of that name. Raises `InvalidInput`, which lists the known ones, if unknown."""
     try:

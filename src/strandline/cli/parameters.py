@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from strandline.catalog.commands import SetConfiguration
-from strandline.catalog.configuration import PARAMETERS
+from strandline.catalog.configuration import parameter_values
 from strandline.cli.changes import execute
 from strandline.cli.options import (
     OUTPUT,
@@ -37,13 +37,12 @@ def show(store: Store, *, output: str) -> None:
     """Show each parameter, its value, and what it means."""
     catalog = catalogs_of(store).latest
     table = new_table("parameter", "value", "is")
-    for declared in PARAMETERS.values():
-        value = catalog.configuration(declared.name)
+    for known in parameter_values(catalog):
         if output == "json":
-            print_json({"name": declared.name, "value": value, "default": declared.default})
+            print_json({"name": known.name, "value": known.value, "default": known.default})
             continue
-        shown = declared.default or "unset" if value is None else f"{value} (set)"
-        table.add_row(*cells(declared.name, shown, declared.doc))
+        shown = known.default or "unset" if known.value is None else f"{known.value} (set)"
+        table.add_row(*cells(known.name, shown, known.doc))
     if output == "text":
         new_console().print(table)
 

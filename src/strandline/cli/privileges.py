@@ -27,6 +27,7 @@ from strandline.cli.options import (
 )
 from strandline.cli.stores import catalogs_of
 from strandline.errors import InvalidInput
+from strandline.metastore.interface import roles_of
 from strandline.model.privileges import ObjectKind, Privilege, privilege_names
 
 
@@ -116,17 +117,14 @@ def remove_member(store: Store, *, role: str, member: str, user: str, output: st
 @OUTPUT
 def list_roles(store: Store, *, output: str) -> None:
     """List the roles, and what each is a member of."""
-    catalog = catalogs_of(store).latest
-    names = {role.id: role.name for role in catalog.roles()}
     table = new_table("role", "superuser", "inherits", "member of")
     yes = ("no", "yes")
-    for role in sorted(catalog.roles(), key=lambda role: role.name):
-        member_of = sorted(names.get(of, "?") for of, _ in role.member_of)
+    for role in roles_of(catalogs_of(store).latest):
         if output == "json":
             flags = {"superuser": role.superuser, "inherit": role.inherit}
-            print_json({"role": role.name, **flags, "member_of": member_of})
+            print_json({"role": role.name, **flags, "member_of": role.member_of})
         superuser, inherits = yes[role.superuser], yes[role.inherit]
-        table.add_row(*cells(role.name, superuser, inherits, ", ".join(member_of)))
+        table.add_row(*cells(role.name, superuser, inherits, ", ".join(role.member_of)))
     if output == "text":
         new_console().print(table)
 

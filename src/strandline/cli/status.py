@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 import click
 from rich.text import Text
 
-from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.cli.holders import age, holders_on
 from strandline.cli.options import OUTPUT, STORE, Store, new_console, new_table, print_json
 from strandline.cli.stores import address_of, catalogs_and_rows, database_of
 from strandline.clock import HybridClock, Timestamp, format_timestamp
 from strandline.logs import in_one_line
+from strandline.metastore import interface
 from strandline.node.catalog_log import DEFAULT, Kept, LogPlace, remembered
 from strandline.transactions import Holder, Holders, HolderType
 
@@ -52,21 +52,16 @@ def status_of(store: Store) -> Status:
         kept = remembered(LogPlace(database, address, HybridClock()))
     with catalogs_and_rows(store) as (history, state, connection):
         catalog = history.latest
+        status = interface.status_of(state, catalog, earliest_version=history.earliest.version)
         holders, now = holders_on(connection, store, catalog)
         return Status(
             store=address.name,
-            environment=state.environment or "",
             catalog_log=str(kept or Kept(DEFAULT)),
-            epoch=state.epoch,
-            epoch_time=format_timestamp(state.boot_timestamp),
-            version=catalog.version,
-            version_time=format_timestamp(catalog.time),
-            earliest_version=history.earliest.version,
-            schemas=len(catalog.all_schemas()),
-            tables=catalog.table_count(),
-            views=catalog.contents.count("view"),
-            roles=len(catalog.roles()),
-            privileges_enforced=ENFORCE_PRIVILEGES.required(catalog),
+            **{
+                **asdict(status),
+                "epoch_time": format_timestamp(status.epoch_time),
+                "version_time": format_timestamp(status.version_time),
+            },
             database_bytes=size,
             open_transactions=holders.transactions,
             oldest_transactions=_shown(holders, HolderType.TRANSACTION, now),

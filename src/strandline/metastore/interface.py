@@ -18,12 +18,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.catalog import Command, VersionInfo
+from strandline.catalog import Catalog, Command, VersionInfo
 from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.configuration import ENFORCE_PRIVILEGES, ParameterValue
 from strandline.catalog.differences import Difference
 from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
+from strandline.durable.state import ReadOnlyState
 from strandline.errors import InvalidInput
+from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import QualifiedName, normalize
@@ -142,6 +145,68 @@ class TableFiles:
     delete_files: Sequence[DeleteFile]
 
 
+MOST_COMMITS = 1_000
+"""The most commits that one call of `Session.data_history` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogStatus:
+    """The state of a catalog. ``epoch`` began at ``epoch_time``; the rest is of ``version``."""
+
+    environment: str
+    epoch: int
+    epoch_time: Timestamp
+    version: int
+    version_time: Timestamp
+    earliest_version: int
+    schemas: int
+    tables: int
+    views: int
+    roles: int
+    privileges_enforced: bool
+
+
+def status_of(state: ReadOnlyState, catalog: Catalog, *, earliest_version: int) -> CatalogStatus:
+    """The state of ``catalog``, which is the present version of ``state``."""
+    return CatalogStatus(
+        environment=state.environment or "",
+        epoch=state.epoch,
+        epoch_time=state.boot_timestamp,
+        version=catalog.version,
+        version_time=catalog.time,
+        earliest_version=earliest_version,
+        schemas=len(catalog.all_schemas()),
+        tables=catalog.table_count(),
+        views=catalog.contents.count("view"),
+        roles=len(catalog.roles()),
+        privileges_enforced=ENFORCE_PRIVILEGES.required(catalog),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role, and the names of the roles of which it is a member."""
+
+    name: str
+    superuser: bool
+    inherit: bool
+    member_of: tuple[str, ...]
+
+
+def roles_of(catalog: Catalog) -> list[Role]:
+    """The roles of a catalog, ordered by name."""
+    names = {role.id: role.name for role in catalog.roles()}
+    return [
+        Role(
+            role.name,
+            role.superuser,
+            role.inherit,
+            tuple(sorted(names.get(of, "?") for of, _ in role.member_of)),
+        )
+        for role in catalog.roles()
+    ]
+
+
 class Session(ABC):
     """See the module. Safe to use from several threads."""
 
@@ -208,6 +273,34 @@ class Session(ABC):
         Returns the names. Raises `ObjectNotFound` if none was dropped or the files are gone,
         `AlreadyExists` if one exists, `IllegalChange` if other files are in its folder.
         """
+
+    @abstractmethod
+    def data_history(
+        self,
+        *,
+        since: Timestamp | None = None,
+        until: Timestamp | None = None,
+        table: str | None = None,
+        limit: int = MOST_COMMITS,
+    ) -> list[DataCommit]:
+        """The first ``limit`` commits from ``since`` to ``until`` that changed rows, oldest first.
+
+        Read on from the time of the last one plus 1. With ``table``, only its changes. If
+        privileges are enforced, users who are not superusers see only their own commits. Raises
+        `ObjectNotFound`, and `InvalidInput` for a limit that is not 1 to `MOST_COMMITS`.
+        """
+
+    @abstractmethod
+    def status(self) -> CatalogStatus:
+        """The state of the catalog: its versions and the number of its objects."""
+
+    @abstractmethod
+    def roles(self) -> list[Role]:
+        """The roles, ordered by name, each with the names of the roles of which it is a member."""
+
+    @abstractmethod
+    def parameters(self) -> list[ParameterValue]:
+        """The parameters of the catalog, ordered by name, with their values."""
 
     # -- snapshots -----------------------------------------------------------------------------
 

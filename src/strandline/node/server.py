@@ -228,6 +228,12 @@ def _security(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
+def _users(settings: Settings) -> Users | None:
+    """The users that must prove who they are, or None if every client is believed."""
+    path = Path(settings.users_file) if settings.users_file else None
+    return Users(path, settings.users) if path or settings.users else None
+
+
 def _warn_of_believed_clients(settings: Settings) -> None:
     """Log a warning for each port that other machines can reach without authentication."""
     believed = [
@@ -237,7 +243,7 @@ def _warn_of_believed_clients(settings: Settings) -> None:
             "let only machines that you trust reach it",
         )
     ]
-    if not settings.users_file:
+    if not (settings.users_file or settings.users):
         believed.append(("the HTTP port", settings.host, "set users_file"))
     for port, address, remedy in believed:
         if not is_loopback(address):
@@ -290,7 +296,7 @@ def serve(
     certificate cannot be read. Both ports are bound before the store is opened, so a node that
     cannot listen does not create a store.
     """
-    users = Users(Path(settings.users_file)) if settings.users_file else None
+    users = _users(settings)
     security = _security(settings)
     _allow_connections()
     _load_late_parts()

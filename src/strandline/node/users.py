@@ -8,7 +8,8 @@ that begin with ``#`` are skipped.
 
 The node reads the file again when it has changed, so an added or deleted token takes effect with
 the next call. If the file can no longer be read, the node keeps the users that it had and logs an
-error.
+error. Where secrets are given to a process in its environment, the setting ``users`` takes the
+place of the file, or adds to it: it has the same lines.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def new_token(path: Path, user: str) -> str:
     """
     _require_name(user)
     text = _text(path) if os.path.exists(path) else ""
-    _hashes(text, path)
+    _hashes(text, _named(path))
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     line = f"{user}:sha256:{_hash_of(token)}\n"
     if text and not text.endswith("\n"):
@@ -66,16 +67,17 @@ def new_token(path: Path, user: str) -> str:
 
 
 class Users:
-    """The users of the file at ``path``. Safe to use from several threads.
+    """The users of ``lines`` and of the file at ``path``. Safe to use from several threads.
 
-    Raises `InvalidInput` if the file cannot be read.
+    Raises `InvalidInput` if the file or the lines cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None, lines: str = "") -> None:
         self._path = path
         self._lock = threading.Lock()
+        self._fixed = _hashes(lines, "the setting users")
         self._seen = self._state()
-        self._hashes = _hashes(_text(path), path)
+        self._hashes = self._read()
 
     def accepts(self, user: str, token: str) -> bool:
         """Whether ``token`` is one of those of ``user``."""
@@ -87,7 +89,16 @@ class Users:
         ]
         return any(matches)
 
+    def _read(self) -> dict[str, list[str]]:
+        hashes = {user: list(known) for user, known in self._fixed.items()}
+        if self._path is not None:
+            for user, known in _hashes(_text(self._path), _named(self._path)).items():
+                hashes.setdefault(user, []).extend(known)
+        return hashes
+
     def _state(self) -> tuple[int, int, int] | None:
+        if self._path is None:
+            return None
         try:
             status = self._path.stat()
         except OSError:
@@ -103,7 +114,7 @@ class Users:
                 return
             self._seen = state  # a broken file is reported once
             try:
-                self._hashes = _hashes(_text(self._path), self._path)
+                self._hashes = self._read()
             except StrandlineError as error:
                 logger.error("%s; the users read before stay valid", error, extra=kept())
 
@@ -142,8 +153,12 @@ def _text(path: Path) -> str:
     )
 
 
-def _hashes(text: str, path: Path) -> dict[str, list[str]]:
-    """Return the hashes of the tokens in the users file, by user."""
+def _named(path: Path) -> str:
+    return f"the users file {path}"
+
+
+def _hashes(text: str, source: str) -> dict[str, list[str]]:
+    """Return the hashes of the tokens in ``text``, the lines of ``source``, by user."""
     hashes: dict[str, list[str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -152,7 +167,7 @@ def _hashes(text: str, path: Path) -> dict[str, list[str]]:
         scheme, _, digest = rest.partition(":")
         if not user or scheme != "sha256" or not _HASH.fullmatch(digest):
             raise InvalidInput(
-                f"line {number} of the users file {path} cannot be read: it is not "
+                f"line {number} of {source} cannot be read: it is not "
                 "USER:sha256:HASH; add lines with strandline token"
             )
         hashes.setdefault(user, []).append(digest)

@@ -11,17 +11,21 @@ from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
     ColumnDefinition,
+    CreateRole,
     CreateSchema,
     CreateView,
     DropTable,
+    GrantRole,
     RenameColumn,
+    SetConfiguration,
     SetTableProperties,
     ViewDefinition,
 )
+from strandline.catalog.configuration import PARAMETERS
 from strandline.catalog.differences import DifferenceKind, FieldDifference
 from strandline.clock import Timestamp
 from strandline.errors import AlreadyExists, Conflict, InvalidInput, ObjectNotFound, VersionNotFound
-from strandline.metastore.interface import AsOf, ResolvedTable, Session
+from strandline.metastore.interface import AsOf, ResolvedTable, Role, Session
 from strandline.metastore.session.calls import CALLS
 from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
 from tests.metastore.interface.calls import USER, Served, create, new_schema_name
@@ -51,6 +55,44 @@ def test_a_batch_without_commands_changes_nothing(session: Session) -> None:
     before = session.history()[-1].version
     done = session.execute([])
     assert (done.applied, session.history()[-1].version) == ((), before)
+
+
+def test_the_state_of_the_catalog_is_counted(session: Session, schema: str) -> None:
+    before = session.status()
+    other = new_schema_name()
+    session.execute([create(schema, "counted"), CreateRole(name=other), CreateSchema(name=other)])
+    after = session.status()
+    newest = session.history()[-1]
+    assert (after.version, after.version_time) == (newest.version, newest.time)
+    assert (after.environment, after.epoch) == (before.environment, before.epoch)
+    assert (after.tables, after.roles) == (before.tables + 1, before.roles + 1)
+    assert (after.schemas, after.views) == (before.schemas + 1, before.views)
+    assert after.earliest_version <= before.version
+    assert not after.privileges_enforced
+
+
+def test_roles_are_listed_with_the_roles_of_which_they_are_members(session: Session) -> None:
+    group, member = new_schema_name(), new_schema_name()
+    session.execute(
+        [
+            CreateRole(name=group, superuser=True),
+            CreateRole(name=member, inherit=False),
+            GrantRole(role=group, member=member),
+        ]
+    )
+    roles = {role.name: role for role in session.roles()}
+    assert list(roles) == sorted(roles)
+    assert roles[group] == Role(group, superuser=True, inherit=True, member_of=())
+    assert roles[member] == Role(member, superuser=False, inherit=False, member_of=(group,))
+
+
+def test_parameters_are_listed_with_their_values(session: Session) -> None:
+    session.execute(SetConfiguration(name="max_tables", value="999"))
+    try:
+        values = {parameter.name: parameter.value for parameter in session.parameters()}
+        assert values == dict.fromkeys(PARAMETERS) | {"max_tables": "999"}
+    finally:
+        session.execute(SetConfiguration(name="max_tables", value=None))
 
 
 def test_a_refused_batch_changes_nothing(session: Session, schema: str) -> None:

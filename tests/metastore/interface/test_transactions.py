@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable
-from strandline.errors import HoldExpired, WriteConflict
-from strandline.metastore.interface import ResolvedTable, Session
+from strandline.clock import Timestamp, system_wall_clock
+from strandline.errors import HoldExpired, InvalidInput, ObjectNotFound, WriteConflict
+from strandline.metastore.interface import MOST_COMMITS, ResolvedTable, Session
+from strandline.metastore.store.data_history import TableChange
 from strandline.metastore.store.rows import DeleteFile
 from strandline.model.types import INT
 from strandline.transactions import HolderType, TransactionState
 from tests.metastore.interface.calls import USER, create, data, write
 from tests.metastore.snapshots import files_of, paths_of
+from tests.transactions.test_heartbeats import wait_until
 
 
 def test_a_transaction_has_its_user_and_its_state(session: Session) -> None:
@@ -122,10 +125,44 @@ def test_adding_a_column_is_not_a_conflict(session: Session, table: ResolvedTabl
 
 def test_a_heartbeat_is_accepted_for_open_and_committed_transactions(session: Session) -> None:
     begun = session.begin()
+    while system_wall_clock() <= begun.last_heartbeat:
+        pass  # the millisecond in which it began
     session.heartbeat(begun.txn_id)
-    assert session.transaction(begun.txn_id).last_heartbeat >= begun.last_heartbeat
+    # The node stores it soon, and the client does not wait for that.
+    wait_until(lambda: session.transaction(begun.txn_id).last_heartbeat > begun.last_heartbeat)
     session.commit(begun.txn_id)
     session.heartbeat(begun.txn_id)  # accepted: a committed transaction cannot expire
+
+
+def test_commits_that_changed_rows_are_listed_oldest_first(session: Session, schema: str) -> None:
+    session.execute([create(schema, "a"), create(schema, "b")])
+    a, b = (session.table(f"{schema}.{name}").descriptor.id for name in "ab")
+    since = session.open([]).time
+    first, second = write(session, a, data("x", rows=3)), write(session, b, data("y", rows=4))
+    session.commit(session.begin().txn_id)  # it changes nothing
+    both = session.begin().txn_id
+    session.stage(both, a, add=[data("z", file_id=9, rows=5)], remove=["x"])
+    session.stage(both, b, remove=["y"])
+    session.commit(both)
+    commits = session.data_history(since=since)
+    assert [commit.txn_id for commit in commits] == [first, second, both]
+    assert {commit.user for commit in commits} == {USER}
+    assert commits[0].changes == (TableChange(a, appended_rows=3, data_files_added=1),)
+    replaced = TableChange(a, 5, 3, data_files_added=1, data_files_removed=1)
+    removed = TableChange(b, deleted_rows=4, data_files_removed=1)
+    assert commits[2].changes == (replaced, removed)
+
+    of_b = session.data_history(since=since, table=f"{schema}.b")
+    assert [commit.txn_id for commit in of_b] == [second, both]
+    assert of_b[1].changes == (removed,)
+    assert session.data_history(since=since, until=commits[1].time) == commits[:2]
+    assert session.data_history(since=since, limit=2) == commits[:2]
+    assert session.data_history(since=Timestamp(commits[1].time + 1)) == commits[2:]
+    for limit in (0, -5, MOST_COMMITS + 1):
+        with pytest.raises(InvalidInput, match="the limit is a number from 1 to 1000"):
+            session.data_history(limit=limit)
+    with pytest.raises(ObjectNotFound):
+        session.data_history(table=f"{schema}.none")
 
 
 def test_a_hold_is_acquired_renewed_and_released(session: Session) -> None:

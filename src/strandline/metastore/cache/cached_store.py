@@ -51,10 +51,12 @@ from itertools import chain
 from types import MappingProxyType
 
 from strandline import work
+from strandline.clock import Timestamp
 from strandline.metastore.cache.following import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import MAX_ROWS, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica, VisibleRows
+from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
@@ -402,6 +404,19 @@ class CachedStore(ObjectStore):
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         return self._store.tables_at(places)
+
+    def data_commits(
+        self,
+        *,
+        since: Timestamp,
+        until: Timestamp,
+        table_ids: Collection[int] | None,
+        user: str | None,
+        limit: int,
+    ) -> list[DataCommit]:
+        return self._store.data_commits(
+            since=since, until=until, table_ids=table_ids, user=user, limit=limit
+        )
 
     def forget(self, table_id: int) -> None:
         """Evict a table whose rows were cleaned: the next read loads it again."""

@@ -32,11 +32,15 @@ ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 _READS = frozenset(
     {
+        "data_history",
         "differences",
         "files",
         "history",
         "holders",
         "open",
+        "parameters",
+        "roles",
+        "status",
         "storage_usage",
         "table",
         "tables",

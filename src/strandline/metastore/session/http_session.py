@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.configuration import ParameterValue
 from strandline.catalog.differences import Difference
 from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
@@ -42,11 +43,14 @@ from strandline.errors import (
     UnknownOutcome,
 )
 from strandline.metastore.interface import (
+    MOST_COMMITS,
     PRESENT,
     AsOf,
+    CatalogStatus,
     ColumnBounds,
     Executed,
     ResolvedTable,
+    Role,
     Session,
     Snapshot,
     TableFiles,
@@ -54,6 +58,7 @@ from strandline.metastore.interface import (
 )
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.staged_files import check_staging
+from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import (
     Hold,
@@ -130,6 +135,31 @@ class HttpSession(Session):
             look="list the partitions of the table: either all of them are back, or none is",
         )
         return names
+
+    def data_history(
+        self,
+        *,
+        since: Timestamp | None = None,
+        until: Timestamp | None = None,
+        table: str | None = None,
+        limit: int = MOST_COMMITS,
+    ) -> list[DataCommit]:
+        commits: list[DataCommit] = self._repeat(
+            "data_history", since=since, until=until, table=table, limit=limit
+        )
+        return commits
+
+    def status(self) -> CatalogStatus:
+        status: CatalogStatus = self._repeat("status")
+        return status
+
+    def roles(self) -> list[Role]:
+        roles: list[Role] = self._repeat("roles")
+        return roles
+
+    def parameters(self) -> list[ParameterValue]:
+        parameters: list[ParameterValue] = self._repeat("parameters")
+        return parameters
 
     # -- snapshots -----------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ from typing import TypeVar
 
 from strandline import work
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.configuration import ParameterValue, parameter_values
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
-from strandline.clock import Timestamp
+from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from strandline.errors import (
     InvalidInput,
     LimitExceeded,
@@ -30,15 +31,20 @@ from strandline.errors import (
     TransactionNotFound,
 )
 from strandline.metastore.interface import (
+    MOST_COMMITS,
     PRESENT,
     AsOf,
+    CatalogStatus,
     ColumnBounds,
     Executed,
     ResolvedTable,
+    Role,
     Session,
     Snapshot,
     TableFiles,
     distinct_names,
+    roles_of,
+    status_of,
 )
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
@@ -51,6 +57,7 @@ from strandline.metastore.session.staged_files import (
     refuse_links,
     stage_files,
 )
+from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.zone_partitions import ZonePartitions
@@ -149,6 +156,36 @@ class LocalSession(Session):
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
         table = finish(self._reader().table(name, need=Privilege.INSERT)).descriptor
         return undrop_partitions(self._metastore, table, partitions, author=self._user)
+
+    def data_history(
+        self,
+        *,
+        since: Timestamp | None = None,
+        until: Timestamp | None = None,
+        table: str | None = None,
+        limit: int = MOST_COMMITS,
+    ) -> list[DataCommit]:
+        if type(limit) is not int or not 1 <= limit <= MOST_COMMITS:
+            raise InvalidInput(f"the limit is a number from 1 to {MOST_COMMITS}, not {limit!r:.80}")
+        table_ids = None if table is None else {self.table(table).descriptor.id}
+        return self._metastore.store.data_commits(
+            since=MIN_TIMESTAMP if since is None else since,
+            until=MAX_TIMESTAMP if until is None else until,
+            table_ids=table_ids,
+            user=None if self._access().free else self._user,
+            limit=limit,
+        )
+
+    def status(self) -> CatalogStatus:
+        catalogs = self._metastore.catalogs
+        earliest = catalogs.earliest_catalog().version
+        return status_of(catalogs.state, self._reader().catalog, earliest_version=earliest)
+
+    def roles(self) -> list[Role]:
+        return roles_of(self._reader().catalog)
+
+    def parameters(self) -> list[ParameterValue]:
+        return parameter_values(self._reader().catalog)
 
     # -- snapshots -----------------------------------------------------------------------------
 

@@ -8,15 +8,19 @@ deletes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, select
+from sqlalchemy import Row as SqlRow
 
 from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from strandline.metastore.store.row_queries import removals_of_write, rows_by_id, rows_of_write
 from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
 from strandline.transactions.tables import TXN, TXN_WRITE_ID
+
+PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +59,38 @@ def data_commits(
     since: Timestamp = MIN_TIMESTAMP,
     until: Timestamp = MAX_TIMESTAMP,
     table_ids: Collection[int] | None = None,
+    user: str | None = None,
 ) -> Iterator[DataCommit]:
     """The commits from ``since`` to ``until`` that changed data, oldest first.
 
-    With ``table_ids``, only their changes of these tables.
+    With ``table_ids``, only their changes of these tables; with ``user``, only commits of that
+    user. Reads `PAGE` transactions at a time.
     """
     committed = (
         select(TXN.c.txn_id, TXN.c.commit_time, TXN.c.user)
-        .where(TXN.c.commit_time.between(since, until))
         .order_by(TXN.c.commit_time, TXN.c.txn_id)
+        .limit(PAGE)
     )
-    for txn_id, commit_time, user in connection.execute(committed).all():
+    if user is not None:
+        committed = committed.where(TXN.c.user == user)
+    last_time, last_id = since, 0
+    while page := connection.execute(
+        committed.where(
+            TXN.c.commit_time.between(last_time, until),
+            (TXN.c.commit_time > last_time) | (TXN.c.txn_id > last_id),
+        )
+    ).all():
+        yield from _changing(connection, page, table_ids)
+        last_id, last_time, _ = page[-1]
+
+
+def _changing(
+    connection: Connection,
+    committed: Iterable[SqlRow[Any, Any, Any]],
+    table_ids: Collection[int] | None,
+) -> Iterator[DataCommit]:
+    """Those of these transactions that changed data."""
+    for txn_id, commit_time, user in committed:
         writes = select(TXN_WRITE_ID.c.table_id, TXN_WRITE_ID.c.write_id).where(
             TXN_WRITE_ID.c.txn_id == txn_id
         )

@@ -25,6 +25,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
 from typing import Protocol
 
 from sqlalchemy import Connection
@@ -33,6 +34,7 @@ from strandline import faults
 from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves, table_places, tables
 from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.metastore.store.notifications import (
     NUMBERS,
     NotificationLog,
@@ -157,6 +159,18 @@ class ObjectStore(ABC):
     @abstractmethod
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         """The ids of the managed tables, including dropped ones, at each of these places."""
+
+    @abstractmethod
+    def data_commits(
+        self,
+        *,
+        since: Timestamp,
+        until: Timestamp,
+        table_ids: Collection[int] | None,
+        user: str | None,
+        limit: int,
+    ) -> list[DataCommit]:
+        """The first ``limit`` commits of `data_history.data_commits`."""
 
     @abstractmethod
     def partition_moves(self, table_id: int) -> PartitionMoves:
@@ -403,6 +417,21 @@ class SqlObjectStore(ObjectStore):
             return table_places.by_place(self._database.rows(*queries[0]))
         with self._database.read() as connection:
             return table_places.tables_at(connection, places)
+
+    def data_commits(
+        self,
+        *,
+        since: Timestamp,
+        until: Timestamp,
+        table_ids: Collection[int] | None,
+        user: str | None,
+        limit: int,
+    ) -> list[DataCommit]:
+        with self._database.read() as connection:
+            commits = data_commits(
+                connection, since=since, until=until, table_ids=table_ids, user=user
+            )
+            return list(islice(commits, limit))
 
     def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
         """Enter a transaction on the table in which all DDL up to its catalog is projected."""
