@@ -64,7 +64,7 @@ bench: setup servers
 	$(BIN)/python -m bench --only '$(ONLY)'
 
 soak: setup servers
-	scripts/setup jdbc
+	scripts/setup jdbc spark-3.5
 	seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
 	echo "pytest: the long and random tests; SEED=$$seed repeats them"; \
 	$(BIN)/python -m pytest -q -m 'soak or (hypothesis and not teeth)' tests \

@@ -34,11 +34,16 @@ class SparkProcess:
     """A Spark session with Hive support. It creates its databases and tables in ``warehouse``.
 
     Statements of tests run once, so they are interpreted; with ``compiled``, Spark works as usual.
+    ``pyspark`` is the folder of another release of PySpark.
     """
 
-    def __init__(self, uri: str, warehouse: Path, *, compiled: bool = False) -> None:
+    def __init__(
+        self, uri: str, warehouse: Path, *, compiled: bool = False, pyspark: Path | None = None
+    ) -> None:
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["PYSPARK_PYTHON"] = sys.executable
+        if pyspark is not None:
+            environment["PYTHONPATH"] = str(pyspark)
         environment["HADOOP_USER_NAME"] = "ann"
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", __file__, uri, str(warehouse), str(compiled)],
