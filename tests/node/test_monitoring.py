@@ -12,10 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.catalog.commands import CreateSchema
+from strandline.catalog.events import AppliedVersion
 from strandline.errors import ObjectNotFound, Unavailable
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
+from strandline.node import node as node_module
 from strandline.node.metrics import METRICS, metrics_text
 from strandline.node.node import Problem
 from strandline.sql import FenceRow
@@ -67,6 +69,75 @@ def test_a_node_that_is_fenced_or_has_no_applier_is_unhealthy(
         node.catalogs.stop()
         problems = {problem.check: problem.reason for problem in node.health.report()}
         assert "stopping" in problems["catalog applier"]
+
+
+def problem(node: Node, check: str) -> str:
+    """The reason that ``check`` gives, or "" if it finds no problem."""
+    return next((found.reason for found in node.health.report() if found.check == check), "")
+
+
+def test_a_node_whose_applier_hangs_is_not_ready_until_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, hangs = threading.Event(), threading.Event()
+
+    def hang(_: AppliedVersion) -> None:
+        hangs.set()
+        go_on.wait()
+
+    with Node.open(tmp_path / "s") as node, Node.open(tmp_path / "s") as other:
+        node.catalogs.subscribe(hang)
+        try:
+            other.metastore.execute(CreateSchema(name="new"), author="ann")
+            assert hangs.wait(60)
+            assert problem(node, "catalog applier") == ""
+            monkeypatch.setattr(node_module, "LAG_SECONDS", 0.7)
+            with serving(monitored(node)) as url:
+                while health(url)[0] == 200:
+                    pass
+                status, body = health(url)
+            assert (status, body["status"]) == (503, "failing")
+            assert "at most 0.7 s are allowed" in problem(node, "catalog applier")
+        finally:
+            go_on.set()
+        while problem(node, "catalog applier"):
+            pass
+
+
+def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path / "s") as node:
+        go_on, hangs = threading.Event(), threading.Event()
+
+        def hang(after: int, *, timeout: float) -> int:
+            hangs.set()
+            go_on.wait()
+            return after
+
+        def fail(after: int, *, timeout: float) -> int:
+            raise Unavailable("the store is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(node.notifications, "wait", hang)
+            assert hangs.wait(60)
+            assert problem(node, "notification follower") == ""
+            broken.setattr(node_module, "LAG_SECONDS", 0.7)
+            try:
+                while not problem(node, "notification follower"):
+                    pass
+                assert "at most 0.7 s are allowed" in problem(node, "notification follower")
+                broken.setattr(node.notifications, "wait", fail)
+            finally:
+                go_on.set()
+            while "fails: Unavailable: the store is away" not in (
+                problem(node, "notification follower")
+            ):
+                pass
+        while problem(node, "notification follower"):
+            pass
+        node.store.stop(wake=node.database.wake)
+        assert problem(node, "notification follower") == "the thread cache-applier is not running"
 
 
 def test_a_health_check_that_never_ends_is_reported_as_a_problem(

@@ -185,6 +185,10 @@ class CachedStore(ObjectStore):
         """
         self._follower.stop(wake=wake)
 
+    def check_following(self, *, longest: float) -> None:
+        """Raise `Unavailable` if the thread does not follow the log; see `Follower.check`."""
+        self._follower.check(longest=longest)
+
     @property
     def applied_event(self) -> int:
         """The last event of the notification log that was applied here."""
