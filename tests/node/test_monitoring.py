@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.catalog.commands import CreateSchema
 from strandline.catalog.events import AppliedVersion
+from strandline.clock import milliseconds
+from strandline.config import Settings
 from strandline.errors import ObjectNotFound, Unavailable
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
@@ -229,6 +231,31 @@ def test_metrics_count_calls_with_times_and_errors_by_method(node: Node) -> None
     )
     assert values["strandline_catalog_lag_versions", frozenset()] == 0
     assert not [labels for _, labels in values if "nothing-of-ours" in labels]
+
+
+def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path) -> None:
+    def read(node: Node) -> dict[str, float]:
+        with serving(monitored(node)) as url:
+            values = samples(httpx.get(f"{url}/metrics", trust_env=False).text)
+        names = ("low_watermark_seconds", "min_open_transaction", "follower_lag_events")
+        return {name: values[f"strandline_{name}", frozenset()] for name in names}
+
+    with Node.open(tmp_path / "s", settings=Settings(history_retention_ms=1)) as node:
+        assert read(node)["min_open_transaction"] == 0
+        session = node.session(user="ann")
+        opened = [session.begin() for _ in range(2)]
+        node.store.stop(wake=node.database.wake)
+        node.store.catch_up()
+        before = node.store.applied_event
+        session.execute(CreateSchema(name="new"))
+        found = read(node)
+        assert found["low_watermark_seconds"] == milliseconds(opened[0].begin_time) / 1000
+        assert found["min_open_transaction"] == opened[0].txn_id
+        assert found["follower_lag_events"] == node.notifications.head() - before > 0
+        session.abort(opened[0].txn_id)
+        node.store.catch_up()
+        assert read(node)["min_open_transaction"] == opened[1].txn_id
+        assert read(node)["follower_lag_events"] == 0
 
 
 def test_a_part_that_cannot_be_read_hides_no_other_metrics(

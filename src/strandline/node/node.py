@@ -128,6 +128,21 @@ class Counted(Protocol):
     def statistics(self) -> object: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FollowerStatistics:
+    """How many events of the notification log the memory of this node does not reflect yet."""
+
+    lag: int
+
+
+class _Follower:
+    def __init__(self, store: CachedStore) -> None:
+        self._store = store
+
+    def statistics(self) -> FollowerStatistics:
+        return FollowerStatistics(self._store.lag())
+
+
 class Node:
     """See the module. Create one with `Node.open`. As a context manager, it closes itself.
 
@@ -443,6 +458,7 @@ class Node:
             "transactions": self.transactions,
             "projection": self.projector,
             "store": self.store,
+            "follower": _Follower(self.store),
             "cleaner": self.cleaner,
             "database": self.database,
         }
