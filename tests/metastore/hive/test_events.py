@@ -17,6 +17,7 @@ from hive_metastore.ttypes import (
     ColumnStatisticsData,
     ColumnStatisticsDesc,
     ColumnStatisticsObj,
+    Database,
     DropConstraintRequest,
     FieldSchema,
     LongColumnStatsData,
@@ -59,6 +60,7 @@ from strandline.catalog.commands import (
     SetDefaultZone,
     TableDefinition,
 )
+from strandline.metastore.hive import events as rendering
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ConstraintKind
 from strandline.model.privileges import ObjectKind, Privilege
@@ -338,6 +340,50 @@ def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(stub: Any, sinc
     ]
     assert stub.get_current_notificationEventId().eventId == since + 4
     assert events(stub, since, eventTypeSkipList=["CREATE_TABLE"]) == []
+
+
+FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "schema": ({"dbName": "D2"}, ["CREATE_DATABASE d2", "CREATE_TABLE t1", "ALTER_TABLE t1"]),
+    "table": (
+        {"dbName": "d1", "tableNames": ["T1", "t3"]},
+        ["CREATE_TABLE t1", "CREATE_TABLE t3"],
+    ),
+    "tables of all schemas": (
+        {"tableNames": ["t1"]},
+        ["CREATE_TABLE t1", "CREATE_TABLE t1", "ALTER_TABLE t1"],
+    ),
+    "catalog": (
+        {"catName": "hive", "dbName": "d2", "eventTypeSkipList": ["CREATE_TABLE"]},
+        ["CREATE_DATABASE d2", "ALTER_TABLE t1"],
+    ),
+    "another catalog": ({"catName": "spark"}, []),
+    "types": ({"eventTypeList": ["ALTER_TABLE", "COMMIT_TXN"]}, ["ALTER_TABLE t1", "COMMIT_TXN"]),
+    "the first that pass": (
+        {"dbName": "d2", "eventTypeSkipList": ["CREATE_DATABASE"], "maxEvents": 1},
+        ["CREATE_TABLE t1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_a_client_gets_only_the_events_that_pass_its_filters(
+    hive: HiveNode, stub: Any, since: int, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "PAGE", 2)
+    for name in ("t1", "t2", "t3"):
+        stub.create_table(table(name))
+    stub.create_database(Database("d2"))
+    stub.create_table(table("t1", schema="d2"))
+    new = stub.get_table("d2", "t1")
+    new.parameters["numRows"] = "5"
+    stub.alter_table("d2", "t1", new)
+    sent, expected = FILTERS[case]
+    with hive.client() as client:
+        answer = client.call("get_next_notification", rqst={"lastEvent": since, **sent})
+    assert [
+        f"{event['eventType']} {event.get('tableName') or event.get('dbName', '')}".strip()
+        for event in answer["events"]
+    ] == expected
 
 
 def test_all_events_since_the_creation_of_the_store_can_be_read(hive: HiveNode, stub: Any) -> None:

@@ -26,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
 from strandline import work
-from strandline.catalog import Catalog
+from strandline.catalog import DEFAULT_DATABASE, Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
 from strandline.metastore.hive.constraints import added_event
@@ -493,7 +494,10 @@ async def get_current_notification_event_id(call: Call) -> Struct:
 
 @reads("get_next_notification")
 async def get_next_notification(call: Call) -> Struct:
-    """The events after a given one, in Hive's format, without those in ``eventTypeSkipList``."""
+    """The events after a given one that pass the filters, in Hive's format.
+
+    As in Hive, ``maxEvents`` counts only the events that pass.
+    """
     await off_loop()
     # An event contains the definition of its table, which some users may not read.
     call.reader.access.require_superuser("read the notification log")
@@ -501,14 +505,43 @@ async def get_next_notification(call: Call) -> Struct:
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
     last = request["lastEvent"]
-    work.spend(min(limit, max(0, call.notifications.head() - last)))
-    events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
-    skipped = set(request.get("eventTypeSkipList") or ())
-    # Encoded one by one: all texts together would need the memory of the answer once more.
-    return {
-        "events": [
+    passes = _filter(request)
+    ahead = max(0, call.notifications.head() - last)
+    work.spend(min(limit, ahead) if passes is None else ahead)
+    rendered = HiveEvents(call.metastore)
+    found: list[bytes] = []
+    while len(found) < limit and (events := call.notifications.read(last, limit=PAGE)):
+        last = events[-1].event_id
+        passing = filter(passes, rendered.render(events))
+        # Encoded one by one: all texts together would need the memory of the answer once more.
+        found += (
             HIVE_CODEC.encode_struct("NotificationEvent", event)
-            for event in events
-            if event["eventType"] not in skipped
-        ]
-    }
+            for event in islice(passing, limit - len(found))
+        )
+    return {"events": found}
+
+
+def _filter(request: Struct) -> Callable[[Struct], bool] | None:
+    """Return whether an event passes the filters of a request, or None if there are none.
+
+    As in Hive, an event that belongs to no schema, such as the end of a transaction, passes no
+    filter of a catalog, schema or table.
+    """
+    catalog, schema = request.get("catName"), request.get("dbName")
+    tables = {name.lower() for name in request.get("tableNames") or ()}
+    kinds = set(request.get("eventTypeList") or ())
+    skipped = set(request.get("eventTypeSkipList") or ())
+    if catalog is None and schema is None and not (tables or kinds or skipped):
+        return None
+
+    def passes(event: Struct) -> bool:
+        kind, of_schema = event["eventType"], event.get("dbName")
+        return (
+            kind not in skipped
+            and (not kinds or kind in kinds)
+            and (catalog is None or (catalog.lower() == DEFAULT_DATABASE and of_schema is not None))
+            and (schema is None or of_schema == schema.lower())
+            and (not tables or event.get("tableName") in tables)
+        )
+
+    return passes
