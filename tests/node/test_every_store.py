@@ -349,8 +349,8 @@ def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
         ("/tmp/a-folder", Settings(objects="postgresql://h/d"), "leave objects out"),
         ("/tmp/a-folder", Settings(warehouse="/tmp/w"), "leave warehouse out"),
         ("postgresql://h/d", Settings(objects="postgresql://h/other"), "leave objects out"),
-        ("etcd://h:1/p", Settings(), "--objects postgresql"),
-        ("etcd://h:1/p", Settings(objects="/tmp/folder"), "--objects postgresql"),
+        ("etcd://h:1/p", Settings(), "STRANDLINE_OBJECTS=postgresql"),
+        ("etcd://h:1/p", Settings(objects="/tmp/folder"), "STRANDLINE_OBJECTS=postgresql"),
         (
             "etcd://h:1/p",
             Settings(objects="postgresql://h/d", delay_ms=0),
