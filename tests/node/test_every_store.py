@@ -178,7 +178,9 @@ def test_a_commit_to_a_table_dropped_on_another_node_conflicts(
     txn_id = session.begin().txn_id
     session.stage(txn_id, table_id, add=[data_file("a.parquet")])
     first.session(user="ann").execute(DropTable(schema="default", table="t"))
-    with pytest.raises(WriteConflict, match="was dropped"):
+    with pytest.raises(
+        WriteConflict, match=r"conflict on default\.t: the table was dropped between"
+    ):
         session.commit(txn_id)
 
 
