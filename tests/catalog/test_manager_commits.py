@@ -18,7 +18,13 @@ from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Stage
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
-from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound, Unavailable
+from strandline.errors import (
+    AlreadyExists,
+    InvalidInput,
+    ObjectNotFound,
+    Unavailable,
+    UnknownOutcome,
+)
 from strandline.sql import value
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, table, together
@@ -162,6 +168,24 @@ def test_an_append_is_retried_if_its_companion_is_unavailable(manager: CatalogMa
     manager.carry_out(effects)
     effects.write_errors.append(Unavailable("no space"))
     assert manager.execute(create("a"), author="ann").version == 3
+    assert effects.written == effects.committed == [[3]]
+
+
+def test_a_companion_is_told_of_an_append_that_got_no_answer_but_happened(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = NotedEffects()
+    manager.carry_out(effects)
+    store: Any = manager.state.log._store  # type: ignore[attr-defined]  # that of a metastorage log
+
+    def cut(*operation: Any) -> Any:  # Any: as the store's
+        answered(*operation)
+        raise UnknownOutcome("the connection was cut")
+
+    answered = store.invoke
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "invoke", cut)
+        assert manager.execute(create("a"), author="ann").version == 3
     assert effects.written == effects.committed == [[3]]
 
 

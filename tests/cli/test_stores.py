@@ -19,6 +19,8 @@ from tests.servers import postgresql, stores
 from tests.servers.sqlite import sqlite_url
 from tests.servers.stores import EmptyStore
 
+ETCD = "etcd://127.0.0.1:1/lake"
+
 
 def strandline(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
@@ -73,6 +75,26 @@ def test_commands_read_and_change_a_store_on_servers(
     assert "reader" in output("role", "list", address)
     output("trim", address, str(version), "--user", "ann")
     assert "nothing to repair" in output("repair-clock", address)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status", ETCD),
+        ("trim", ETCD, "5", "--user", "ann"),
+        ("durable", "migrate", "--from", ETCD, "--to", f"{ETCD}#metastorage"),
+    ],
+)
+def test_the_error_about_a_missing_setting_names_a_variable_that_the_command_reads(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = strandline(*command)
+    assert refused.exit_code == 64
+    assert "STRANDLINE_OBJECTS=postgresql://" in refused.output + refused.stderr
+    monkeypatch.setenv("STRANDLINE_OBJECTS", "postgresql://127.0.0.1:1/d")
+    accepted = strandline(*command)
+    assert accepted.exit_code != 0  # no such server answers
+    assert "STRANDLINE_OBJECTS" not in accepted.output + accepted.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.errors import DeadlineExceeded, VersionNotFound
 from strandline.metastore import snapshot_holds
 from strandline.metastore.snapshot_holds import SnapshotHolds
 from tests.metastore.dml import Dml
@@ -28,21 +29,33 @@ def test_one_hold_keeps_all_later_times_until_half_of_its_time_is_over(dml: Dml)
         return [hold.at for hold in dml.transactions.holds.list()]
 
     for at in (times[1], times[1], times[2]):
-        kept.keep(at)
+        kept.keep(at, last=at)
     assert held() == [times[1]]
-    kept.keep(times[0])
-    kept.keep(times[1])
+    kept.keep(times[0], last=times[1])  # the same files as those of the later time
+    assert held() == [times[1]]
+    kept.keep(times[0], last=times[0])
+    kept.keep(times[1], last=times[1])
     assert held() == times[:2]
     now[0] += HOUR_MS / 1000 + 1
     dml.wall_ms += HOUR_MS + 1_000
-    kept.keep(times[1])  # the first two holds last one more hour, this one two
+    kept.keep(times[1], last=times[1])  # the first two holds last one more hour, this one two
     assert held() == [times[0], times[1], times[1]]
-    kept.keep(MIN_TIMESTAMP)  # its history is not kept
-    assert len(held()) == 3
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-def test_a_client_does_not_wait_for_a_writer_of_another_process(
+def test_a_snapshot_below_the_watermark_is_held_at_its_last_time_or_refused(dml: Dml) -> None:
+    kept = SnapshotHolds(dml.transactions.holds, HOUR_MS)
+    dml.append("a")
+    last = dml.transactions.latest_time()
+    with pytest.raises(VersionNotFound, match="it is kept from"):
+        kept.keep(MIN_TIMESTAMP, last=MIN_TIMESTAMP)
+    assert dml.transactions.holds.list() == ()
+    kept.keep(MIN_TIMESTAMP, last=last)
+    assert [hold.at for hold in dml.transactions.holds.list()] == [last]
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_without_a_hold_a_client_is_told_that_the_store_is_busy(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_holds, "PATIENCE", 0.01)
@@ -51,15 +64,17 @@ def test_a_client_does_not_wait_for_a_writer_of_another_process(
     kept = SnapshotHolds(dml.transactions.holds, HOUR_MS)
     with closing(sqlite3.connect(dml.folder / "strandline.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        kept.keep(at)
+        with pytest.raises(DeadlineExceeded, match=r"the store is busy; try again \("):
+            kept.keep(at, last=at)
         other.execute("ROLLBACK")
     assert dml.transactions.holds.list() == ()
-    kept.keep(at)
+    kept.keep(at, last=at)
     assert [hold.at for hold in dml.transactions.holds.list()] == [at]
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 def test_a_hold_time_of_zero_takes_no_hold(dml: Dml) -> None:
     dml.append("a")
-    SnapshotHolds(dml.transactions.holds, 0).keep(dml.transactions.latest_time())
+    at = dml.transactions.latest_time()
+    SnapshotHolds(dml.transactions.holds, 0).keep(at, last=at)
     assert dml.transactions.holds.list() == ()

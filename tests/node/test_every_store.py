@@ -178,7 +178,9 @@ def test_a_commit_to_a_table_dropped_on_another_node_conflicts(
     txn_id = session.begin().txn_id
     session.stage(txn_id, table_id, add=[data_file("a.parquet")])
     first.session(user="ann").execute(DropTable(schema="default", table="t"))
-    with pytest.raises(WriteConflict, match="was dropped"):
+    with pytest.raises(
+        WriteConflict, match=r"conflict on default\.t: the table was dropped between"
+    ):
         session.commit(txn_id)
 
 
@@ -349,8 +351,8 @@ def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
         ("/tmp/a-folder", Settings(objects="postgresql://h/d"), "leave objects out"),
         ("/tmp/a-folder", Settings(warehouse="/tmp/w"), "leave warehouse out"),
         ("postgresql://h/d", Settings(objects="postgresql://h/other"), "leave objects out"),
-        ("etcd://h:1/p", Settings(), "--objects postgresql"),
-        ("etcd://h:1/p", Settings(objects="/tmp/folder"), "--objects postgresql"),
+        ("etcd://h:1/p", Settings(), "STRANDLINE_OBJECTS=postgresql"),
+        ("etcd://h:1/p", Settings(objects="/tmp/folder"), "STRANDLINE_OBJECTS=postgresql"),
         (
             "etcd://h:1/p",
             Settings(objects="postgresql://h/d", delay_ms=0),

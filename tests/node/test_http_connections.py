@@ -206,13 +206,14 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
         assert connections.counts.late == 0
 
 
-def test_a_new_connection_replaces_the_one_that_has_been_idle_longest() -> None:
+def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() -> None:
     clock = Clock()
     with (
         watched(clock, max_connections=2) as (url, connections),
         connect(url) as first,
         httpx.Client(base_url=url, trust_env=False) as one,
         httpx.Client(base_url=url, trust_env=False) as another,
+        httpx.Client(base_url=url, trust_env=False) as third,
     ):
         while connections.counts.accepted < 1:
             pass
@@ -231,4 +232,7 @@ def test_a_new_connection_replaces_the_one_that_has_been_idle_longest() -> None:
             assert read_to_end(first) == b""
             assert another.get("/3").content == b"xxx"
             assert read_to_end(half) == b""
-    assert (connections.counts.displaced, connections.counts.refused) == (2, 1)
+            clock.now += 1.0
+            assert third.get("/3").status_code == 503
+            assert one.get("/3").content == b"xxx"
+    assert (connections.counts.displaced, connections.counts.refused) == (2, 2)

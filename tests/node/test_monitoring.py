@@ -12,10 +12,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.catalog.commands import CreateSchema
+from strandline.catalog.events import AppliedVersion
+from strandline.clock import milliseconds
+from strandline.config import Settings
 from strandline.errors import ObjectNotFound, Unavailable
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
+from strandline.node import node as node_module
 from strandline.node.metrics import METRICS, metrics_text
 from strandline.node.node import Problem
 from strandline.sql import FenceRow
@@ -67,6 +71,75 @@ def test_a_node_that_is_fenced_or_has_no_applier_is_unhealthy(
         node.catalogs.stop()
         problems = {problem.check: problem.reason for problem in node.health.report()}
         assert "stopping" in problems["catalog applier"]
+
+
+def problem(node: Node, check: str) -> str:
+    """The reason that ``check`` gives, or "" if it finds no problem."""
+    return next((found.reason for found in node.health.report() if found.check == check), "")
+
+
+def test_a_node_whose_applier_hangs_is_not_ready_until_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, hangs = threading.Event(), threading.Event()
+
+    def hang(_: AppliedVersion) -> None:
+        hangs.set()
+        go_on.wait()
+
+    with Node.open(tmp_path / "s") as node, Node.open(tmp_path / "s") as other:
+        node.catalogs.subscribe(hang)
+        try:
+            other.metastore.execute(CreateSchema(name="new"), author="ann")
+            assert hangs.wait(60)
+            assert problem(node, "catalog applier") == ""
+            monkeypatch.setattr(node_module, "LAG_SECONDS", 0.7)
+            with serving(monitored(node)) as url:
+                while health(url)[0] == 200:
+                    pass
+                status, body = health(url)
+            assert (status, body["status"]) == (503, "failing")
+            assert "at most 0.7 s are allowed" in problem(node, "catalog applier")
+        finally:
+            go_on.set()
+        while problem(node, "catalog applier"):
+            pass
+
+
+def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path / "s") as node:
+        go_on, hangs = threading.Event(), threading.Event()
+
+        def hang(after: int, *, timeout: float) -> int:
+            hangs.set()
+            go_on.wait()
+            return after
+
+        def fail(after: int, *, timeout: float) -> int:
+            raise Unavailable("the store is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(node.notifications, "wait", hang)
+            assert hangs.wait(60)
+            assert problem(node, "notification follower") == ""
+            broken.setattr(node_module, "LAG_SECONDS", 0.7)
+            try:
+                while not problem(node, "notification follower"):
+                    pass
+                assert "at most 0.7 s are allowed" in problem(node, "notification follower")
+                broken.setattr(node.notifications, "wait", fail)
+            finally:
+                go_on.set()
+            while "fails: Unavailable: the store is away" not in (
+                problem(node, "notification follower")
+            ):
+                pass
+        while problem(node, "notification follower"):
+            pass
+        node.store.stop(wake=node.database.wake)
+        assert problem(node, "notification follower") == "the thread cache-applier is not running"
 
 
 def test_a_health_check_that_never_ends_is_reported_as_a_problem(
@@ -158,6 +231,31 @@ def test_metrics_count_calls_with_times_and_errors_by_method(node: Node) -> None
     )
     assert values["strandline_catalog_lag_versions", frozenset()] == 0
     assert not [labels for _, labels in values if "nothing-of-ours" in labels]
+
+
+def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path) -> None:
+    def read(node: Node) -> dict[str, float]:
+        with serving(monitored(node)) as url:
+            values = samples(httpx.get(f"{url}/metrics", trust_env=False).text)
+        names = ("low_watermark_seconds", "min_open_transaction", "follower_lag_events")
+        return {name: values[f"strandline_{name}", frozenset()] for name in names}
+
+    with Node.open(tmp_path / "s", settings=Settings(history_retention_ms=1)) as node:
+        assert read(node)["min_open_transaction"] == 0
+        session = node.session(user="ann")
+        opened = [session.begin() for _ in range(2)]
+        node.store.stop(wake=node.database.wake)
+        node.store.catch_up()
+        before = node.store.applied_event
+        session.execute(CreateSchema(name="new"))
+        found = read(node)
+        assert found["low_watermark_seconds"] == milliseconds(opened[0].begin_time) / 1000
+        assert found["min_open_transaction"] == opened[0].txn_id
+        assert found["follower_lag_events"] == node.notifications.head() - before > 0
+        session.abort(opened[0].txn_id)
+        node.store.catch_up()
+        assert read(node)["min_open_transaction"] == opened[1].txn_id
+        assert read(node)["follower_lag_events"] == 0
 
 
 def test_a_part_that_cannot_be_read_hides_no_other_metrics(

@@ -134,7 +134,8 @@ def test_ddl_that_invalidates_the_written_rows_is_a_conflict(
     store.catalogs.publish(*([after] if after else []))
     with pytest.raises(WriteConflict, match=named) as refused:
         store.transactions.commit(txn_id)
-    assert "version 2 and 3" in refused.value.message
+    assert "aborted at its commit: conflict on flights: the table " in refused.value.message
+    assert refused.value.message.endswith("version 2 and 3; begin again")
     assert store.transactions.get(txn_id).state is ABORTED
 
 
@@ -167,7 +168,7 @@ def test_a_table_created_after_the_begin_cannot_be_written(store: Store) -> None
     with store.database.write() as connection:
         records.allocate(connection, [txn_id], 77)
     store.catalogs.publish(Table(77, "later"))
-    with pytest.raises(WriteConflict, match="did not exist when the transaction began"):
+    with pytest.raises(WriteConflict, match="on later: the table did not exist when the tr"):
         store.transactions.commit(txn_id)
 
 

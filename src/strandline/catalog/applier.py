@@ -161,6 +161,7 @@ class CatalogApplier:
         self._applier_failures = 0
         self._joined_anew = 0
         self._applier_failure: str | None = None  # of its last round, without its frames
+        self._round_ended = time.monotonic()  # when the applier was last level with the log
         self._own_commit = float("-inf")  # when this node last applied its own append
         self._history = self._recovered(state)
         # `since`: where the log began. `upper`: the version after the last one for which every
@@ -189,6 +190,7 @@ class CatalogApplier:
     def start(self) -> None:
         """Follow the log in a separate thread until `stop`."""
         self.sync()
+        self._round_ended = time.monotonic()
         self._applier = threading.Thread(target=self._follow, name="catalog-applier", daemon=True)
         self._applier.start()
 
@@ -217,6 +219,7 @@ class CatalogApplier:
                 quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
                 pause = 0.1
                 self._applier_failure = None
+                self._round_ended = time.monotonic()
             except Exception as error:
                 if self._stop.is_set():
                     return
@@ -255,13 +258,23 @@ class CatalogApplier:
         applied = self._history.latest.version
         return max(0, self._state.log.frontier().upper - 1 - applied)
 
-    def check_applier(self) -> None:
-        """Raise `Unavailable` with the reason if new versions are not being applied here."""
+    def check_applier(self, *, longest: float) -> None:
+        """Raise `Unavailable` with the reason if new versions are not being applied here.
+
+        They are not if the thread that applies them was not level with the log within the
+        ``longest`` time, in seconds.
+        """
         self._check_running()
         if self._applier is None or not self._applier.is_alive():
             raise Unavailable("the thread that applies new versions of the catalog is not running")
         if self._applier_failure is not None:
             raise Unavailable(f"new versions cannot be applied: {self._applier_failure}")
+        seconds = time.monotonic() - self._round_ended
+        if seconds > longest:
+            raise Unavailable(
+                f"new versions have not been applied for {seconds:.1f} s; at most {longest:g} s are"
+                " allowed"
+            )
 
     def subscribe(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
         """Call ``listener`` for each version applied from now on.

@@ -99,9 +99,9 @@ class Companion(Protocol):
         """
 
     def committed(self) -> None:
-        """Called after what `write` wrote was committed.
+        """Called by the committer once the updates are in the log, with what `write` wrote.
 
-        Not called if the append got no answer, even if the log finds it committed later.
+        Also called if the append got no answer and the log has found it since.
         """
 
 

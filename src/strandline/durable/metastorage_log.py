@@ -274,8 +274,6 @@ class MetastorageLog(UpdateLog):
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing was written between that read and this append, so no `since` has moved.
                 self._saw(outcome.revision, replace(seen[1], upper=updates[-1].version + 1))
-            if companion is not None:
-                companion.committed()
             return at_times(updates, times, outcome.time)
         return self._refused(token, updates, times)
 

@@ -194,8 +194,6 @@ class StashLog(UpdateLog):
         if not is_next:
             return self._refused(token, updates, times)
         self._kinds = kinds
-        if companion is not None:
-            companion.committed()
         return ordered
 
     def _write(

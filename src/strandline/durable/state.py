@@ -270,6 +270,8 @@ class DurableCatalogState(ReadOnlyState):
             if type(error) is Fenced:
                 self._compare_token()  # also raises, and names the newer holder
             raise
+        if companion is not None:
+            companion.committed()
         applied = []
         for transaction, update, objects in zip(transactions, appended, written, strict=True):
             # Every node will read the validated contents from the log; only the time is new.

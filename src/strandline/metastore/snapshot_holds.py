@@ -2,30 +2,31 @@
 
 A client of the Hive protocol does not know holds. It gets the names of files and reads them later,
 so the files must not be cleaned meanwhile. Files of a snapshot of the present can only be removed
-by a later commit, and cleaning keeps what was removed less than `SnapshotHolds.ttl_ms` ago. Files
-of a snapshot of the past may have been removed long ago: there the node takes a hold for the
-client. A hold also keeps all later times, so a node needs few of them. A client does not wait long
-for the hold: while another process has the write lock, nothing is cleaned either.
+by a later commit, and cleaning keeps what was removed less than `SnapshotHolds.ttl_ms` ago. So
+these need no hold. Files of a snapshot of the past may have been removed long ago: there the node
+takes a hold for the client. A hold also keeps all later times, so a node needs few of them.
+
+What must stay true: a snapshot of the past is answered with a hold, or not at all. The hold is a
+write, so it waits for other writers, but not longer than `PATIENCE`: then the client gets
+`DeadlineExceeded` and can ask again. *Rejected*: to answer without a hold after a wait. The other
+writer may be the one that raises the low watermark, and cleaning may follow at once.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 
-from strandline.clock import Timestamp
-from strandline.errors import Unavailable, VersionNotFound
+from strandline.clock import Timestamp, format_timestamp
+from strandline.errors import DeadlineExceeded, VersionNotFound
 from strandline.transactions.holds import Holds
 
 KIND = "snapshot"
 """The kind of these holds."""
 OWNER = "strandline"
-PATIENCE = 1.0
+PATIENCE = 5.0
 """Seconds that a client waits for the database to grant a hold."""
-
-logger = logging.getLogger(__name__)
 
 
 class SnapshotHolds:
@@ -44,25 +45,39 @@ class SnapshotHolds:
         self._lock = threading.Lock()
         self._kept: dict[Timestamp, float] = {}
 
-    def keep(self, at: Timestamp) -> None:
-        """Keep the snapshot as of ``at`` for at least `ttl_ms`, if the history still contains it.
+    def keep(self, at: Timestamp, *, last: Timestamp) -> None:
+        """Keep the snapshot of a table as of ``at`` for at least `ttl_ms`.
 
-        A snapshot that is older, or for which no hold was granted, is served until it is cleaned.
+        ``last`` is the last time at which the table had this snapshot: if the history at ``at`` is
+        no longer kept, a hold on ``last`` keeps its files too. Does nothing if `ttl_ms` is 0.
+
+        Raises `VersionNotFound` if the history at ``last`` is no longer kept either, and
+        `DeadlineExceeded` if other writers kept the database busy.
         """
         if not self.ttl_ms:
             return
         now = self._monotonic()
         with self._lock:
             self._kept = {kept: until for kept, until in self._kept.items() if until > now}
-            if any(kept <= at for kept in self._kept):
+            if any(kept <= last for kept in self._kept):
                 return
+        try:
+            self._take(at)
+            taken = at
+        except VersionNotFound:
+            if at == last:
+                raise
+            self._take(last)
+            taken = last
+        with self._lock:
+            self._kept[taken] = now + self.ttl_ms / 1000
+
+    def _take(self, at: Timestamp) -> None:
         try:
             # Twice as long, so that it serves other clients too.
             self._holds.acquire(KIND, OWNER, at=at, ttl_ms=2 * self.ttl_ms, timeout=PATIENCE)
-        except VersionNotFound:
-            return
-        except Unavailable as error:
-            logger.warning("a snapshot is served without a hold: %s", error)
-            return
-        with self._lock:
-            self._kept[at] = now + self.ttl_ms / 1000
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"the snapshot as of {format_timestamp(at)} cannot be kept for its reader now,"
+                f" because the store is busy; try again ({error.message})"
+            ) from error

@@ -76,7 +76,8 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
         if settings.objects.partition(_SEPARATOR)[0].lower() != "postgresql":
             raise InvalidInput(
                 f"etcd keeps the catalog of the store {shown_address(text)}; name the PostgreSQL"
-                " database that keeps the rest with --objects postgresql://USER@HOST/DATABASE"
+                " database that keeps the rest in the setting objects:"
+                " STRANDLINE_OBJECTS=postgresql://USER@HOST/DATABASE"
             )
         return StoreAddress(None, text, settings.objects)
     raise UnsupportedOperation(

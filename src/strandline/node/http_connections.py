@@ -7,9 +7,9 @@ the requests of connected clients, and no timeout for a request head or for an u
 * it closes a connection if `HEAD_SECONDS` after the last answer no complete request head has come;
 * it aborts a connection if the client has not read any of a pending answer for `READ_SECONDS`.
 
-If a client connects while `MAX_CONNECTIONS` are open, the node aborts the connection that has
-waited longest for its client to send a request or a body, provided that it has waited for
-`DISPLACE_AFTER`. Otherwise the new client gets status 503 at once.
+If a client connects while `MAX_CONNECTIONS` are open, the node aborts a connection that has never
+sent a whole request: the one that has waited longest for its client, provided that it has waited
+for `DISPLACE_AFTER`. Otherwise the new client gets status 503 at once.
 
 The parser buffers what it has not passed on: the beginning of a header, of any length, or the
 trailers after a body. So a connection may receive at most `MAX_HEAD_BYTES` without completing a
@@ -138,7 +138,11 @@ class HttpConnections:
         return now - connection.waits_since >= self._head_seconds
 
     def _make_room(self) -> bool:
-        waiting = [connection for connection in self._open if connection.awaits_client]
+        waiting = [
+            connection
+            for connection in self._open
+            if connection.awaits_client and not connection.has_asked
+        ]
         longest = min(waiting, key=lambda connection: connection.waits_since, default=None)
         if longest is None or self.now() - longest.waits_since < self._displace_after:
             return False
@@ -205,6 +209,8 @@ class _HttpConnection(HttpToolsProtocol):
         self._pending_bytes = 0
         """Bytes received since the last complete head, part of a body or end of a message."""
         self._is_deaf = False
+        self.has_asked = False
+        """Whether the client has ever sent a whole request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
@@ -274,6 +280,7 @@ class _HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._pending_bytes = 0
+        self.has_asked = True
         self.scope[WHOLE] = True  # type: ignore[literal-required]  # a key of Strandline
         super().on_message_complete()
 

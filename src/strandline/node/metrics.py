@@ -66,6 +66,10 @@ class Count:
         return family
 
 
+def _or_zero(number: int | None) -> float:
+    return float(number or 0)
+
+
 def _unix_seconds(at: Timestamp | None) -> float:
     return 0.0 if at is None else milliseconds(at) / 1000
 
@@ -94,6 +98,18 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
             "When the oldest open transaction began, in seconds since 1970; 0 without one.",
             value=_unix_seconds,
         ),
+        Gauge(
+            "min_open_txn",
+            "min_open_transaction",
+            "The smallest id of an open transaction; 0 without one.",
+            value=_or_zero,
+        ),
+        Gauge(
+            "low_watermark",
+            "low_watermark_seconds",
+            "History from here on is kept, in seconds since 1970.",
+            value=_unix_seconds,
+        ),
         Count("begun", "transactions_begun", "Transactions that were begun here."),
         Count("committed", "transactions_committed", "Transactions that were committed here."),
         Count("aborted", "transactions_aborted", "Transactions that were aborted here."),
@@ -108,6 +124,9 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("loads", "cache_loads", "Tables that were read into memory."),
         Count("evictions", "cache_evictions", "Tables evicted from memory."),
         Gauge("size", "cache_bytes", "Approximate bytes of the rows in memory."),
+    ),
+    "follower": (
+        Gauge("lag", "follower_lag_events", "Notifications that are not applied here yet."),
     ),
     "cleaner": (
         Count("files", "cleaned_files", "Files that cleaning deleted."),

@@ -105,6 +105,11 @@ class NodeHealth:
         return problems
 
 
+LAG_SECONDS = 5.0
+"""How much longer than the ``metadata_staleness`` a healthy node may lag behind the logs.
+
+A round of the threads that follow them takes up to half a second if nothing happens.
+"""
 CLEANING_SECONDS = 10.0
 """The longest time from an abort until its rows are removed."""
 FIRST_CLEANING_SECONDS = 60.0
@@ -121,6 +126,21 @@ class Counted(Protocol):
     """A part of a node that has statistics. Any thread may call `statistics`."""
 
     def statistics(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatistics:
+    """How many events of the notification log the memory of this node does not reflect yet."""
+
+    lag: int
+
+
+class _Follower:
+    def __init__(self, store: CachedStore) -> None:
+        self._store = store
+
+    def statistics(self) -> FollowerStatistics:
+        return FollowerStatistics(self._store.lag())
 
 
 class Node:
@@ -229,7 +249,9 @@ class Node:
         for name, check in store.checks(environment):
             self.health.add(name, check)
         self.health.add("catalog head", self.catalogs.check_head)
-        self.health.add("catalog applier", self.catalogs.check_applier)
+        self.health.add(
+            "catalog applier", lambda: self.catalogs.check_applier(longest=self._longest_lag())
+        )
         self.health.add("fence", lambda: self._check_fence(guard))
         store.watch()
         self._chores = chores = Chores()
@@ -313,6 +335,10 @@ class Node:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.projector.start()
         self.store.start()
+        self.health.add(
+            "notification follower",
+            lambda: self.store.check_following(longest=self._longest_lag()),
+        )
         finish_partition_moves(self.metastore)
         self.transactions.reserved_ids.skip_lost()
         self.transactions.heartbeats.start()
@@ -412,6 +438,10 @@ class Node:
         self._cleaned_aborts = aborts
         return cleaned
 
+    def _longest_lag(self) -> float:
+        """How long the memory of a healthy node may not have been level with the logs."""
+        return self.configuration.metadata_staleness() + LAG_SECONDS
+
     def _check_fence(self, guard: Guard) -> None:
         with self.database.read() as connection:
             guard(connection)
@@ -428,6 +458,7 @@ class Node:
             "transactions": self.transactions,
             "projection": self.projector,
             "store": self.store,
+            "follower": _Follower(self.store),
             "cleaner": self.cleaner,
             "database": self.database,
         }

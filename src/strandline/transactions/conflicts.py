@@ -73,11 +73,17 @@ def catalog_conflict(
 ) -> str | None:
     """What DDL did to one of the tables between the two catalogs, or None if nothing conflicts."""
     for table_id in table_ids:
-        change = _change(base.table_by_id(table_id), now.table_by_id(table_id))
+        before, present = base.table_by_id(table_id), now.table_by_id(table_id)
+        change = _change(before, present)
         if change:
+            name = f"table {table_id}"
+            if present is not None:
+                name = _full_name(now, present)
+            elif before is not None:
+                name = _full_name(base, before)
             return (
-                f"table {table_id} {change} between catalog version {base.version} and"
-                f" {now.version}"
+                f"conflict on {name}: the table {change} between catalog version {base.version}"
+                f" and {now.version}"
             )
     return None
 
@@ -87,20 +93,20 @@ def _change(base: TableView | None, now: TableView | None) -> str | None:
     if base is None:
         return "did not exist when the transaction began; it may have been created"
     if now is None:
-        return f"({base.name}) was dropped"
+        return "was dropped"
     if (base.kind, base.transactional) != (now.kind, now.transactional):
-        return f"({now.name}) changed its kind"
+        return "changed its kind"
     if base.primary_key != now.primary_key:
-        return f"({now.name}) changed its primary key"
+        return "changed its primary key"
     if base.partition_columns != now.partition_columns:
-        return f"({now.name}) changed its partitioning"
+        return "changed its partitioning"
     present = {column.id: column for column in now.columns}
     for column in base.columns:
         kept = present.get(column.id)
         if kept is None:
             continue
         if kept.type != column.type:
-            return f"({now.name}) changed the type of column {kept.name}"
+            return f"changed the type of column {kept.name}"
         if kept.nullable != column.nullable:
-            return f"({now.name}) changed the nullability of column {kept.name}"
+            return f"changed the nullability of column {kept.name}"
     return None

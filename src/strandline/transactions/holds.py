@@ -51,6 +51,7 @@ from strandline.transactions.tables import (
 
 BACKUP = "backup"
 """The kind of hold that a backup takes."""
+_WATERMARK = select(HOLD_WATERMARK.c.time).where(HOLD_WATERMARK.c.id == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def is_backed_up(connection: Connection, now: Timestamp) -> bool:
 
 
 def _given_watermark(connection: Connection) -> Timestamp:
-    watermark = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
+    watermark = connection.execute(_WATERMARK).scalar_one_or_none()
     return MIN_TIMESTAMP if watermark is None else Timestamp(watermark)
 
 

@@ -40,6 +40,7 @@ _SEEN_BY = (
     "(SELECT begin_time FROM txn WHERE txn_id = ?)"
 )
 _LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
+_NEXT_COMMIT = "SELECT min(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
 
 
 def write_ids_at(
@@ -84,6 +85,12 @@ def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) 
         time = value(connection, _LAST_COMMIT, (table_id,))
     else:
         time = value(connection, f"{_LAST_COMMIT} AND commit_time <= ?", (table_id, at))
+    return None if time is None else Timestamp(time)
+
+
+def next_commit(connection: Connection, table_id: int, *, after: Timestamp) -> Timestamp | None:
+    """The time of the first commit that wrote a table after ``after``, or None."""
+    time = value(connection, _NEXT_COMMIT, (table_id, after))
     return None if time is None else Timestamp(time)
 
 

@@ -114,7 +114,8 @@ class TransactionStatistics:
 
     ``behind`` counts how often a begin or commit had to wait for the catalog to catch up.
     ``heartbeats`` counts those of transactions and locks. ``unstored_heartbeats`` are still only in
-    memory.
+    memory. History below ``low_watermark`` may be removed. ``min_open_txn`` is the smallest id of
+    an open transaction.
     """
 
     begun: int
@@ -127,6 +128,8 @@ class TransactionStatistics:
     unstored_heartbeats: int
     open: int
     oldest_begin: Timestamp | None
+    min_open_txn: int | None
+    low_watermark: Timestamp
 
 
 class TransactionListener(Protocol):

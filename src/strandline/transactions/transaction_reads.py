@@ -25,6 +25,7 @@ from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UnfinishedTxns,
     last_commit,
+    next_commit,
     txn_of_write_id,
     unfinished,
     write_ids_at,
@@ -99,6 +100,11 @@ class TransactionReads:
         """
         with self._database.read() as connection:
             return last_commit(connection, table_id, at=at)
+
+    def next_commit(self, table_id: int, *, after: Timestamp) -> Timestamp | None:
+        """The time of the first commit that wrote a table after ``after``, or None by now."""
+        with self._database.read() as connection:
+            return next_commit(connection, table_id, after=after)
 
     def ensure_past(self, at: Timestamp) -> None:
         """Return once no commit, of rows or of DDL, can still get a time at or below ``at``.

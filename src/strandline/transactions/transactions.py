@@ -67,8 +67,8 @@ from strandline.transactions.conflicts import (
     NameRow,
 )
 from strandline.transactions.heartbeats import Heartbeats
-from strandline.transactions.holds import Holds
-from strandline.transactions.list_records import seeing, seen_by
+from strandline.transactions.holds import Holds, watermark_at
+from strandline.transactions.list_records import min_open_txn, seeing, seen_by
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
@@ -372,6 +372,9 @@ class Transactions(TransactionEnds):
         with self._database.read() as connection:
             count = records.open_count(connection)
             oldest = records.oldest_begin(connection)
+            min_open = min_open_txn(connection)
+            now = present_time(connection, self._clock)
+            lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
         with self._counting:
             counts = self._counts.copy()
         heartbeats = self.heartbeats.statistics()
@@ -386,6 +389,8 @@ class Transactions(TransactionEnds):
             unstored_heartbeats=heartbeats.unstored,
             open=count,
             oldest_begin=oldest,
+            min_open_txn=min_open,
+            low_watermark=lowest,
         )
 
     # -- inside one SQL transaction

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, insert, update
@@ -15,6 +18,7 @@ from strandline.fencing import FenceToken
 from strandline.metastore.cache import state_file
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.packed_replicas import pack
+from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.cache.state_file import MAGIC, VERSION, StateFile
 from strandline.metastore.store.rows import RowKind
@@ -102,6 +106,30 @@ def test_events_since_the_state_are_applied_before_the_first_answer(
     assert files(again, CANCELLATIONS) == []
     found = again.statistics()
     assert (found.misses, found.loads, found.poisoned) == (0, 0, 0)
+
+
+class LockedDict(OrderedDict[int, HeldReplica]):
+    """Replicas that may be read only under the ``lock``."""
+
+    lock: threading.Lock
+
+    def get(self, *arguments: Any) -> Any:  # Any: as the dictionary's
+        assert self.lock.locked()
+        return super().get(*arguments)
+
+
+def test_an_event_of_a_packed_table_reads_the_replicas_under_their_lock(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    cache, _ = started(dml, path)
+    replicas = cache._replicas
+    locked = LockedDict(replicas._replicas)
+    locked.lock = replicas._lock
+    replicas._replicas = locked
+    dml.append("d")
+    cache.catch_up()
+    assert files(cache) == files(dml.store)
+    assert cache.statistics().loads == 0
 
 
 def test_replicas_that_were_never_used_are_written_again_unchanged(

@@ -6,13 +6,39 @@ import json
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import FieldSchema, NotificationEventRequest, Partition
+from hive_metastore.ttypes import (
+    AddCheckConstraintRequest,
+    AddDefaultConstraintRequest,
+    AddForeignKeyRequest,
+    AddNotNullConstraintRequest,
+    AddPrimaryKeyRequest,
+    AddUniqueConstraintRequest,
+    ColumnStatistics,
+    ColumnStatisticsData,
+    ColumnStatisticsDesc,
+    ColumnStatisticsObj,
+    Database,
+    DropConstraintRequest,
+    FieldSchema,
+    LongColumnStatsData,
+    NotificationEventRequest,
+    Partition,
+    SQLCheckConstraint,
+    SQLDefaultConstraint,
+    SQLForeignKey,
+    SQLNotNullConstraint,
+    SQLPrimaryKey,
+    SQLUniqueConstraint,
+    StringColumnStatsData,
+)
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
+    AddConstraints,
     AlterDefaultPrivileges,
     ColumnDefinition,
     CommentOn,
+    ConstraintDefinition,
     CreateCluster,
     CreateDatabase,
     CreateFunction,
@@ -34,7 +60,9 @@ from strandline.catalog.commands import (
     SetDefaultZone,
     TableDefinition,
 )
+from strandline.metastore.hive import events as rendering
 from strandline.metastore.store.rows import DataFile
+from strandline.model.descriptors import ConstraintKind
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, storage, table
@@ -186,6 +214,122 @@ def test_a_change_of_table_statistics_is_reported_as_an_alter(stub: Any, since: 
     assert kinds(events(stub, since)) == ["CREATE_TABLE", "ALTER_TABLE", "COMMIT_TXN"]
 
 
+def record(struct: dict[str, Any]) -> dict[int, Any]:
+    """The fields of a struct in Thrift's JSON, by their numbers."""
+    return {int(number): next(iter(value.values())) for number, value in struct.items()}
+
+
+def test_constraints_are_reported_as_events_of_their_kinds(stub: Any, since: int) -> None:
+    at = {"table_db": "d1", "table_name": "t1"}
+    stub.create_table(table("t1"))
+    stub.create_table(table("t2"))
+    stub.add_primary_key(AddPrimaryKeyRequest([SQLPrimaryKey(**at, column_name="a", pk_name="pk")]))
+    foreign = SQLForeignKey("d1", "t1", "a", "d1", "t2", "a", 1, 0, 0, "fk", "pk")
+    stub.add_foreign_key(AddForeignKeyRequest([foreign]))
+    unique = SQLUniqueConstraint(None, "d1", "t1", "b", 1, "uk")
+    stub.add_unique_constraint(AddUniqueConstraintRequest([unique]))
+    one = {**at, "column_name": "b"}
+    not_null = SQLNotNullConstraint(**one, nn_name="nn")
+    stub.add_not_null_constraint(AddNotNullConstraintRequest([not_null]))
+    default = SQLDefaultConstraint(**one, default_value="7", dc_name="df")
+    stub.add_default_constraint(AddDefaultConstraintRequest([default]))
+    check = SQLCheckConstraint(**one, check_expression="b > 0", dc_name="ck")
+    stub.add_check_constraint(AddCheckConstraintRequest([check]))
+    stub.drop_constraint(DropConstraintRequest("d1", "t1", "UK"))
+    found = events(stub, since)[2:]
+    kinds_of_keys = {
+        "ADD_PRIMARYKEY": ("primaryKeyListJson", "pk"),
+        "ADD_FOREIGNKEY": ("foreignKeyListJson", "fk"),
+        "ADD_UNIQUECONSTRAINT": ("uniqueConstraintListJson", "uk"),
+        "ADD_NOTNULLCONSTRAINT": ("notNullConstraintListJson", "nn"),
+        "ADD_DEFAULTCONSTRAINT": ("defaultConstraintListJson", "df"),
+        "ADD_CHECKCONSTRAINT": ("checkConstraintListJson", "ck"),
+    }
+    assert kinds(found) == [*kinds_of_keys, "DROP_CONSTRAINT"]
+    assert [event.tableName for event in found] == ["t1", "t2", *["t1"] * 5]
+    assert {event.dbName for event in found} == {"d1"}
+    for event, (field, name) in zip(found, kinds_of_keys.values(), strict=False):
+        (struct,) = message(event)[field]
+        assert name in record(json.loads(struct)).values()
+    (foreign_key,) = message(found[1])["foreignKeyListJson"]
+    fields = record(json.loads(foreign_key))
+    assert [fields[n] for n in (1, 2, 3, 4, 5, 6)] == ["d1", "t1", "a", "d1", "t2", "a"]
+    dropped = message(found[-1])
+    assert [dropped[key] for key in ("dbName", "tableName", "constraintName")] == [
+        "d1",
+        "t1",
+        "UK",
+    ]
+
+
+def test_constraints_of_several_kinds_in_one_change_are_reported_as_an_alter(
+    hive: HiveNode, stub: Any, since: int
+) -> None:
+    stub.create_table(table("t1"))
+    of_two_kinds = tuple(
+        ConstraintDefinition(kind=kind, columns=("a",))
+        for kind in (ConstraintKind.NOT_NULL, ConstraintKind.UNIQUE)
+    )
+    command = AddConstraints(schema="d1", table="t1", constraints=of_two_kinds)
+    hive.node.session(user="ann").execute(command)
+    assert kinds(events(stub, since)) == ["CREATE_TABLE", "ALTER_TABLE"]
+
+
+def statistics(*columns: str, part: str | None = None, nulls: int = 1) -> ColumnStatistics:
+    described = ColumnStatisticsDesc(part is None, "d1", "t1", partName=part)
+    data = {
+        "a": ColumnStatisticsData(longStats=LongColumnStatsData(1, 9, nulls, 3)),
+        "b": ColumnStatisticsData(stringStats=StringColumnStatsData(9, 4.5, nulls, 3)),
+    }
+    return ColumnStatistics(described, [ColumnStatisticsObj(c, "", data[c]) for c in columns])
+
+
+def test_statistics_of_columns_are_reported_as_statistics_events(stub: Any, since: int) -> None:
+    stub.create_table(table("t1"))
+    stub.update_table_column_statistics(statistics("a", "b"))
+    stub.update_table_column_statistics(statistics("b", nulls=2))
+    stub.delete_table_column_statistics("d1", "t1", "a", "hive")
+    stub.update_table_column_statistics(statistics("a"))
+    stub.delete_table_column_statistics("d1", "t1", None, "hive")
+    found = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"][1:]
+    update, delete = "UPDATE_TBL_COL_STAT_EVENT", "DELETE_TBL_COL_STAT_EVENT"
+    assert kinds(found) == [update, update, delete, update, delete]
+    assert {(event.dbName, event.tableName) for event in found} == {("d1", "t1")}
+    stored, changed, deleted, _, emptied = map(message, found)
+    assert (stored["database"], stored["writeId"]) == ("d1", -1)
+    assert name_in(stored["tableObjJson"]) == "t1"
+    assert '"a":"true"' in stored["parameters"]["COLUMN_STATS_ACCURATE"]
+    objects = [json.loads(told["colStatsJson"])["2"]["lst"][2:] for told in (stored, changed)]
+    assert [[one["1"]["str"] for one in listed] for listed in objects] == [["a", "b"], ["b"]]
+    assert (deleted["colName"], emptied["colName"]) == ("a", None)
+
+
+def test_statistics_of_partitions_are_reported_as_statistics_events(
+    hive: HiveNode, stub: Any, since: int
+) -> None:
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    stub.add_partitions([Partition(["x"], "d1", "t1", sd=storage())])
+    stub.update_partition_column_statistics(statistics("a", part="p=x"))
+    stub.rename_partition("d1", "t1", ["x"], Partition(["y"], "d1", "t1", sd=storage()))
+    stub.delete_partition_column_statistics("d1", "t1", "p=y", "a", "hive")
+    stub.update_partition_column_statistics(statistics("a", part="p=y"))
+    stub.drop_partition("d1", "t1", ["y"], False)
+    hive.node.session(user="ann").undrop_partitions("d1.t1")
+    found = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"][2:]
+    assert kinds(found) == [
+        "UPDATE_PART_COL_STAT_EVENT",
+        "ALTER_PARTITION",
+        "DELETE_PART_COL_STAT_EVENT",
+        "UPDATE_PART_COL_STAT_EVENT",
+        "DROP_PARTITION",
+        "ADD_PARTITION",
+    ]
+    stored, deleted = message(found[0]), message(found[2])
+    assert stored["partVals"] == ["x"]
+    assert json.loads(stored["colStatsJson"])["1"]["rec"]["4"]["str"] == "p=x"
+    assert (deleted["colName"], deleted["partName"], deleted["partValues"]) == ("a", "p=y", ["y"])
+
+
 def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(stub: Any, since: int) -> None:
     for number in range(4):
         stub.create_table(table(f"t{number}"))
@@ -196,6 +340,50 @@ def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(stub: Any, sinc
     ]
     assert stub.get_current_notificationEventId().eventId == since + 4
     assert events(stub, since, eventTypeSkipList=["CREATE_TABLE"]) == []
+
+
+FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "schema": ({"dbName": "D2"}, ["CREATE_DATABASE d2", "CREATE_TABLE t1", "ALTER_TABLE t1"]),
+    "table": (
+        {"dbName": "d1", "tableNames": ["T1", "t3"]},
+        ["CREATE_TABLE t1", "CREATE_TABLE t3"],
+    ),
+    "tables of all schemas": (
+        {"tableNames": ["t1"]},
+        ["CREATE_TABLE t1", "CREATE_TABLE t1", "ALTER_TABLE t1"],
+    ),
+    "catalog": (
+        {"catName": "hive", "dbName": "d2", "eventTypeSkipList": ["CREATE_TABLE"]},
+        ["CREATE_DATABASE d2", "ALTER_TABLE t1"],
+    ),
+    "another catalog": ({"catName": "spark"}, []),
+    "types": ({"eventTypeList": ["ALTER_TABLE", "COMMIT_TXN"]}, ["ALTER_TABLE t1", "COMMIT_TXN"]),
+    "the first that pass": (
+        {"dbName": "d2", "eventTypeSkipList": ["CREATE_DATABASE"], "maxEvents": 1},
+        ["CREATE_TABLE t1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_a_client_gets_only_the_events_that_pass_its_filters(
+    hive: HiveNode, stub: Any, since: int, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "PAGE", 2)
+    for name in ("t1", "t2", "t3"):
+        stub.create_table(table(name))
+    stub.create_database(Database("d2"))
+    stub.create_table(table("t1", schema="d2"))
+    new = stub.get_table("d2", "t1")
+    new.parameters["numRows"] = "5"
+    stub.alter_table("d2", "t1", new)
+    sent, expected = FILTERS[case]
+    with hive.client() as client:
+        answer = client.call("get_next_notification", rqst={"lastEvent": since, **sent})
+    assert [
+        f"{event['eventType']} {event.get('tableName') or event.get('dbName', '')}".strip()
+        for event in answer["events"]
+    ] == expected
 
 
 def test_all_events_since_the_creation_of_the_store_can_be_read(hive: HiveNode, stub: Any) -> None:

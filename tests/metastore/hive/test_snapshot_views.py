@@ -20,6 +20,9 @@ from strandline.catalog.commands import (
     RenameColumn,
     RenameTable,
 )
+from strandline.clock import Timestamp
+from strandline.errors import VersionNotFound
+from strandline.metastore import snapshot_holds
 from strandline.metastore.hive import snapshot_views
 from strandline.metastore.interface import Session
 from strandline.model.type_parser import parse_type
@@ -312,10 +315,46 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
     monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept", {})
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     moment = session.open(["d1.orders"]).time
+    past = f"d1@{exact_text(moment)}"
     before = {hold.hold_id for hold in hive.node.transactions.holds.list()}
-    stub.get_table(f"d1@{exact_text(moment)}", "orders")
-    (held,) = (h for h in hive.node.transactions.holds.list() if h.hold_id not in before)
-    assert (held.kind, held.at) == ("snapshot", moment)
+
+    def held() -> list[tuple[str, Timestamp]]:
+        holds = hive.node.transactions.holds.list()
+        return [(hold.kind, hold.at) for hold in holds if hold.hold_id not in before]
+
+    stub.get_table(past, "orders")
+    assert held() == []  # its files are those of the present, which cleaning keeps long enough
+    dml.append(session, "d1.orders", {"id": 2, "item": "y"})
+    stub.get_table(past, "orders")
+    assert held() == [("snapshot", moment)]
+    # When the hold runs out, the same request takes another one, though nothing was committed.
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept", {})
+    stub.get_table(past, "orders")
+    assert held() == [("snapshot", moment)] * 2
+
+
+def test_a_snapshot_that_cannot_be_held_is_not_answered(
+    hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    past = f"d1@{session.history()[-1].version}"
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    dml.append(session, "d1.orders", {"id": 2, "what": "y"})
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept", {})
+    monkeypatch.setattr(snapshot_holds, "PATIENCE", 0.01)
+    with hive.node.database.write():
+        kind, said = refusal(lambda: stub.get_table(past, "orders"))
+    assert kind == "MetaException"
+    assert "the store is busy; try again" in said
+
+    def refuse(*_: object, **__: object) -> None:
+        raise VersionNotFound("history is kept from later on; read at a later time")
+
+    monkeypatch.setattr(hive.node.transactions.holds, "acquire", refuse)
+    assert refusal(lambda: stub.get_table(past, "orders")) == (
+        "NoSuchObjectException",
+        "history is kept from later on; read at a later time",
+    )
 
 
 @pytest.mark.parametrize("damage", ["missing", "longer"])

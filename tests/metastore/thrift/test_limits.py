@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -35,6 +36,10 @@ from tests.servers.thrift_client import decode_application_exception, decode_res
 
 Serve = Callable[..., Any]
 NAMES = "get_table_objects_by_name"
+ASKED_FIRST: list[tuple[str, dict[str, Any]]] = [
+    ("set_ugi", {"user_name": "ann", "group_names": []}),
+    ("get_all_databases", {}),
+]
 
 
 def counting(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
@@ -285,19 +290,55 @@ def test_a_connection_whose_client_stops_reading_is_closed(serve: Serve) -> None
     assert running.server.statistics().late_closed == 1
 
 
-def test_a_new_connection_displaces_the_one_that_was_idle_longest(serve: Serve) -> None:
-    settings = ServerSettings(max_connections=2, displace_after=0.0)
+def test_a_new_connection_displaces_only_one_that_never_sent_a_request(serve: Serve) -> None:
+    settings = ServerSettings(max_connections=3, displace_after=0.0)
     running = serve(toy, settings=settings)
-    with connect(running) as first, running.client() as second:
-        first.sendall(request("get_all_databases"))
-        read_messages(first, 1)
-        assert second.call("get_all_databases") == ["d1"]
-        with running.client() as third:
-            assert third.call("get_all_databases") == ["d1"]
-            assert read_to_end(first) == b""
-            assert second.call("get_all_databases") == ["d1"]
+    with running.client() as idle, connect(running) as silent, connect(running) as half:
+        assert idle.call("get_all_databases") == ["d1"]
+        half.sendall(request("get_all_databases")[:-1])
+        with running.client() as new, running.client() as newer:
+            assert new.call("get_all_databases") == ["d1"]
+            assert read_to_end(silent) == b""
+            assert newer.call("get_all_databases") == ["d1"]
+            assert read_to_end(half) == b""
+            assert idle.call("get_all_databases") == ["d1"]
     statistics = running.server.statistics()
-    assert (statistics.displaced, statistics.refused) == (1, 0)
+    assert (statistics.displaced, statistics.refused) == (2, 0)
+
+
+def test_a_client_that_is_turned_away_learns_why_from_each_of_its_first_requests(
+    serve: Serve,
+) -> None:
+    settings = ServerSettings(max_connections=1, displace_after=0.0, turned_away_seconds=0.5)
+    running = serve(toy, settings=settings)
+    with connect(running) as idle:
+        idle.sendall(request("get_all_databases"))
+        read_messages(idle, 1)
+        with connect(running) as new:
+            for method, args in ASKED_FIRST:
+                new.sendall(request(method, **args))
+                (answer,) = read_messages(new, 1)
+                with pytest.raises(ThriftException, match="has 1 open connections") as caught:
+                    decode_result(method, answer, at=decode_head(answer).body)
+                assert caught.value.name == "MetaException"
+            assert read_to_end(new) == b""
+        idle.sendall(request("get_all_databases"))
+        read_messages(idle, 1)
+    statistics = running.server.statistics()
+    assert (statistics.displaced, statistics.refused) == (0, 1)
+
+
+def test_of_more_that_are_turned_away_the_oldest_are_closed(serve: Serve) -> None:
+    settings = ServerSettings(max_connections=1, max_turned_away=2)
+    running = serve(toy, settings=settings)
+    with running.client() as idle, ExitStack() as stack:
+        assert idle.call("get_all_databases") == ["d1"]
+        late = [stack.enter_context(connect(running)) for _ in range(5)]
+        assert [read_to_end(stream) for stream in late[:3]] == [b""] * 3
+        for stream in late[3:]:
+            stream.sendall(request("get_all_databases"))
+            assert len(read_messages(stream, 1)) == 1
+    assert running.server.statistics().refused == 5
 
 
 def test_a_connection_with_a_running_request_is_never_displaced(serve: Serve) -> None:
@@ -315,8 +356,8 @@ def test_a_connection_with_a_running_request_is_never_displaced(serve: Serve) ->
         busy.sendall(request("get_all_databases"))
         while not running.on_loop(lambda: running.server.statistics().running):
             pass
-        with connect(running) as late:
-            assert read_to_end(late) == b""
+        with running.client() as late, pytest.raises(ThriftException, match="1 open connections"):
+            late.call("get_all_databases")
         running.on_loop(release.set)
         assert len(read_messages(busy, 1)) == 1
     assert running.server.statistics().refused == 1

@@ -31,7 +31,13 @@ from strandline.errors import UnsupportedOperation
     help="A new store on servers: postgresql://… or etcd://…. By default, the store is in the "
     "folder.",
 )
-@click.option("--objects", default="", metavar="ADDRESS", help="See `strandline serve --objects`.")
+@click.option(
+    "--objects",
+    default="",
+    envvar="STRANDLINE_OBJECTS",
+    metavar="ADDRESS",
+    help="See `strandline serve --objects`.",
+)
 @click.option(
     "--catalog-log", default="", metavar="LOG", help="See `strandline serve --catalog-log`."
 )

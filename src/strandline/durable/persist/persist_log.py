@@ -163,8 +163,6 @@ class PersistLog(UpdateLog):
             return self._refused(token, updates, times)
         except (Unavailable, OSError) as error:
             return self._settle(updates, times, error)
-        if companion is not None:
-            companion.committed()
         self.maintenance.after_append(after)
         return at_times(updates, times, after.time)
 

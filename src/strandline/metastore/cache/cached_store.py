@@ -158,6 +158,7 @@ class CachedStore(ObjectStore):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._notifications = notifications
         self._zone_partitions = zone_partitions
         self._replicas = ReplicaSet(applied_event=notifications.head(), memory_bytes=memory_bytes)
         self._locations = KnownLocations()
@@ -186,6 +187,18 @@ class CachedStore(ObjectStore):
         ``wake`` must end the thread's wait for commits.
         """
         self._follower.stop(wake=wake)
+
+    def check_following(self, *, longest: float) -> None:
+        """Raise `Unavailable` if the thread does not follow the log; see `Follower.check`."""
+        self._follower.check(longest=longest)
+
+    def lag(self) -> int:
+        """The number of events of the notification log that are not applied here.
+
+        Raises what the store raises.
+        """
+        applied = self._replicas.applied_event  # first: the head never falls below it
+        return self._notifications.head() - applied
 
     @property
     def applied_event(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from strandline.errors import Stopping, Unavailable
@@ -22,6 +23,8 @@ class Follower:
         self._name = name
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._round_ended = 0.0
+        self._is_failing = False
         self.failures = 0
         self.last_failure: str | None = None
         """Text, not the error: its frames would keep a cursor, and so a closed database, open."""
@@ -31,6 +34,7 @@ class Follower:
         if self._thread is not None:
             return
         self._stop.clear()
+        self._round_ended = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
@@ -49,17 +53,36 @@ class Follower:
         """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
+    def check(self, *, longest: float) -> None:
+        """Raise `Unavailable` with the reason if the last round failed or the thread has ended.
+
+        Also if no round has ended within the ``longest`` time, in seconds.
+        """
+        if not self.running():
+            raise Unavailable(f"the thread {self._name} is not running")
+        if self._is_failing:
+            raise Unavailable(f"the thread {self._name} fails: {self.last_failure}")
+        seconds = time.monotonic() - self._round_ended
+        if seconds > longest:
+            raise Unavailable(
+                f"the thread {self._name} has not been level with its source for {seconds:.1f} s;"
+                f" at most {longest:g} s are allowed"
+            )
+
     def _run(self) -> None:
         pause = FIRST_PAUSE
         while not self._stop.is_set():
             try:
                 self._round()
                 pause = FIRST_PAUSE
+                self._is_failing = False
+                self._round_ended = time.monotonic()
             except Stopping:
                 return  # the followed database is closed
             except Exception as error:
                 self.failures += 1
                 self.last_failure = f"{type(error).__name__}: {error}"
+                self._is_failing = True
                 if isinstance(error, Unavailable):
                     logger.warning("%s: %s; next attempt in %.1f s", self._name, error, pause)
                 else:

@@ -160,10 +160,11 @@ class ReplicaSet:
 
     def apply(self, event_id: int, changes: Sequence[tuple[int, Change]]) -> None:
         """Apply the changes of an event, each with its table id, in one step."""
-        for table_id, _ in changes:
-            present_replica = self._replicas.get(table_id)
-            if present_replica is not None and not isinstance(present_replica, Replica):
-                self._unpack(present_replica)
+        with self._lock:
+            held = {table_id: self._replicas.get(table_id) for table_id, _ in changes}
+        for replica in held.values():
+            if replica is not None and not isinstance(replica, Replica):
+                self._unpack(replica)
         with self._lock:
             nexts: list[Replica] = []
             for table_id, change in changes:

@@ -6,7 +6,7 @@ differ only in the names of their fields. The primary key of a transactional tab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor
 
@@ -79,6 +80,30 @@ _FOREIGN = _FORMS[ConstraintKind.FOREIGN_KEY].listed
 # -- reading
 
 
+def added_event(
+    catalog: Catalog, table: TableDescriptor, names: Iterable[str], *, schema: str
+) -> tuple[str, Struct] | None:
+    """Return Hive's event for constraints that were added to a table: its type and its message.
+
+    Return None if they are of several kinds, for which Hive has no event. ``catalog`` contains the
+    parents of foreign keys.
+    """
+    added = set(names)
+    constraints = [known for known in table.constraints if known.name in added]
+    if len({constraint.kind for constraint in constraints}) != 1:
+        return None
+    singular = _FORMS[constraints[0].kind].listed.removesuffix("s")
+    struct_name = f"SQL{singular[0].upper()}{singular[1:]}"
+    shown = _Shown(catalog)
+    structs = [
+        struct
+        for constraint in constraints
+        for struct in shown.structs(table, constraint, schema=schema)
+    ]
+    texts = [HIVE_CODEC.to_json_text(struct_name, struct) for struct in structs]
+    return f"ADD_{singular.upper()}", {f"{singular}ListJson": texts}
+
+
 class _Shown:
     """Renders constraints on tables of one catalog as structs. Looks up each table's names once."""
 
@@ -91,12 +116,17 @@ class _Shown:
         """Return the constraints on a table, by the field of answers that lists them."""
         listed: dict[str, list[Struct]] = {form.listed: [] for form in _FORMS.values()}
         for constraint in self._declared(table):
-            form = _FORMS[constraint.kind]
-            home = {form.schema: schema, form.table: table.name.lower()}
-            listed[form.listed] += (
-                home | struct for struct in self._structs(form, table, constraint)
-            )
+            structs = self.structs(table, constraint, schema=schema)
+            listed[_FORMS[constraint.kind].listed] += structs
         return listed
+
+    def structs(
+        self, table: TableDescriptor, constraint: Constraint, *, schema: str
+    ) -> Iterator[Struct]:
+        """Yield a struct per column of a constraint, or one for a check without columns."""
+        form = _FORMS[constraint.kind]
+        home = {form.schema: schema, form.table: table.name.lower()}
+        return (home | struct for struct in self._structs(form, table, constraint))
 
     def _declared(self, table: TableDescriptor) -> Iterator[Constraint]:
         yield from valid_constraints(table, self._parents)
@@ -109,7 +139,6 @@ class _Shown:
     def _structs(
         self, form: _Form, table: TableDescriptor, constraint: Constraint
     ) -> Iterator[Struct]:
-        """Yield a struct per column of a constraint, or one for a check without columns."""
         common: Struct = {
             form.name: constraint.name,
             "enable_cstr": constraint.enabled,

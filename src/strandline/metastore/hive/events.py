@@ -8,6 +8,8 @@ Hive event with the same number, because a client takes a gap in the numbers for
 | --- | --- |
 | create, alter, drop of a schema | CREATE_DATABASE, ALTER_DATABASE, DROP_DATABASE |
 | create (or restore), drop of a table or view | CREATE_TABLE, DROP_TABLE |
+| constraints of one kind added; a constraint dropped | ADD_PRIMARYKEY, …; DROP_CONSTRAINT |
+| column statistics stored, deleted | UPDATE_, DELETE_TBL_COL_STAT_EVENT or _PART_COL_STAT_EVENT |
 | any other change of a table or view, its counted parameters or its location | ALTER_TABLE |
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
 | files staged | ACID_WRITE |
@@ -24,13 +26,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
 from strandline import work
-from strandline.catalog import Catalog
+from strandline.catalog import DEFAULT_DATABASE, Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
+from strandline.metastore.hive.constraints import added_event
 from strandline.metastore.hive.databases import database_struct
 from strandline.metastore.hive.event_texts import (
     PLACE,
@@ -46,6 +50,7 @@ from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.statistics_events import statistics_event
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
@@ -66,6 +71,8 @@ from strandline.model.places import Place
 from strandline.wire import decode
 
 FORMAT = "json-0.2"
+_ADD_CONSTRAINTS, _DROP_CONSTRAINT = "add_constraints", "drop_constraint"
+_OF_CONSTRAINTS = (_ADD_CONSTRAINTS, _DROP_CONSTRAINT)
 _NO_FILES = Quoted("[]")
 PAGE = 500
 """The number of events whose rows are read at once."""
@@ -207,6 +214,10 @@ class HiveEvents:
         assert relation is not None  # the caller has checked that
         relation_name = body.arguments.get("table") or body.arguments.get("view")
         schema, _, name = str(relation_name or f".{relation.name}").lower().partition(".")
+        if event.verb in _OF_CONSTRAINTS and before is not None and after is not None:
+            told = self._constraint_event(event, body, after, schema=schema, table=name)
+            if told is not None:
+                return _event(event, *told, schema=schema, table=name)
         new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
@@ -225,6 +236,22 @@ class HiveEvents:
         if kind == "CREATE_TABLE":
             message["files"] = _NO_FILES
         return _event(event, kind, message, schema=new[0], table=new[2])
+
+    def _constraint_event(
+        self, event: Notification, body: DdlEvent, after: Definition, *, schema: str, table: str
+    ) -> tuple[str, Struct] | None:
+        """Return Hive's type and message for added or dropped constraints, or None."""
+        if event.verb == _DROP_CONSTRAINT:
+            dropped = body.arguments.get("constraint")
+            names = {"dbName": schema, "tableName": table, "constraintName": dropped}
+            return "DROP_CONSTRAINT", names
+        added, catalog = body.arguments.get("added"), self._present
+        if not isinstance(added, list | tuple):
+            return None
+        with suppress(NotFound):  # if that version was trimmed, the present may know the parents
+            catalog = self._metastore.catalogs.active_catalog(event.time)
+        descriptor = decode(after.record, TableDescriptor)
+        return added_event(catalog, descriptor, map(str, added), schema=schema)
 
     def _place_of(self, table_id: int) -> str:
         """Return the location of a managed table."""
@@ -261,6 +288,15 @@ class HiveEvents:
         schema, table = home
         added, removed = self._rows_of(body)
         kinds = {row.kind for row in (*added, *removed)}
+        if RowKind.STATISTICS in kinds:
+            written, name = self._written(schema, table), table.name.lower()
+            keys = written.partitioned.key_names
+            told = statistics_event(added, removed, schema=schema, table=name, keys=keys)
+            if told is not None:
+                message = told.message
+                if told.needs_table:
+                    message["tableObjJson"] = written.text
+                return _event(event, told.kind, message, schema=schema, table=name)
         if RowKind.PARTITION in kinds:
             return self._partitions(event, schema, table, added, removed)
         if kinds and kinds <= {RowKind.TABLE_PARAMETERS, RowKind.STATISTICS}:
@@ -458,7 +494,10 @@ async def get_current_notification_event_id(call: Call) -> Struct:
 
 @reads("get_next_notification")
 async def get_next_notification(call: Call) -> Struct:
-    """The events after a given one, in Hive's format, without those in ``eventTypeSkipList``."""
+    """The events after a given one that pass the filters, in Hive's format.
+
+    As in Hive, ``maxEvents`` counts only the events that pass.
+    """
     await off_loop()
     # An event contains the definition of its table, which some users may not read.
     call.reader.access.require_superuser("read the notification log")
@@ -466,14 +505,43 @@ async def get_next_notification(call: Call) -> Struct:
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
     last = request["lastEvent"]
-    work.spend(min(limit, max(0, call.notifications.head() - last)))
-    events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
-    skipped = set(request.get("eventTypeSkipList") or ())
-    # Encoded one by one: all texts together would need the memory of the answer once more.
-    return {
-        "events": [
+    passes = _filter(request)
+    ahead = max(0, call.notifications.head() - last)
+    work.spend(min(limit, ahead) if passes is None else ahead)
+    rendered = HiveEvents(call.metastore)
+    found: list[bytes] = []
+    while len(found) < limit and (events := call.notifications.read(last, limit=PAGE)):
+        last = events[-1].event_id
+        passing = filter(passes, rendered.render(events))
+        # Encoded one by one: all texts together would need the memory of the answer once more.
+        found += (
             HIVE_CODEC.encode_struct("NotificationEvent", event)
-            for event in events
-            if event["eventType"] not in skipped
-        ]
-    }
+            for event in islice(passing, limit - len(found))
+        )
+    return {"events": found}
+
+
+def _filter(request: Struct) -> Callable[[Struct], bool] | None:
+    """Return whether an event passes the filters of a request, or None if there are none.
+
+    As in Hive, an event that belongs to no schema, such as the end of a transaction, passes no
+    filter of a catalog, schema or table.
+    """
+    catalog, schema = request.get("catName"), request.get("dbName")
+    tables = {name.lower() for name in request.get("tableNames") or ()}
+    kinds = set(request.get("eventTypeList") or ())
+    skipped = set(request.get("eventTypeSkipList") or ())
+    if catalog is None and schema is None and not (tables or kinds or skipped):
+        return None
+
+    def passes(event: Struct) -> bool:
+        kind, of_schema = event["eventType"], event.get("dbName")
+        return (
+            kind not in skipped
+            and (not kinds or kind in kinds)
+            and (catalog is None or (catalog.lower() == DEFAULT_DATABASE and of_schema is not None))
+            and (schema is None or of_schema == schema.lower())
+            and (not tables or event.get("tableName") in tables)
+        )
+
+    return passes

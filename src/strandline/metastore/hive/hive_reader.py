@@ -83,7 +83,13 @@ class Scope:
 
 
 class HiveReader(Reader):
-    """See the module."""
+    """See the module.
+
+    ``relies_on_hold`` says whether the answer names files that a hold keeps. Such an answer must be
+    made anew for each request, so that each finds a hold.
+    """
+
+    relies_on_hold = False
 
     # -- names
 
@@ -203,7 +209,7 @@ class HiveReader(Reader):
             return hidden_struct(snapshot, scope.part, schema=scope.name)
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)
         if scope.point.moment is not None:
-            self.metastore.snapshot_holds.keep(scope.point.moment)
+            self._keep_past(table, scope.point.moment)
         else:
             # Read after the commits: this catalog has every schema version of their files.
             present = self.metastore.catalogs.present().table_by_id(table.id)
@@ -212,6 +218,19 @@ class HiveReader(Reader):
             table = present
         snapshot = await self._snapshot(table, last_commit or NO_COMMIT)
         return snapshot_view_struct(snapshot, schema=scope.name)
+
+    def _keep_past(self, table: TableDescriptor, moment: Timestamp) -> None:
+        """Keep the files of a past snapshot for its reader, unless they are those of the present.
+
+        The hidden tables of the snapshot are asked for at once, and rely on the same hold. Raises
+        `VersionNotFound` and `DeadlineExceeded`; see `SnapshotHolds.keep`.
+        """
+        next_commit = self.metastore.transactions.next_commit(table.id, after=moment)
+        if next_commit is None and self.catalog.table_by_id(table.id) is not None:
+            return
+        last = moment if next_commit is None else Timestamp(next_commit - 1)
+        self.metastore.snapshot_holds.keep(moment, last=last)
+        self.relies_on_hold = True
 
     async def _snapshot(self, table: TableDescriptor, last_commit: Timestamp) -> TableSnapshot:
         location = await self.shown_location(table)

@@ -21,7 +21,8 @@ of: the mark of a kept answer is taken before the answer is made. A handler runs
 nothing of connections and encodings. Handlers raise Strandline's errors. One table, together with
 what the method declares, maps each to an exception of the protocol, except where a handler names
 the exception itself because Hive's clients check for it. While privileges are enforced no answer is
-kept: a kept answer is found only by the bytes of its request, which do not name the user.
+kept: a kept answer is found only by the bytes of its request, which do not name the user. Nor is an
+answer that relies on a hold (`snapshot_holds`), which runs out.
 
 A method that does not exist here is answered as unknown: clients probe what a server can do.
 
@@ -40,7 +41,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline import work
-from strandline.catalog.privileges.access import enforced
 from strandline.errors import ProtocolError, StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     compactions,
@@ -163,10 +163,10 @@ ANONYMOUS = "anonymous"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An encoded answer. ``for_all``: every user would get the same one."""
+    """An encoded answer. ``lasts``: each user gets the same one until the next commit."""
 
     result: bytes
-    for_all: bool
+    lasts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +283,8 @@ class HiveMetastoreService:
             self._waited += 1
             answer: _Answer | bytes = await read.result
             if isinstance(answer, bytes):
-                delegated = await self._delegate_to_child(connection, method, answer)
-                return self._keep_delegated(key, mark, delegated)
+                delegated, lasts = await self._delegate_to_child(connection, method, answer)
+                return self._keep_delegated(key, mark, delegated) if lasts else delegated
             return self._keep(key, mark, answer)
 
         return waited()
@@ -296,11 +296,13 @@ class HiveMetastoreService:
         method = METHODS.get(name)
         if method is None:
             raise ApplicationException.unknown_method(name)
-        return await self._delegate_to_child(connection, method, args)
+        answer, _ = await self._delegate_to_child(connection, method, args)
+        return answer
 
     async def _delegate_to_child(
         self, connection: ConnectionInfo, method: Method, args: bytes | memoryview
-    ) -> Answer:
+    ) -> tuple[Answer, bool]:
+        """Return the answer, and whether it `_lasts`."""
         assert self._children is not None  # the callers check that
         self._delegated += 1
         user = connection.user or ANONYMOUS
@@ -315,18 +317,20 @@ class HiveMetastoreService:
             connection.on_leave = asking.cancel
         reply = await asking
         refused = reply.fields["refused"]
-        return Answer(
+        answer = Answer(
             reply.fields["kind"],
             reply.content,
             failed=reply.fields["failed"],
             refused=None if refused is None else error_of(*refused),
         )
+        return answer, reply.fields["lasts"]
 
     def answer_task(self, fields: Fields, args: bytes) -> tuple[Fields, bytes]:
         """In a child process: answer a request that `delegate` sent."""
         name = fields["name"]
         method = METHODS[name]
         refused: StrandlineError | None = None
+        lasts = False
         try:
             try:
                 decoded = HIVE_CODEC.decode_args(name, args)
@@ -334,7 +338,12 @@ class HiveMetastoreService:
                 kind = ApplicationException.PROTOCOL_ERROR
                 raise ApplicationException(kind, error.message) from error
             request = Request(decoded, fields["user"], self._metastore)
-            answer = answer_value(HIVE_CODEC, name, self._result(method, request))
+            if method.kind is Kind.READS:
+                call = finish(self._call(request))
+                result, lasts = finish(method.handler(call)), _lasts(call)
+            else:
+                result = self._result(method, request)
+            answer = answer_value(HIVE_CODEC, name, result)
         except Exception as error:
             answer = answer_error(HIVE_CODEC, name, error)
             shown = refusal(error)
@@ -344,6 +353,7 @@ class HiveMetastoreService:
             "kind": answer.kind,
             "failed": answer.failed,
             "refused": None if refused is None else [refused.code, refused.message[:1_000]],
+            "lasts": lasts,
         }, answer.body
 
     def _result(
@@ -372,10 +382,10 @@ class HiveMetastoreService:
         if things > work.AT_ONCE:
             await off_loop()
         work.spend(things)
-        return _Answer(HIVE_CODEC.encode_result(method.name, answer), call.reader.for_all)
+        return _Answer(HIVE_CODEC.encode_result(method.name, answer), _lasts(call))
 
     def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Encoded:
-        if mark is not None and answer.for_all and key:
+        if mark is not None and answer.lasts and key:
             self._kept.keep(key, mark, answer.result)
         return Encoded(answer.result)
 
@@ -385,11 +395,9 @@ class HiveMetastoreService:
         returned = answer.kind == REPLY and answer.refused is None
         if not returned or not isinstance(body, Content) or body.size > _KEPT_OF_CHILD:
             return answer
-        # While the mark is the same, privileges cannot have been switched on or off.
-        for_all = not enforced(self._metastore.catalogs.latest_catalog())
         result = body.read()
         body.close()
-        self._keep(key, mark, _Answer(result, for_all))
+        self._keep(key, mark, _Answer(result, lasts=True))
         return replace(answer, body=result)
 
     async def _call(
@@ -410,6 +418,11 @@ class HiveMetastoreService:
         return HiveServiceStatistics(
             self._at_once, self._waited, self._changes, self._delegated, self._kept.statistics()
         )
+
+
+def _lasts(call: Call) -> bool:
+    """Whether the answer to a call that reads may be kept until the next commit."""
+    return call.reader.for_all and not call.reader.relies_on_hold
 
 
 def _things(answer: object) -> int:

@@ -170,7 +170,9 @@ async def statistics_of_table(call: Call, scope: Scope, relation: Relation) -> S
     """Return the ``ColumnStatistics`` of all columns of a table, or None if it has none."""
     columns = [column.name for column in relation.columns]
     known = await _Statistics(call, scope, relation, columns).of_table()
-    return _described(scope.name, relation.name, known, part=None) if known else None
+    if not known:
+        return None
+    return described(scope.name, relation.name, known, part=None, summaries=_summaries(known))
 
 
 def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None) -> Struct:
@@ -182,19 +184,27 @@ def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None
             f"Statistics for dbName={schema}, tableName={table}, {of_part}"
             f"columnName={call.text('col_name')} doesn't exist."
         )
-    return _described(schema, table, known, part=part)
+    return described(schema, table, known, part=part, summaries=_summaries(known))
 
 
-def _described(
-    schema: str, table: str, known: Sequence[AnalyzedColumn], *, part: str | None
+def described(
+    schema: str,
+    table: str,
+    known: Sequence[AnalyzedColumn],
+    *,
+    part: str | None,
+    summaries: Sequence[bytes] | Sequence[Struct],
 ) -> Struct:
-    """Return the ``ColumnStatistics`` of columns of a table, or of a partition."""
-    described: Struct = {
+    """Return the ``ColumnStatistics`` of columns of a table, or of a partition.
+
+    ``summaries`` are those of the columns, encoded or not.
+    """
+    description: Struct = {
         "isTblLevel": part is None,
         "dbName": schema.lower(),
         "tableName": table.lower(),
         "lastAnalyzed": known[0].analyzed,
     }
     if part is not None:
-        described["partName"] = part
-    return {"statsDesc": described, "statsObj": _summaries(known)}
+        description["partName"] = part
+    return {"statsDesc": description, "statsObj": summaries}

@@ -119,9 +119,10 @@ ReadUpdates = Callable[[int, int], Sequence[Update]]
 class ProjectionStatistics:
     """Counts of what this process did.
 
-    ``batches`` are SQL transactions after the append, including failed ones. ``entries`` are those
-    that became events. ``failures`` are effects that failed and are tried again. ``unmade``,
-    ``stayed`` and ``unremoved`` are refused effects (`RefusedFolders`).
+    ``batches`` are SQL transactions after the append, including failed ones. ``entries`` became
+    events, and ``effects`` were carried out; both include those of SQL transactions that failed at
+    their end, and count again when they are repeated. ``failures`` are effects that failed and are
+    tried again. ``unmade``, ``stayed`` and ``unremoved`` are refused effects (`RefusedFolders`).
     """
 
     projected_version: int

@@ -20,6 +20,9 @@ What must stay true:
   being read or decoded, that waits for a thread, or that only reads in a child process is given up.
 * The rule in `strandline.work` decides where a request is decoded and answered. Finding the end of
   a long request happens on the event loop, in slices, and counts as a request in progress.
+* A connection that the server turns away is served like any other, except that each of its requests
+  gets an error. Clients ignore the failure of their first request (``set_ugi``), so one error would
+  not be seen.
 * Requests that are not answered yet are held in the server's request memory, and answers that are
   not sent yet in its answer memory. If one of them is full, the client is told at once. The answer
   of a call that changed something is never withheld.
@@ -86,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._max_waiting = server.settings.max_pipelined_bytes
         self._recognised = self._turning = False
         self._ended = self._closed = self._draining = False
+        self._has_asked = self._is_turned_away = False
         self._running: asyncio.Task[Any] | None = None
         self._slicing: Slicing[Any] | None = None
         self._decoding: asyncio.Future[dict[str, Any]] | None = None
@@ -106,8 +110,9 @@ class Connection(asyncio.Protocol):
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if not self._server.admit(self):
-            self.abort()
+        self._is_turned_away = not self._server.admit(self)
+        if self._is_turned_away:
+            self._server.loop.call_later(self._server.settings.turned_away_seconds, self._close)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
@@ -160,9 +165,9 @@ class Connection(asyncio.Protocol):
         return under_way is not None or self._outgoing.in_work
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request is arriving or in progress, and no answer waits to be sent."""
-        return not self.in_work and self._outgoing.writable and not self._scanner.waiting
+    def is_silent(self) -> bool:
+        """Whether the client has never sent a whole request."""
+        return not (self._has_asked or self.in_work)
 
     def is_late(self, oldest: float) -> bool:
         """Whether the client has been sending one message, or has not read, since ``oldest``."""
@@ -290,9 +295,10 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, message: bytes) -> None:
         self._server.counters.requests += 1
+        self._has_asked = True
         self._coming_since = self._server.loop.time()
         self.info.came(message)
-        lookup = self._server.dispatcher.lookup
+        lookup = None if self._is_turned_away else self._server.dispatcher.lookup
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")
             name = message[8 : 8 + size]
@@ -325,6 +331,11 @@ class Connection(asyncio.Protocol):
         delegate = server.dispatcher.delegate
         try:
             server.codec.method(head.name)
+            if self._is_turned_away:
+                raise Overloaded(
+                    f"this node has {server.settings.max_connections} open connections, which is "
+                    "the maximum; nothing was done: close idle clients, or use another node"
+                )
             if things > IN_THREAD and delegate is not None and not server.base.answers(head.name):
                 self._log_from_here()
                 arguments = memoryview(message)[head.body :]

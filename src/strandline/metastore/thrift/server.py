@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -45,7 +46,8 @@ def listening_options(security: ssl.SSLContext | None) -> dict[str, Any]:  # Any
 class ServerStatistics:
     """What a server has done since it started.
 
-    ``displaced`` are idle connections that were closed in favour of new ones. ``late_closed`` are
+    ``refused`` connections were turned away; ``connections`` includes those of them that are still
+    open. ``displaced`` are silent ones that were closed in favour of new ones. ``late_closed`` are
     those whose client took too long to send a message or to read its answers. ``request_memory`` is
     what large requests hold now, and ``answer_memory`` what long unsent answers hold; ``full``
     counts the refusals for lack of either. ``exceptions`` are answers of the type exception
@@ -109,6 +111,7 @@ class ThriftServer:
         self.answers = AnswerMemory(self.settings.answer_memory_bytes)
         self._host, self._port = host, port
         self._connections: set[Connection] = set()
+        self._turned_away: dict[Connection, None] = {}  # in their order; also in _connections
         self._empty = asyncio.Event()
         self._listening: asyncio.Server | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -187,37 +190,60 @@ class ThriftServer:
     # Called by connections ----------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection is accepted."""
+        """Whether a new connection is accepted. If not, it is turned away, or aborted at a stop."""
         if self._stopping:
+            connection.abort()
             return False
-        limit = self.settings.max_connections
-        if len(self._connections) >= limit and not self._make_room():
-            self.counters.refused += 1
-            _log.warning(
-                "refused the connection from %s: %d are open, which is the maximum; close some, "
-                "or raise max_connections",
-                connection.info.peer,
-                limit,
-            )
-            return False
-        self.counters.accepted += 1
+        served = len(self._connections) - len(self._turned_away)
+        is_accepted = served < self.settings.max_connections or self._make_room()
         self._connections.add(connection)
-        return True
+        if is_accepted:
+            self.counters.accepted += 1
+        else:
+            self._turn_away(connection)
+        return is_accepted
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle longest, if it has been idle long enough."""
-        idle = (connection for connection in self._connections if connection.is_idle)
-        longest = min(idle, key=lambda connection: connection.last_activity, default=None)
+        """Close the connection that has been silent longest, if it has been silent long enough.
+
+        A client that has ever sent a request is not harmed by those that come after it.
+        """
+        silent = (
+            connection
+            for connection in self._connections
+            if connection.is_silent and connection not in self._turned_away
+        )
+        longest = min(silent, key=lambda connection: connection.last_activity, default=None)
         latest = self.loop.time() - self.settings.displace_after
         if longest is None or longest.last_activity > latest:
             return False
         self.counters.displaced += 1
-        longest.abort()
-        self._connections.discard(longest)
+        self._drop(longest)
         return True
+
+    def _turn_away(self, connection: Connection) -> None:
+        self.counters.refused += 1
+        hosts = Counter(other.info.peer.rpartition(":")[0] for other in self._connections)
+        (host, count), *_ = hosts.most_common(1)
+        _log.warning(
+            "refused the connection from %s: %d are open, which is the maximum; most of them, %d, "
+            "are from %s; close idle clients there",
+            connection.info.peer,
+            self.settings.max_connections,
+            count,
+            host,
+        )
+        self._turned_away[connection] = None
+        if len(self._turned_away) > self.settings.max_turned_away:
+            self._drop(next(iter(self._turned_away)))
+
+    def _drop(self, connection: Connection) -> None:
+        connection.abort()
+        self.forget(connection)
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._turned_away.pop(connection, None)
         if not self._connections:
             self._empty.set()
 

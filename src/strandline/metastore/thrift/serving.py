@@ -121,7 +121,10 @@ class ServerSettings:
     ``idle_timeout`` is the time without a byte in or out after which a connection is closed.
     ``message_timeout`` is how long a client may take to send one message, or to continue reading
     after it has stopped. When ``max_connections`` are open, a new connection replaces the one that
-    has been idle longest, if it has been idle for ``displace_after`` seconds.
+    has been silent longest of those that never sent a whole request, if it has been silent for
+    ``displace_after`` seconds. If there is none, the new one is turned away: for
+    ``turned_away_seconds``, each of its requests is answered with `Overloaded`. At most
+    ``max_turned_away`` connections are open for that; the oldest ones are closed first.
     ``max_pipelined_bytes`` bounds the requests of one connection that wait for the one in progress.
     ``request_memory_bytes`` bounds the memory of large requests, complete or not, of all
     connections, and ``answer_memory_bytes`` that of their answers that are not sent yet; a single
@@ -134,6 +137,8 @@ class ServerSettings:
     max_pipelined_bytes: int = 256 * 1024
     message_timeout: float = 120.0
     displace_after: float = 1.0
+    max_turned_away: int = 100
+    turned_away_seconds: float = 5.0
     request_memory_bytes: int = 512 * 1024 * 1024
     answer_memory_bytes: int = ANSWER_BYTES
 
@@ -180,7 +185,7 @@ class Serving(Protocol):
     def reply_heads(self) -> Mapping[bytes, bytes]: ...
 
     def admit(self, connection: Any, /) -> bool:  # Any: the connection that asks
-        """Whether a new connection is accepted."""
+        """Whether a new connection is accepted. If not, it may have been aborted."""
 
     def forget(self, connection: Any, /) -> None:  # Any: the connection that ended
         """Remove a connection that has ended."""
