@@ -477,6 +477,7 @@ def test_files_are_left_out_in_every_part_of_a_view(served: HiveNode, spark: Spa
         dml.append(session, name, *rows, path=f"own/{folder}.parquet")
         # Spark must read the column from files whose names it may write with escapes.
         dml.append(session, name, *rows, path=f"_files/own {folder}.parquet")
+    version = session.history()[-1].version
     session.execute(RenameColumn(schema=SCHEMA, table="parts", column="region", new_name="area"))
     for region in ("n/a", "eu"):
         rows = [{"id": n, "area": region, "day": day} for n, day in enumerate(days)]
@@ -491,3 +492,6 @@ def test_files_are_left_out_in_every_part_of_a_view(served: HiveNode, spark: Spa
     assert spark.files_read(f"{query} AND day > '2025-01-01'") == 6 + opened_to_look + deletes
     assert spark.files_read(f"SELECT id FROM {name} WHERE area = 'us'") == 2 + deletes
     assert spark.files_read(f"SELECT id FROM {name} WHERE day > '2025-01-01'") == 12 + deletes
+    query = f"SELECT id FROM `{SCHEMA}@{version}`.parts WHERE region = 'eu'"
+    assert len(spark.sql(query)) == 16
+    assert spark.files_read(query) == 4 + opened_to_look
