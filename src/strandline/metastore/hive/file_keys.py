@@ -16,6 +16,9 @@ by the key. So a condition on the column is a condition on the names of files. S
 for each file when it plans the scan, and drops the files that do not match. If all files of a part
 have the same value, it is a constant, and Spark drops the whole part.
 
+The limit: Spark evaluates joins and filters with subqueries only after it has chosen the files, and
+it lists all files of the folder. A folder for each value would do better there.
+
 What must stay true:
 
 * No two files of a scan have the same key (`told_apart`). Otherwise the view would leave out rows
