@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -28,16 +29,20 @@ from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.partitioning import Partition, PartitionValue
 from strandline.model.type_text import simple_string
-from strandline.model.types import BIGINT, DOUBLE, STRING, DataType
+from strandline.model.types import BIGINT, DATE, DOUBLE, STRING, DataType
 from strandline.spark.folder import TableFolder, folder_path
 from strandline.spark.positions import POSITIONS, write_delete_file
 from tests.metastore.hive.spark_process import SparkProcess
 
 ROWS, FILES = 6_000_000, 20
 MANY_FILES = 2_000
+DAYS = 365
+DAY = date(2024, 3, 5)
 DELETED = 0.01
-ROUNDS = {"scan": (1, 5), "plan": (15, 15)}
+ROUNDS = {"scan": (1, 5), "query": (5, 15), "plan": (15, 15)}
 """How many times a query runs to warm up, and how many times it is measured after that."""
 TYPES: dict[str, DataType] = {"id": BIGINT, "price": DOUBLE, "comment": STRING}
 NUMBERS = [f"n{number}" for number in range(13)]
@@ -51,11 +56,17 @@ class Bench:
     spark: SparkProcess
     folder: Path
 
-    def write(self, name: str, *, files: int, rows: int) -> None:
-        """Create ``name`` with ``files`` files of ``rows`` rows, and ``plain_…`` over the files."""
+    def write(self, name: str, *, files: int, rows: int, by_day: bool = False) -> None:
+        """Create ``name`` with ``files`` files of ``rows`` rows, and ``plain_…`` over the files.
+
+        If ``by_day``, a column ``day`` with `DAYS` values partitions both tables.
+        """
         columns = tuple(ColumnDefinition(n, t) for n, t in TYPES.items())
         columns += tuple(ColumnDefinition(n, BIGINT) for n in NUMBERS)
-        definition = TableDefinition(name=name, columns=columns, transactional=True)
+        columns += (ColumnDefinition("day", DATE),) * by_day
+        definition = TableDefinition(
+            name=name, columns=columns, transactional=True, partitioned_by=("day",) * by_day
+        )
         self.session.execute(CreateTable(schema="default", definition=definition))
         table = self.session.table(name)
         plain = self.folder / f"plain_{name}"
@@ -68,10 +79,13 @@ class Bench:
         for number in range(files):
             file_id = begun.txn_id << FILE_NUMBER_BITS | number
             path = data_path(file_id, uuid.uuid4().hex)
+            day = date(2024, 1, 1) + timedelta(days=number % DAYS) if by_day else None
             ids = [column.id for column in table.descriptor.columns]
-            pq.write_table(_rows(number * rows, rows, ids), root / path, compression="snappy")
-            own_name = f"part-{number:05}-{written}-c000.snappy.parquet"
-            os.link(root / path, plain / own_name)
+            content = _rows(number * rows, rows, ids, day=day)
+            pq.write_table(content, root / path, compression="snappy")
+            place = plain if day is None else plain / f"day={day}"
+            place.mkdir(exist_ok=True)
+            os.link(root / path, place / f"part-{number:05}-{written}-c000.snappy.parquet")
             staged.append(
                 DataFile(
                     file_id=file_id,
@@ -79,14 +93,18 @@ class Bench:
                     rows=rows,
                     bytes=(root / path).stat().st_size,
                     schema_version=1,
+                    partition=_partition(table.descriptor, day),
                 )
             )
         self.session.stage(begun.txn_id, table.descriptor.id, add=staged)
         self.session.commit(begun.txn_id)
         listed = ", ".join(f"{column.name} {simple_string(column.type)}" for column in columns)
         self.spark.sql(
-            f"CREATE TABLE plain_{name} ({listed}) USING parquet LOCATION 'file:{plain}'"
+            f"CREATE TABLE plain_{name} ({listed}) USING parquet"
+            f" {'PARTITIONED BY (day)' if by_day else ''} LOCATION 'file:{plain}'"
         )
+        if by_day:
+            self.spark.sql(f"MSCK REPAIR TABLE plain_{name}")
 
     def compare(self, name: str, query: str, *, of: str) -> tuple[float, float]:
         """Return the median seconds of ``query`` on a table and on the plain table, in turns."""
@@ -126,7 +144,15 @@ class Bench:
         self.session.commit(begun.txn_id)
 
 
-def _rows(first: int, count: int, ids: list[int]) -> pa.Table:
+def _partition(table: TableDescriptor, day: date | None) -> Partition:
+    epoch = date(1970, 1, 1)
+    return tuple(
+        PartitionValue(field.id, None if day is None else (day - epoch).days)
+        for field in table.partitioning
+    )
+
+
+def _rows(first: int, count: int, ids: list[int], *, day: date | None) -> pa.Table:
     chance = np.random.default_rng(first)
     columns = {
         "id": np.arange(first, first + count),
@@ -134,6 +160,8 @@ def _rows(first: int, count: int, ids: list[int]) -> pa.Table:
         "comment": pa.array([f"comment {n % 1000}" for n in range(count)]),
         **{name: chance.integers(0, 1_000_000, count) for name in NUMBERS},
     }
+    if day is not None:
+        columns["day"] = pa.array([day] * count)
     table = pa.table(columns)
     fields = [
         field.with_metadata({"PARQUET:field_id": str(column_id)})
@@ -163,7 +191,10 @@ def opened() -> Iterator[Bench]:
 
 @benchmark(group="views", name="unmodified Spark, transactional table", unit="s", better="lower")
 def views() -> list[Measured]:
-    """Scan all columns, scan with deleted rows, and plan a query on a table of many files."""
+    """Scan all columns, scan with deleted rows, and plan a query on a table of many files.
+
+    Then query a table of as many files by the column that partitions it, and plan such a query.
+    """
     with opened() as bench:
         bench.write("orders", files=FILES, rows=ROWS // FILES)
         whole = bench.compare("orders", "SELECT * FROM {}", of="scan")
@@ -171,11 +202,20 @@ def views() -> list[Measured]:
         deleted = bench.compare("orders", "SELECT * FROM {}", of="scan")
         bench.write("many", files=MANY_FILES, rows=100)
         plans = bench.compare("many", "SELECT sum(n1) FROM {}", of="plan")
+        bench.write("days", files=MANY_FILES, rows=1_000, by_day=True)
+        whole_days = bench.compare("days", "SELECT day, sum(n1) FROM {} GROUP BY day", of="query")
+        of_day = f"SELECT sum(n1) FROM {{}} WHERE day = '{DAY}'"
+        one_day = bench.compare("days", of_day, of="query")
+        plans_of_day = bench.compare("days", of_day, of="plan")
     return [
         Measured(ours, reference=plain, label=label, target=ratio * plain)
         for (ours, plain), label, ratio in (
             (whole, f"scan of {ROWS:,} rows", 1.1),
             (deleted, f"scan with {DELETED:.0%} of the rows deleted", 1.4),
             (plans, f"plan of {MANY_FILES:,} files", 1.5),
+            (whole_days, f"all of {DAYS} partitions in {MANY_FILES:,} files", 1.5),
+            (one_day, f"one of {DAYS} partitions in {MANY_FILES:,} files", 1.5),
+            # Spark lists one folder of the plain table, but all files of the transactional table.
+            (plans_of_day, f"plan of one of {DAYS} partitions", 4),
         )
     ]

@@ -79,9 +79,14 @@ class SparkProcess:
         self._ask({"query": query, "table": table, "mode": mode, "meanwhile": meanwhile})
 
     def seconds(self, query: str, *, of: str) -> float:
-        """The duration of a query. ``of`` is "scan", or "plan" in a session that knows no table."""
+        """The duration of a query, or of its "plan" in a session that knows no table."""
         [[seconds]] = self._ask({"query": query, "timed": of})
         return float(seconds)
+
+    def files_read(self, query: str) -> int:
+        """Run a query, and return how many files it reads."""
+        [[count]] = self._ask({"counted": query})
+        return int(count)
 
     def _ask(self, request: str | dict[str, Any]) -> list[list[Any]]:
         assert self._process.stdin is not None
@@ -146,6 +151,8 @@ def serve(uri: str, warehouse: str, compiled: str) -> None:
                 answer = "rows", [[_answer(spark, request["answer"])]]
             elif "store" in request:
                 answer = "rows", _read_with_package(spark, request["store"], request["tables"])
+            elif "counted" in request:
+                answer = "rows", [[_files_read(spark, request["counted"])]]
             elif "timed" in request:
                 answer = "rows", [[_seconds(spark, request["query"], request["timed"])]]
             else:
@@ -216,9 +223,20 @@ def _read_with_package(spark: Any, store: str, tables: dict[str, str]) -> list[l
     return [list(row) for row in rows]
 
 
+def _files_read(spark: Any, query: str) -> int:
+    """The sum of Spark's metric "number of files read", also that of broadcast delete files."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # its plans hide their scans
+    frame = session.sql(query)
+    frame.collect()
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    scans = [leaves.apply(number).metrics() for number in range(leaves.size())]
+    return sum(scan.apply("numFiles").value() for scan in scans if scan.contains("numFiles"))
+
+
 def _seconds(spark: Any, query: str, of: str) -> float:
     began = time.perf_counter()
-    if of == "scan":
+    if of != "plan":
         spark.sql(query).write.format("noop").mode("overwrite").save()
     else:
         spark.newSession().sql(query)._jdf.queryExecution().executedPlan()

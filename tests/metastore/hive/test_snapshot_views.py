@@ -137,6 +137,78 @@ def test_a_partitioned_table_shows_all_columns_and_all_files(
     assert len(names(found)) == 3
 
 
+@pytest.fixture
+def visits(hive: HiveNode, session: Session) -> str:
+    """A table that is partitioned by a column as it is and by a month, with two days in files."""
+    hive.create_transactional(
+        "d1", "visits", partitioned_by=["day", "month(seen)"], id="int", day="date", seen="date"
+    )
+    for n in range(2):
+        row = {"id": n, "day": date(2024, 1, 1 + n), "seen": date(2024, 1, 1)}
+        dml.append(session, "d1.visits", row)
+    return "visits"
+
+
+def test_the_values_that_partition_a_table_come_from_the_names_of_the_files(
+    session: Session, stub: Any, visits: str
+) -> None:
+    (found,) = hidden(stub, visits)
+    checksums = ",".join(
+        str(zlib.crc32(name.encode()))
+        for name in sorted(names(found), key=lambda n: int(n.split("-")[0]))
+    )
+    assert (
+        f"SELECT t.`id` AS `id`, date_from_unix_date(map_from_arrays("
+        f"CAST(split('{checksums}', ',') AS ARRAY<BIGINT>),"
+        f" CAST(split('19723,19724', ',') AS ARRAY<INT>))[t._strandline_file]) AS `day`,"
+        " t.`seen` AS `seen` FROM (SELECT *, crc32(CAST(_metadata.file_name AS BINARY))"
+        " AS _strandline_file FROM `d1`." in text(stub, visits)
+    )
+    # The files have the column too, for other readers.
+    assert [column.name for column in found.sd.cols] == ["id", "day", "seen"]
+
+
+def test_a_renamed_column_has_its_values_under_the_new_name(
+    session: Session, stub: Any, visits: str
+) -> None:
+    session.execute(RenameColumn(schema="d1", table=visits, column="day", new_name="date"))
+    assert "[t._strandline_file]) AS `date`" in text(stub, visits)
+
+
+def test_joined_files_have_their_values_by_the_same_key(
+    session: Session, stub: Any, visits: str
+) -> None:
+    rows = [{"id": n, "day": date(2024, 2, 1), "seen": date(2024, 1, 1)} for n in range(9)]
+    for _ in range(2):
+        dml.delete(session, "d1.visits", dml.append(session, "d1.visits", *rows), [3])
+    (joined,) = text(stub, visits).split(" UNION ALL ")
+    assert "[t._strandline_file]) AS `day`" in joined
+    assert joined.count("crc32(") == 1
+
+
+def test_a_table_without_such_columns_is_read_without_the_names_of_its_files(
+    hive: HiveNode, session: Session, stub: Any
+) -> None:
+    hive.create_transactional("d1", "buckets", partitioned_by=["bucket(4, id)"], id="int")
+    for table in ("d1.orders", "d1.buckets"):
+        for n in range(2):
+            dml.append(session, table, {"id": n})
+    for table in ("orders", "buckets"):
+        assert "_metadata" not in text(stub, table)
+        assert f"FROM `d1`.`{hidden(stub, table)[0].tableName}` AS t" in text(stub, table)
+
+
+def test_files_whose_names_spark_may_escape_are_one_part_that_is_read_as_before(
+    session: Session, stub: Any, visits: str
+) -> None:
+    for n in range(3):
+        row = {"id": n, "day": date(2024, 1, 1 + n), "seen": date(2024, 1, 1)}
+        dml.append(session, "d1.visits", row, path=f"_files/a {n}.parquet")
+    by_name, as_before = text(stub, visits).split(" UNION ALL ")
+    assert ("t.`day`" in by_name, "t.`day` AS `day`" in as_before) == (False, True)
+    assert [len(names(part)) for part in hidden(stub, visits)] == [2, 3]
+
+
 def test_the_text_of_a_view_stays_the_same_until_the_next_commit(
     session: Session, stub: Any
 ) -> None:

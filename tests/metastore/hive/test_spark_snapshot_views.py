@@ -21,6 +21,7 @@ from strandline.catalog.commands import (
 from strandline.metastore.interface import Session
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.type_parser import parse_type
+from strandline.model.type_text import quoted, simple_string
 from strandline.model.types import BIGINT, DATE, INT, ArrayType, DataType, MapType, StructType
 from tests.metastore.hive import dml
 from tests.metastore.hive.hive_node import HiveNode
@@ -29,7 +30,16 @@ from tests.metastore.hive.spark_process import SparkError, SparkProcess
 pytestmark = pytest.mark.spark
 
 SCHEMA = "nyc"
-PARTITIONED = ((), ("truncate(10, p)", "bucket(4, q)"), ("month(t)", "p"))
+PARTITIONED = ((), ("truncate(10, p)", "bucket(4, q)"), ("month(t)", "p"), ("q", "t"))
+ODD_STRINGS = (
+    "",
+    "a/b=c",
+    "it's \\ 100 %",
+    " x ",
+    "__HIVE_DEFAULT_PARTITION__",
+    "日本,\n𝄞",
+    "\x1f",
+)
 NOW = -1
 """Used instead of a version: the present."""
 
@@ -161,7 +171,24 @@ class History:
                 return {f"k{self.next_value}": self.value(value)}
         if data_type == DATE:
             return date(2024, 1, 1) + timedelta(days=10 * self.next_value)
-        return self.next_value if data_type in (INT, BIGINT) else f"v{self.next_value}"
+        if data_type in (INT, BIGINT):
+            return self.next_value
+        return self.chance.choice([f"v{self.next_value}", self.chance.choice(ODD_STRINGS)])
+
+    def filters(self) -> dict[str, list[str]]:
+        """Conditions on the columns that partition the table, with the rows that each must find."""
+        columns = {column.id: column for column in self.table.columns}
+        rows = [row for rows in self.rows.values() for row in rows]
+        found: dict[str, list[str]] = {}
+        for source in sorted(self.sources()):
+            value = self.chance.choice([None, *(row[source] for row in rows)])
+            literal = f"unhex('{value.encode().hex()}')" if isinstance(value, str) else f"'{value}'"
+            of_type = simple_string(columns[source].type)
+            other = "NULL" if value is None else f"CAST({literal} AS {of_type})"
+            shown = [_shown(r, self.table.columns) for r in rows if r[source] == value]
+            condition = f"{quoted(columns[source].name)} <=> {other}"
+            found[condition] = sorted(json.dumps(row, sort_keys=True) for row in shown)
+        return found
 
 
 def _by_name(row: dict[int, Any], columns: tuple[ColumnDescriptor, ...]) -> dict[str, Any]:
@@ -218,6 +245,12 @@ def run(hive: HiveNode, spark: SparkProcess, seed: int, *, steps: int) -> None:
             found[version].append(json.dumps(json.loads(row), sort_keys=True))
         for version, expected_rows in expected.items():
             assert sorted(found[version]) == expected_rows, (seed, version)
+    for condition, expected_rows in history.filters().items():
+        texts = spark.column(
+            f"SELECT to_json(struct(*)) FROM {SCHEMA}.{history.name} WHERE {condition}"
+        )
+        filtered = [json.dumps(json.loads(row), sort_keys=True) for row in texts]
+        assert sorted(filtered) == expected_rows, (seed, condition)
 
 
 def _schema_at(version: int) -> str:
@@ -362,3 +395,103 @@ def test_files_and_delete_files_may_be_in_any_folder_of_the_table(
     dml.delete(session, name, first, [1], folder="own d")
     dml.delete(session, name, odd, [2], folder="other")
     assert spark.column(f"SELECT id FROM {name} ORDER BY id") == [2, 3, 4, 5, 7, 9, 10]
+
+
+PARTITION_TYPES: dict[str, tuple[str, list[Any]]] = {
+    "strings": ("string", [*ODD_STRINGS[:-1], None, "é", "z" * 300]),
+    "integers": ("int", [-(2**31), -1, 0, 7, 2**31 - 1, None]),
+    "long integers": ("bigint", [-(2**63), 0, 2**63 - 1, None]),
+    "booleans": ("boolean", [True, False, None]),
+    "dates": ("date", [date(1, 1, 1), date(1582, 10, 10), date(2024, 2, 29), date.max, None]),
+}
+
+
+def _sql(value: Any, data_type: str) -> str:
+    """A literal of the value, independent of how the view writes values."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"
+    return f"CAST('{value}' AS {data_type})"
+
+
+@pytest.mark.parametrize("what", PARTITION_TYPES)
+def test_a_filter_on_a_partition_column_reads_only_the_files_of_the_partition(
+    served: HiveNode, spark: SparkProcess, what: str
+) -> None:
+    data_type, values = PARTITION_TYPES[what]
+    name = f"by_{what.replace(' ', '_')}"
+    served.create_transactional(SCHEMA, name, partitioned_by=["p"], id="bigint", p=data_type)
+    session, full_name = served.node.session(user="ann"), f"{SCHEMA}.{name}"
+    for number in range(2 * len(values)):
+        dml.append(session, full_name, {"id": number, "p": values[number % len(values)]})
+    query = f"SELECT id FROM {full_name}"
+    assert spark.files_read(query) == 2 * len(values)
+    for number, value in enumerate(values):
+        matching = f"{query} WHERE p <=> {_sql(value, data_type)}"
+        assert sorted(spark.column(matching)) == [number, number + len(values)]
+        assert spark.files_read(matching) == 2
+    assert spark.files_read(f"{query} WHERE p IS NULL") == 2 * values.count(None)
+    assert spark.files_read(f"{query} WHERE p <=> {_sql(values[0], data_type)} OR id < 0") > 2
+
+
+def test_a_filter_reads_only_the_files_of_the_partition_among_many(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    """So many files that the text of the view is written for a lookup by hash."""
+    served.create_transactional(SCHEMA, "many", partitioned_by=["day"], id="int", day="date")
+    session = served.node.session(user="ann")
+    for n in range(30):
+        day = date(2024, 1, 1 + n // 3) if n > 2 else None
+        dml.append(session, f"{SCHEMA}.many", {"id": n, "day": day})
+    assert spark.column(f"SELECT count(DISTINCT day) FROM {SCHEMA}.many") == [9]
+    for condition, ids in {
+        "day = '2024-01-04'": [9, 10, 11],
+        "day IS NULL": [0, 1, 2],
+        "day BETWEEN '2024-01-09' AND '2024-01-31'": [24, 25, 26, 27, 28, 29],
+        "month(day) = 2": [],
+        "day > (SELECT max(day) FROM nyc.many) - INTERVAL 1 DAY": [27, 28, 29],
+    }.items():
+        query = f"SELECT id FROM {SCHEMA}.many WHERE {condition}"
+        assert sorted(spark.column(query)) == ids
+        if "SELECT" not in condition:
+            assert spark.files_read(query) == len(ids)
+
+
+def test_files_are_left_out_in_every_part_of_a_view(served: HiveNode, spark: SparkProcess) -> None:
+    """Deleted rows, an older schema, older layouts and unusual names: each adds a part."""
+    served.create_transactional(
+        SCHEMA,
+        "parts",
+        partitioned_by=["region", "month(day)"],
+        id="int",
+        region="string",
+        day="date",
+    )
+    session, name = served.node.session(user="ann"), f"{SCHEMA}.parts"
+    days = [date(2024, 1, 1 + n) for n in range(4)]
+    for folder, region in enumerate(("n/a", "eu")):
+        rows = [{"id": n, "region": region, "day": day} for n, day in enumerate(days)]
+        dml.append(session, name, *rows)
+        dml.append(session, name, *rows, old_layout=True)
+        dml.append(session, name, *rows, path=f"own/{folder}.parquet")
+        # Spark must read the column from files whose names it may write with escapes.
+        dml.append(session, name, *rows, path=f"_files/own {folder}.parquet")
+    version = session.history()[-1].version
+    session.execute(RenameColumn(schema=SCHEMA, table="parts", column="region", new_name="area"))
+    for region in ("n/a", "eu"):
+        rows = [{"id": n, "area": region, "day": day} for n, day in enumerate(days)]
+        dml.append(session, name, *rows)
+        dml.delete(session, name, dml.append(session, name, *rows), [1, 2])
+    query = f"SELECT area, count(*), sum(id) FROM {name} GROUP BY area ORDER BY area"
+    assert spark.sql(query) == [["eu", 22, 33], ["n/a", 22, 33]]
+    query = f"SELECT id FROM {name} WHERE area = 'eu'"
+    assert len(spark.sql(query)) == 22
+    deletes, opened_to_look = 2, 1
+    assert spark.files_read(query) == 6 + opened_to_look + deletes
+    assert spark.files_read(f"{query} AND day > '2025-01-01'") == 6 + opened_to_look + deletes
+    assert spark.files_read(f"SELECT id FROM {name} WHERE area = 'us'") == 2 + deletes
+    assert spark.files_read(f"SELECT id FROM {name} WHERE day > '2025-01-01'") == 12 + deletes
+    query = f"SELECT id FROM `{SCHEMA}@{version}`.parts WHERE region = 'eu'"
+    assert len(spark.sql(query)) == 16
+    assert spark.files_read(query) == 4 + opened_to_look

@@ -13,10 +13,10 @@ the rows of one snapshot from hidden tables. Each hidden table covers some files
 * *deletes* ``orders@deletes_…``: bitmaps of deleted rows (or positions, from older releases). The
   view broadcasts them into a LEFT ANTI JOIN on the file and the position of the row.
 
-So Spark itself scans the Parquet files, and pushes filters and columns into the scan. The join
-needs a number for the file of each row, but a scan knows only the file's name. Parsing the id in
-the name takes 15 % of the time of a scan of 16 columns; a checksum of the name takes 5 %. So the
-text of the view maps the id of each file with deleted rows to its checksum (`_file_keys`).
+So Spark itself scans the Parquet files, and pushes filters and columns into the scan. The view
+tells the files apart by keys (`file_keys`). They connect a row to the deleted rows of its file, and
+to the values of the columns that partition the table. So Spark opens only the files that a filter
+on such a column needs.
 
 What must stay true:
 
@@ -28,34 +28,30 @@ What must stay true:
   snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
   into its own folder are listed one by one. Spark would skip a missing file, so the node checks
   that each file exists, and its size, when it answers the hidden table.
-* No two files of a joined part have the same checksum (`_told_apart`). Otherwise the view would
-  leave out rows of one file that are deleted in the other.
 * The text names a hidden table even if the snapshot has no rows: from the calls for it the node
   recognizes a client that would replace the table (`recent_calls`).
 * Spark itself refuses to write to a view. The text begins with `MARK`: an alter with another text
   would redefine the table, and is refused.
 
 *Rejected*: one path for each file (above 32 paths Spark starts a job to list them, which takes 20
-times as long for 2,000 files); a hidden table partitioned by the file's id (the same); a list of
-file ids as a condition (Spark lists and opens all files before it applies the condition).
+times as long for 2,000 files); a hidden table partitioned by the file's id (the same); the names of
+the files as a condition (Spark also evaluates it for each row).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import zlib
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from operator import attrgetter
 from pathlib import Path
 
 from strandline import work
 from strandline.clock import Timestamp
 from strandline.errors import CorruptData, LimitExceeded, ObjectNotFound
+from strandline.metastore.hive.file_keys import FileKeys, file_keys, told_apart, value_by_key
 from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
 from strandline.metastore.hive.past_tables import view_over
 from strandline.metastore.hive.storage_descriptors import Struct
@@ -80,6 +76,7 @@ from strandline.model.descriptors import (
     TableDescriptor,
     TableKind,
 )
+from strandline.model.partitioning import Physical, TransformKind
 from strandline.model.type_text import ddl_text, quoted, text_literal
 from strandline.model.types import (
     BIGINT,
@@ -106,8 +103,6 @@ NO_COMMIT = Timestamp(0)
 _NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
 _UNIQUE_NAME = re.compile(r"([0-9]+-[0-9a-f]{8})[0-9a-f]{24}\.parquet")
 _GLOB = re.compile(r"([\[\]{}*?,\\])")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""File names that every release of Spark shows without escapes."""
 _FILE, _POSITION = "_strandline_file", "_strandline_position"
 _DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
     DeleteForm.BITMAPS: (("file_id", BIGINT), ("bitmap", ArrayType(BIGINT))),
@@ -185,19 +180,28 @@ class TableSnapshot:
         return deleted_counts(self.files.delete_files)
 
     @cached_property
+    def fields_by_column(self) -> Mapping[int, int]:
+        """The ids of the partition fields that are columns as they are, by column id."""
+        return {
+            field.source_id: field.id
+            for field in self.table.partitioning
+            if field.transform.kind is TransformKind.IDENTITY
+        }
+
+    @cached_property
     def data(self) -> tuple[DataPart, ...]:
         """The data files in parts, in a fixed order; one part without files if there are no rows.
 
         Raises `LimitExceeded` if there are more than `MAX_PARTS`.
         """
-        deleted = self.deleted
+        deleted, by_value = self.deleted, self.fields_by_column
         live = [f for f in self.files.data_files if deleted.get(f.file_id, 0) < f.rows]
         parts = [
             DataPart(version, place, any(f.file_id in deleted for f in files), files)
             for group in split_for_join(live, deleted)
             for version, of_version in _by_version(group).items()
             for place, of_place in by_id_place(of_version, with_ids=False).items()
-            for files in _told_apart(of_place, place, deleted)
+            for files in told_apart(of_place, place, deleted, by_value=bool(by_value))
         ]
         if len(parts) > MAX_PARTS:
             raise LimitExceeded(
@@ -205,7 +209,7 @@ class TableSnapshot:
                 f"or folders, and a view can have at most {MAX_PARTS}; read the table with "
                 "strandline.spark.Tables"
             )
-        work.spend(len(parts) * len(self.table.columns))
+        work.spend(len(parts) * len(self.table.columns) + len(live) * len(by_value))
         # In the table's own folder: the first data file creates the folder of the data files.
         nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
         return tuple(sorted(parts, key=_order)) or (nothing,)
@@ -251,29 +255,6 @@ def _by_version(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
     return groups
 
 
-def _told_apart(
-    files: Sequence[DataFile], place: IdPlace, deleted: Container[int]
-) -> Iterator[tuple[DataFile, ...]]:
-    """Group the files of one place so that a join can tell them apart: see `_file_keys`."""
-    if place.id_in is IdIn.FOLDER or not any(file.file_id in deleted for file in files):
-        yield tuple(files)
-        return
-    groups: defaultdict[int, list[DataFile]] = defaultdict(list)
-    files_with = Counter[int]()
-    for file in sorted(files, key=attrgetter("file_id")):
-        if _PLAIN_NAME.fullmatch(os.path.basename(file.path)):
-            checksum = _name_checksum(file)
-            groups[files_with[checksum]].append(file)
-            files_with[checksum] += 1
-        else:
-            yield (file,)
-    yield from map(tuple, groups.values())
-
-
-def _name_checksum(file: DataFile) -> int:
-    return zlib.crc32(os.path.basename(file.path).encode())
-
-
 def _order(part: DataPart) -> tuple[int, str, str, bool, int]:
     first = part.files[0].file_id
     return part.schema_version, part.place.id_in.name, part.place.folder, part.joined, first
@@ -310,16 +291,22 @@ def _without_char(table: TableDescriptor) -> TableDescriptor:
 
 def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str) -> str:
     """The SELECT that reads the rows of a part, in the columns of the table."""
+    needs_keys = part.joined or snapshot.fields_by_column
+    keys = file_keys(part.files, part.place) if needs_keys else None
+    by_file = {} if keys is None else _values_by_file(snapshot, part, keys)
     by_id = {column.id: column for column in snapshot.columns_of(part.schema_version)}
     selected = ", ".join(
-        f"{_column_value(by_id.get(column.id), column)} AS {quoted(column.name)}"
+        f"{by_file.get(column.id) or _column_value(by_id.get(column.id), column)}"
+        f" AS {quoted(column.name)}"
         for column in snapshot.table.columns
     )
     source = f"{quoted(schema)}.{quoted(snapshot.hidden_name('data', number))}"
-    if not part.joined:
+    if keys is None or not (part.joined or by_file):
         return f"SELECT {selected} FROM {source} AS t"
+    if not part.joined:
+        return f"SELECT {selected} FROM (SELECT *, {keys.of_row} AS {_FILE} FROM {source}) AS t"
     aliases = [f"d{n}" for n in range(len(snapshot.deletes))]
-    of_row, of_id = _file_keys(part, snapshot.deleted)
+    of_id = keys.of_delete(snapshot.deleted)
     joins = "".join(
         f" LEFT ANTI JOIN (SELECT {of_id} AS {_FILE}, {_DELETE_COLUMNS[deletes.form][1][0]}"
         f" FROM {quoted(schema)}.{quoted(snapshot.hidden_name('deletes', n))}) AS d{n}"
@@ -328,28 +315,31 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
     )
     return (
         f"SELECT /*+ BROADCAST({', '.join(aliases)}) */ {selected} FROM"
-        f" (SELECT *, {of_row} AS {_FILE}, _metadata.row_index AS {_POSITION}"
+        f" (SELECT *, {keys.of_row} AS {_FILE}, _metadata.row_index AS {_POSITION}"
         f" FROM {source}) AS t{joins}"
     )
 
 
-def _file_keys(part: DataPart, deleted: Container[int]) -> tuple[str, str]:
-    """The SQL for the key of a row's file in a joined part, and for that of a delete's ``file_id``.
-
-    For a file of another part the second matches no row: it is NULL, or that file's own id.
-    """
-    if part.place.id_in is IdIn.FOLDER:
-        return FILE_COLUMN, "file_id"
-    if len(part.files) == 1:
-        return f"CAST({part.files[0].file_id} AS BIGINT)", "file_id"
-    checksums = {f.file_id: _name_checksum(f) for f in part.files if f.file_id in deleted}
-    of_id = f"map_from_arrays({_numbers(checksums)}, {_numbers(checksums.values())})[file_id]"
-    return "crc32(CAST(_metadata.file_name AS BINARY))", of_id
-
-
-def _numbers(numbers: Iterable[int]) -> str:
-    """The numbers as an array, in a text that Spark parses as a single token."""
-    return f"CAST(split('{','.join(map(str, numbers))}', ',') AS ARRAY<BIGINT>)"
+def _values_by_file(snapshot: TableSnapshot, part: DataPart, keys: FileKeys) -> dict[int, str]:
+    """The SQL for the columns of a part that need not be read from its files, by column id."""
+    partitions = {
+        keys.of_file[file.file_id]: {known.field_id: known.value for known in file.partition}
+        for file in part.files
+    }
+    types = {column.id: as_stored(column.type) for column in snapshot.table.columns}
+    by_column: dict[int, str] = {}
+    for column_id, field_id in snapshot.fields_by_column.items():
+        values: dict[int, Physical | None] = {
+            key: partition[field_id]
+            for key, partition in partitions.items()
+            if field_id in partition
+        }
+        if not values or len(values) < len(partitions):
+            continue  # a file without a record of the value
+        text = value_by_key(values, types[column_id], key=f"t.{_FILE}")
+        if text is not None:
+            by_column[column_id] = text
+    return by_column
 
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
