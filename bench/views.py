@@ -208,7 +208,7 @@ def views() -> list[Measured]:
         one_day = bench.compare("days", of_day, of="query")
         plans_of_day = bench.compare("days", of_day, of="plan")
     return [
-        Measured(ours, reference=plain, label=label, target=ratio * plain)
+        Measured(ours, reference=plain, label=label, target=ratio and ratio * plain)
         for (ours, plain), label, ratio in (
             (whole, f"scan of {ROWS:,} rows", 1.1),
             (deleted, f"scan with {DELETED:.0%} of the rows deleted", 1.4),
@@ -216,6 +216,6 @@ def views() -> list[Measured]:
             (whole_days, f"all of {DAYS} partitions in {MANY_FILES:,} files", 1.5),
             (one_day, f"one of {DAYS} partitions in {MANY_FILES:,} files", 1.5),
             # Spark lists one folder of the plain table, but all files of the transactional table.
-            (plans_of_day, f"plan of one of {DAYS} partitions", 4),
+            (plans_of_day, f"plan of one of {DAYS} partitions", None),
         )
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
 
+from strandline.catalog.commands import DropTable
 from tests.metastore.hive import dml
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.hive.spark_process import SparkError, SparkProcess
@@ -59,6 +61,19 @@ def test_plain_tables_work(old: tuple[HiveNode, SparkProcess]) -> None:
     _, spark = old
     for statement, rows in PLAIN.items():
         assert spark.sql(statement) == rows, statement
+
+
+def test_a_partitioned_transactional_table_is_read(old: tuple[HiveNode, SparkProcess]) -> None:
+    node, spark = old
+    node.create_transactional("d1", "days", partitioned_by=["d"], d="date", id="bigint")
+    session = node.node.session(user="ann")
+    for number in range(40):
+        day = None if number == 7 else date(2024, 1, 1) + timedelta(days=number)
+        dml.append(session, "d1.days", {"d": day, "id": number})
+    assert spark.sql("SELECT sum(id), count(d), min(d) FROM d1.days") == [[780, 39, "2024-01-01"]]
+    assert spark.sql("SELECT id FROM d1.days WHERE d = DATE'2024-02-01'") == [[31]]
+    assert spark.sql("SELECT id FROM d1.days WHERE d IS NULL") == [[7]]
+    session.execute(DropTable(schema="d1", table="days"))
 
 
 REFUSED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -66,7 +66,15 @@ class History:
     def step(self) -> None:
         """Change something at random, and record the expected rows."""
         often = (self.append, self.append_old, self.delete)
-        seldom = (self.rename, self.widen, self.add, self.drop, self.add_field, self.move)
+        seldom = (
+            self.rename,
+            self.widen,
+            self.add,
+            self.drop,
+            self.add_field,
+            self.rename_field,
+            self.move,
+        )
         self.chance.choice([*often, *often, *seldom])()
         self.note()
 
@@ -145,6 +153,18 @@ class History:
                 wider = parse_type("struct<a:bigint,b:string,c:int>")
                 self.execute(
                     AlterColumn(schema=SCHEMA, table=self.name, column=column.name, type=wider)
+                )
+                return
+
+    def rename_field(self) -> None:
+        """Rename a field of a struct: a field of the new type with an old id continues that one."""
+        for column in self.table.columns:
+            if isinstance(column.type, StructType):
+                self.next_value += 1
+                first, *rest = column.type.fields
+                renamed = StructType((replace(first, name=f"f{self.next_value}"), *rest))
+                self.execute(
+                    AlterColumn(schema=SCHEMA, table=self.name, column=column.name, type=renamed)
                 )
                 return
 
