@@ -52,6 +52,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     locks,
     partition_changes,
     partitions,
+    roles,
     statistics,
     statistics_changes,
     table_changes,
