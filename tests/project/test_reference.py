@@ -28,7 +28,7 @@ from strandline.durable import stash_tables
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
-from strandline.metastore.hive import events, partition_filter, patterns
+from strandline.metastore.hive import event_methods, partition_filter, patterns
 from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.session import bodies, local_session
 from strandline.metastore.session.calls import CALLS
@@ -260,7 +260,7 @@ LIMITS = {
         ServerSettings().message_timeout
     ),
     "Thrift connections of a node": ServerSettings().max_connections,
-    "notifications in one Thrift answer": events.MAX_EVENTS,
+    "notifications in one Thrift answer": event_methods.MAX_EVENTS,
     "characters of a pattern of names": patterns.MAX_PATTERN_LENGTH,
     "characters of a pattern of `like` in a partition filter": patterns.MAX_LIKE_LENGTH,
     "characters of a partition filter": partition_filter.MAX_FILTER_LENGTH,

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
-from strandline import work
 from strandline.catalog import Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
@@ -45,7 +44,6 @@ from strandline.metastore.hive.event_texts import (
 from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown
 from strandline.metastore.hive.partition_values import Partitioned
-from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
@@ -60,7 +58,6 @@ from strandline.metastore.store.notifications import (
 from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
 from strandline.model.places import Place
 from strandline.wire import decode
@@ -444,36 +441,3 @@ def _event(
     if table is not None:
         struct["tableName"] = table
     return struct
-
-
-MAX_EVENTS = 10_000
-"""The most events in one answer. A client that wants more continues after the last event."""
-
-
-@reads("get_current_notificationEventId")
-async def get_current_notification_event_id(call: Call) -> Struct:
-    await off_loop()
-    return {"eventId": call.notifications.head()}
-
-
-@reads("get_next_notification")
-async def get_next_notification(call: Call) -> Struct:
-    """The events after a given one, in Hive's format, without those in ``eventTypeSkipList``."""
-    await off_loop()
-    # An event contains the definition of its table, which some users may not read.
-    call.reader.access.require_superuser("read the notification log")
-    request = call.struct("rqst")
-    limit = request.get("maxEvents") or 0
-    limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
-    last = request["lastEvent"]
-    work.spend(min(limit, max(0, call.notifications.head() - last)))
-    events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
-    skipped = set(request.get("eventTypeSkipList") or ())
-    # Encoded one by one: all texts together would need the memory of the answer once more.
-    return {
-        "events": [
-            HIVE_CODEC.encode_struct("NotificationEvent", event)
-            for event in events
-            if event["eventType"] not in skipped
-        ]
-    }

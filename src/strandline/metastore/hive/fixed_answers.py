@@ -1,4 +1,4 @@
-"""Methods that need nothing from the store: settings, names of partitions, delegation tokens."""
+"""Methods that need nothing from the store: settings, names of partitions, refusals."""
 
 from __future__ import annotations
 
@@ -44,6 +44,21 @@ def delegation_token(request: Request) -> None:
         "this metastore has no delegation tokens, because it does not use Kerberos; connect without"
         " SASL (hive.metastore.sasl.enabled=false)"
     )
+
+
+@answers("exchange_partition", "exchange_partitions")
+def exchange_partitions(request: Request) -> None:
+    # The rows of two tables would change, and the folders of both are part of their histories.
+    raise meta_exception(
+        "partitions cannot be exchanged between two tables here; copy the files to the other table,"
+        " add the partitions there, and drop them here"
+    )
+
+
+@answers("get_metastore_db_uuid")
+def get_metastore_db_uuid(request: Request) -> str:
+    """The environment id of the store, which no other store has."""
+    return request.metastore.catalogs.state.environment or ""
 
 
 _CONSTANT: dict[str, object] = {

@@ -88,11 +88,11 @@ def _stored(
 # -- add
 
 
-def _no_table_to_add_to(message: str) -> Exception:
+def no_table_to_add_to(message: str) -> Exception:
     return invalid_object("Unable to add partition because table or database do not exist")
 
 
-def _add(
+def add_all(
     call: Call,
     partitioned: Partitioned,
     partitions: Sequence[Struct],
@@ -174,20 +174,20 @@ async def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
     partitioned = await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
+        call, schema, table, need=Privilege.INSERT, missing=no_table_to_add_to
     )
-    return partitioned.struct(_add(call, partitioned, [partition])[0])
+    return partitioned.struct(add_all(call, partitioned, [partition])[0])
 
 
 @changes("append_partition", "append_partition_with_environment_context")
 async def append_partition(call: Call) -> Struct:
-    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    partitioned = await _named(call, need=Privilege.INSERT, missing=no_table_to_add_to)
     return _append(call, partitioned, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
 async def append_partition_by_name(call: Call) -> Struct:
-    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    partitioned = await _named(call, need=Privilege.INSERT, missing=no_table_to_add_to)
     return _append(
         call, partitioned, partition_values(call.text("part_name"), partitioned.key_names)
     )
@@ -195,7 +195,7 @@ async def append_partition_by_name(call: Call) -> Struct:
 
 def _append(call: Call, partitioned: Partitioned, values: Sequence[str]) -> Struct:
     home = {"dbName": partitioned.schema, "tableName": partitioned.table.name}
-    return partitioned.struct(_add(call, partitioned, [{"values": list(values), **home}])[0])
+    return partitioned.struct(add_all(call, partitioned, [{"values": list(values), **home}])[0])
 
 
 @changes("add_partitions")
@@ -205,9 +205,9 @@ async def add_partitions(call: Call) -> int:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
     partitioned = await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
+        call, schema, table, need=Privilege.INSERT, missing=no_table_to_add_to
     )
-    return len(_add(call, partitioned, partitions))
+    return len(add_all(call, partitioned, partitions))
 
 
 @changes("add_partitions_req")
@@ -225,7 +225,7 @@ async def add_partitions_req(call: Call) -> Struct:
         return {}
     partitioned = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
     if_not_exists = bool(request.args.get("ifNotExists"))
-    added = _add(request, partitioned, partitions, if_not_exists=if_not_exists)
+    added = add_all(request, partitioned, partitions, if_not_exists=if_not_exists)
     return (
         {"partitions": [partitioned.struct(row) for row in added]} if _wants_result(request) else {}
     )
