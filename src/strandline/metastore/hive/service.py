@@ -59,6 +59,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     table_changes,
     tables,
     transactions,
+    truncation,
 )
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
