@@ -235,6 +235,7 @@ def test_every_method_of_hive_is_listed_as_served_or_unknown() -> None:
 
 LIMITS = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
+    "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
     "columns of a table": definition.MAX_COLUMNS,
     "levels of nesting in a type": types.MAX_DEPTH,
     "precision of a decimal": types.MAX_DECIMAL_PRECISION,

@@ -114,7 +114,7 @@ def test_a_request_that_cannot_be_read_is_refused(parted: Any) -> None:
         ),
     ):
         named = {} if "tblName" in fields else {"dbName": "ps", "tblName": "parted"}
-        request = GetPartitionsRequest(**named, **fields)  # type: ignore[arg-type]  # of any type
+        request = GetPartitionsRequest(**named, **fields)
         kind, message = refusal(lambda request=request: parted.get_partitions_with_specs(request))
         assert (kind, message[: len(text)]) == ("MetaException", text)
 

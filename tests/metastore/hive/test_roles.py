@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,7 +48,11 @@ def grants(
 
 
 def create(*names: str) -> list[Step]:
-    return [(lambda c, name=name: c.create_role(Role(name, 0, "ann")), True) for name in names]
+    return [(partial(_create, name=name), True) for name in names]
+
+
+def _create(client: Any, *, name: str) -> Any:
+    return client.create_role(Role(name, 0, "ann"))
 
 
 def of(client: Any, name: str, kind: int = ROLE) -> Any:

@@ -92,7 +92,7 @@ def test_nothing_is_deleted_if_one_partition_cannot_be(
 def test_tables_that_are_not_the_metastores_are_refused(
     hive: HiveNode, stub: Any, tmp_path: Path
 ) -> None:
-    external = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
+    external: dict[str, Any] = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
     stub.create_table(table("e", sd=storage(location=f"file:{tmp_path}"), **external))
     stub.create_table(table("v", tableType="VIRTUAL_VIEW", viewOriginalText="q"))
     stub.create_table(table("i", parameters={"metadata_location": "file:/m"}))
