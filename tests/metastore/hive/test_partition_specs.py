@@ -139,7 +139,7 @@ def test_partitions_are_added_from_specs_of_both_forms(hive: HiveNode, parted: A
     elsewhere = PartitionSpec(**{**named, "tableName": "none"}, partitionList=whole)
     assert refusal(lambda: parted.add_partitions_pspec([elsewhere])) == (
         "InvalidObjectException",
-        "Unable to add partition because table or database do not exist",
+        "Unable to add partitions because database or table ps.none does not exist",
     )
 
 

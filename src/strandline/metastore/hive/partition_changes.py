@@ -88,8 +88,15 @@ def _stored(
 # -- add
 
 
-def no_table_to_add_to(message: str) -> Exception:
+def _no_table_to_add_to(message: str) -> Exception:
     return invalid_object("Unable to add partition because table or database do not exist")
+
+
+def no_table_to_add_all_to(schema: str, table: str) -> Callable[[str], Exception]:
+    """The error of a request that adds partitions to a table that does not exist."""
+    return lambda message: invalid_object(
+        f"Unable to add partitions because database or table {schema}.{table} does not exist"
+    )
 
 
 def add_all(
@@ -174,20 +181,20 @@ async def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
     partitioned = await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=no_table_to_add_to
+        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
     )
     return partitioned.struct(add_all(call, partitioned, [partition])[0])
 
 
 @changes("append_partition", "append_partition_with_environment_context")
 async def append_partition(call: Call) -> Struct:
-    partitioned = await _named(call, need=Privilege.INSERT, missing=no_table_to_add_to)
+    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(call, partitioned, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
 async def append_partition_by_name(call: Call) -> Struct:
-    partitioned = await _named(call, need=Privilege.INSERT, missing=no_table_to_add_to)
+    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(
         call, partitioned, partition_values(call.text("part_name"), partitioned.key_names)
     )
@@ -205,7 +212,7 @@ async def add_partitions(call: Call) -> int:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
     partitioned = await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=no_table_to_add_to
+        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
     )
     return len(add_all(call, partitioned, partitions))
 
@@ -214,12 +221,7 @@ async def add_partitions(call: Call) -> int:
 async def add_partitions_req(call: Call) -> Struct:
     request = call.of("request")
     schema, table = request.text("dbName"), request.text("tblName")
-
-    def missing(message: str) -> Exception:
-        return invalid_object(
-            f"Unable to add partitions because database or table {schema}.{table} does not exist"
-        )
-
+    missing = no_table_to_add_all_to(schema, table)
     partitions = request.structs("parts")
     if not partitions:
         return {}

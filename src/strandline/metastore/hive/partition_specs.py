@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from strandline.metastore.hive.partition_changes import add_all, no_table_to_add_to, plain_table
+from strandline.metastore.hive.partition_changes import (
+    add_all,
+    no_table_to_add_all_to,
+    plain_table,
+)
 from strandline.metastore.hive.partitions import Partitions, at_most, named_partitions
 from strandline.metastore.hive.patterns import like
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
@@ -129,9 +133,8 @@ async def add_partitions_pspec(call: Call) -> int:
     if not partitions:
         return 0
     schema, table = specs[0].get("dbName", ""), specs[0].get("tableName", "")
-    partitioned = await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=no_table_to_add_to
-    )
+    missing = no_table_to_add_all_to(schema, table)
+    partitioned = await plain_table(call, schema, table, need=Privilege.INSERT, missing=missing)
     return len(add_all(call, partitioned, partitions))
 
 

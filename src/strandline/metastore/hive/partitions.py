@@ -87,20 +87,22 @@ class Partitions:
         # The folders may have moved since: partitions were dropped or renamed.
         return partition_places(self._call.metastore, common.table, location=common.location).place
 
-    async def partition(self, values: Sequence[str] | None) -> Struct | bytes:
+    async def partition(self, values: Sequence[str] | None) -> Struct:
         """Return the partition with these values. Raises `ObjectNotFound`."""
         if self.common is None:
             raise _missing(values or ())
         rows = await self.rows([self.common.name_of(values)])
         if not rows:
             raise _missing(values or ())
-        (struct,) = await self.structs(rows)
-        return struct
+        (struct,) = self.plain_structs(rows)
+        # As in Hive: the request may spell NULL in another way than the row.
+        return {**struct, "values": list(values or ())}
 
     async def matching(self, values: Sequence[str]) -> list[Row]:
         """Return the rows whose first values are these. An empty value matches any.
 
-        Values are compared as in the name of a partition: NULL and the empty text are the same.
+        Values are compared as in the name of a partition: NULL and the empty text are the same. As
+        in Hive, the last value of a short list is the beginning of a value: 1 matches 10 too.
         """
         if len(values) > len(self.key_names):
             raise meta_exception(
@@ -108,14 +110,16 @@ class Partitions:
                 f"part_val={len(values)}"
             )
         required_values = [(position, value) for position, value in enumerate(values) if value]
-        return [
-            row
-            for row in await self.rows()
-            if all(
-                (row.as_(PartitionRow).values[position] or DEFAULT_PARTITION) == value
-                for position, value in required_values
-            )
-        ]
+        begins = len(values) - 1 if len(values) < len(self.key_names) else None
+
+        def fits(own: Sequence[str]) -> bool:
+            for position, value in required_values:
+                text = own[position] or DEFAULT_PARTITION
+                if text != value and not (position == begins and text.startswith(value)):
+                    return False
+            return True
+
+        return [row for row in await self.rows() if fits(row.as_(PartitionRow).values)]
 
     async def filtered(self, text: str) -> list[Row]:
         """Return the rows that a filter chooses."""
@@ -223,9 +227,8 @@ async def get_partition_names(call: Call) -> list[str]:
 
 @reads("get_partition_names_ps")
 async def get_partition_names_ps(call: Call) -> list[str]:
-    return _names_at_most(
-        call, await (await named_partitions(call)).matching(call.texts("part_vals"))
-    )
+    partitions = await named_partitions(call)
+    return _names_at_most(call, await partitions.matching(_some_values(call)))
 
 
 @reads("get_partition_names_ps_req")
@@ -239,8 +242,15 @@ async def get_partition_names_ps_req(call: Call) -> Struct:
 @reads("get_partitions_ps", "get_partitions_ps_with_auth")
 async def get_partitions_ps(call: Call) -> list[Struct | bytes]:
     partitions = await named_partitions(call)
-    rows = await partitions.matching(call.texts("part_vals"))
+    rows = await partitions.matching(_some_values(call))
     return await partitions.structs(at_most(call, rows))
+
+
+def _some_values(call: Call) -> list[str]:
+    values = call.texts("part_vals")
+    if not values:
+        raise meta_exception("Invalid partition key & values; keys [], values []")
+    return values
 
 
 @reads("get_partitions_ps_with_auth_req")
@@ -280,14 +290,20 @@ async def get_partitions_by_names_req(call: Call) -> Struct:
 
 @reads("get_partition_values")
 async def get_partition_values(call: Call) -> Struct:
-    """Return the values of some keys of the partitions, sorted and without duplicates if asked."""
+    """Return the values of some keys of the partitions, sorted and without duplicates if asked.
+
+    As in Hive, a filter returns the values of all keys, in the order of the table.
+    """
     request = call.of("request")
     partitions = await named_partitions(request, schema="dbName", table="tblName")
     positions = _positions(partitions, request.args.get("partitionKeys"))
     if not positions:
         raise meta_exception("the request names no partition keys; name at least one")
     order = _positions(partitions, request.args.get("partitionOrder"))
-    rows = await partitions.filtered(request.args.get("filter") or "")
+    text = request.args.get("filter") or ""
+    if text:
+        positions, order = list(range(len(partitions.key_names))), []
+    rows = await partitions.filtered(text)
     values = [row.as_(PartitionRow).values for row in rows]
     if order:
         descending = request.args.get("ascending") is False
