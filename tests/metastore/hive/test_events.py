@@ -15,6 +15,7 @@ from hive_metastore.ttypes import (
     NotificationEventsCountRequest,
     Partition,
 )
+from thrift.Thrift import TType
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
@@ -298,6 +299,30 @@ def test_a_reported_insert_dates_the_table_and_is_an_event_of_it(stub: Any) -> N
     assert abs(int(parameters["transient_lastDdlTime"]) - found[0].eventTime) <= 1
     stub.fire_listener_event(inserted(successful=False))
     assert len(events(stub, since)) == 2
+
+
+class OlderInsert:
+    """The report as Hive 2.3 and Spark lay it out: its first field is the list of files."""
+
+    def write(self, protocol: Any) -> None:
+        protocol.writeStructBegin("InsertEventRequestData")
+        for number, texts in ((1, ["file:/x"]), (2, ["checksum"])):
+            protocol.writeFieldBegin("", TType.LIST, number)
+            protocol.writeListBegin(TType.STRING, len(texts))
+            for text in texts:
+                protocol.writeString(text)
+            protocol.writeListEnd()
+            protocol.writeFieldEnd()
+        protocol.writeFieldStop()
+        protocol.writeStructEnd()
+
+
+def test_a_report_in_the_layout_of_hive_2_3_is_read(stub: Any) -> None:
+    stub.create_table(table("t1"))
+    since = stub.get_current_notificationEventId().eventId
+    data = FireEventRequestData(insertData=OlderInsert())
+    stub.fire_listener_event(inserted(data=data))
+    assert kinds(events(stub, since)) == ["ALTER_TABLE", "COMMIT_TXN"]
 
 
 def test_a_reported_insert_into_partitions_is_an_event_of_them(stub: Any) -> None:

@@ -6,7 +6,8 @@ they share. Answers have the first form, as Hive's own by default. Requests may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from strandline.metastore.hive.partition_changes import (
     add_all,
@@ -92,16 +93,16 @@ def _shape(projection: Struct) -> Shape | None:
     A field is named by its path, like ``sd.location``. Patterns of parameter names are those of
     SQL's LIKE, except that a point matches any character. Raises `LimitExceeded`.
     """
-    paths = [path.split(".") for path in projection.get("fieldList") or ()]
+    fields = _tree(projection.get("fieldList") or ())
     included, excluded = (
         like(pattern.replace("%", ".*").replace("_", ".")) if pattern else None
         for pattern in map(projection.get, ("includeParamKeyPattern", "excludeParamKeyPattern"))
     )
-    if not (paths or included or excluded):
+    if not (fields or included or excluded):
         return None
 
     def shape(partition: Struct) -> Struct:
-        picked = _picked(partition, paths) if paths else dict(partition)
+        picked = _picked(partition, fields) if fields else dict(partition)
         if "parameters" in picked:
             picked["parameters"] = {
                 name: value
@@ -113,15 +114,32 @@ def _shape(projection: Struct) -> Shape | None:
     return shape
 
 
-def _picked(struct: Struct, paths: Sequence[Sequence[str]]) -> Struct:
-    """Return the fields at these paths. Paths to fields that do not exist are ignored."""
+_DEEPEST = 4
+"""Parts of the longest path to a field of a ``Partition`` that is not a map."""
+
+
+def _tree(paths: Iterable[str]) -> Struct:
+    """Return the paths as nested dicts, in which None stands for a whole field."""
+    tree: Struct = {}
+    for path in paths:
+        *names, last = path.split(".", _DEEPEST)[:_DEEPEST]
+        below: Any = tree  # later a part of it, or None
+        for name in names:
+            below = below.setdefault(name, {})
+            if below is None:
+                break
+        else:
+            below[last] = None
+    return tree
+
+
+def _picked(struct: Struct, fields: Struct) -> Struct:
+    """Return the fields that a tree names. Those that do not exist are ignored."""
     picked: Struct = {}
-    for name, value in struct.items():
-        below = [path[1:] for path in paths if path[0] == name]
-        if below and (not isinstance(value, dict) or not all(below)):
-            picked[name] = value
-        elif below:
-            picked[name] = _picked(value, below)
+    for name in fields.keys() & struct.keys():
+        value, below = struct[name], fields[name]
+        is_part = below is not None and isinstance(value, dict)
+        picked[name] = _picked(value, below) if is_part else value
     return picked
 
 

@@ -113,8 +113,14 @@ def _refuse_option(option: object, what: str) -> None:
 # -- roles
 
 
+async def _off_loop_for_many(call: Call) -> None:
+    if call.reader.catalog.contents.count("role") > work.AT_ONCE:
+        await off_loop()
+
+
 @reads("get_role_names")
 async def get_role_names(call: Call) -> list[str]:
+    await _off_loop_for_many(call)
     names = {role.name for role in call.reader.catalog.roles()}
     return sorted(names | {ADMIN, PUBLIC_NAME})
 
@@ -226,6 +232,7 @@ async def get_role_grants_for_principal(call: Call) -> Struct:
 
 @reads("get_principals_in_role")
 async def get_principals_in_role(call: Call) -> Struct:
+    await _off_loop_for_many(call)
     request = call.of("request")
     catalog, name = request.reader.catalog, request.text("roleName")
     members = _members(catalog, catalog.role(name), name)
