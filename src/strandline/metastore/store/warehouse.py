@@ -233,16 +233,16 @@ class Warehouse:
     def clear(self, location: str | Place) -> None:
         """Delete everything in the folder, if it exists. Links are deleted, not followed."""
         path = self.path_text(location)
+        if _is_missing(path):
+            return
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         delete_folder(Path(entry.path))
                     else:
-                        os.unlink(entry.path)
+                        Path(entry.path).unlink(missing_ok=True)
             sync_folder(Path(path))
-        except FileNotFoundError:
-            return
         except OSError as error:
             raise _failed("empty", path, error) from error
 
