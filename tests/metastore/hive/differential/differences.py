@@ -410,15 +410,6 @@ DIFFERENCES = (
         calls=r": get_table_objects_by_name_req\({\"dbName\": \"tl\"}\)",
         cases=(r'InvalidOperationException: tl cannot find null tables => {"tables": \[.*\]}',),
     ),
-    # -- functions
-    Difference(
-        why="An alter of a function replaces its files. Hive keeps the old ones, which run the old"
-        " code.",
-        client="Spark: CREATE OR REPLACE FUNCTION … USING JAR",
-        calls=r": get_function\(\"fu\", \"plus\"\)",
-        path=r"^\.resourceUris$",
-        cases=(r'\[{"resourceType": 1, "uri": "file:/x.jar"}, .*\] => \[\]',),
-    ),
     # -- roles
     Difference(
         why="A role is both a user and a role. So a user needs a role before something is granted"
