@@ -68,7 +68,7 @@ def catalogs(manager: CatalogManager) -> CatalogManager:
         ("struct<a: int, x: array<map<int, struct<y: int, Y: int>>>>", InvalidInput, "field 'Y'"),
         ("struct<a: int, ``: int>", InvalidName, "must not be empty"),
         ("struct<a: int, `b\nc`: int>", InvalidName, "control characters"),
-        ("struct<a: int, " + "b" * 256 + ": int>", InvalidName, "255 characters"),
+        ("struct<a: int, " + "b" * 768 + ": int>", InvalidName, "767 characters"),
     ],
 )
 def test_an_invalid_field_name_is_refused(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import click
 import pytest
+from hive_metastore import ThriftHiveMetastore
 
 # Importing these registers formats and methods.
 import strandline.durable.persist.shard_state
@@ -24,7 +28,7 @@ from strandline.durable import stash_tables
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
-from strandline.metastore.hive import events, partition_filter, patterns
+from strandline.metastore.hive import event_methods, partition_filter, patterns
 from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.session import bodies, local_session
 from strandline.metastore.session.calls import CALLS
@@ -44,6 +48,9 @@ from tests.project.checkout import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 CODE = re.compile(r"`([^`]+)`")
+ARGUMENTS_CLASS = re.compile(
+    r"org/apache/hadoop/hive/metastore/api/ThriftHiveMetastore\$(\w+)_args\.class"
+)
 
 
 def page(name: str) -> str:
@@ -191,18 +198,44 @@ BASE = {
 """The methods of fb303, and the method by which a client identifies itself."""
 
 
-def test_every_method_of_hive_is_listed() -> None:
-    table = section(page("hive-protocol"), "## Methods")
-    told = [name for row in rows(table) for name in CODE.findall(row[1])]
-    assert sorted(set(told) - BASE) == sorted(METHODS)
-    assert len(told) == len(set(told))
-    unknown = section(page("hive-protocol"), "## Unknown methods")
-    not_served = [name for row in rows(unknown) for cell in row[1:] for name in CODE.findall(cell)]
-    assert sorted(not_served) == sorted(HIVE_METASTORE.methods.keys() - METHODS.keys() - BASE)
+def methods_of_hive_2() -> set[str]:
+    """The methods of Hive 2.3.10: its jar in PySpark has a class for the arguments of each."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    (jar,) = (Path(spec.origin).parent / "jars").glob("hive-metastore-2.3*.jar")
+    with zipfile.ZipFile(jar) as opened:
+        listed = opened.namelist()
+    return {found[1] for name in listed if (found := ARGUMENTS_CLASS.fullmatch(name))}
+
+
+def methods_of_hive_4() -> set[str]:
+    """The methods of Hive 4, as the client that PyIceberg ships lists them."""
+    return {name for name in dir(ThriftHiveMetastore.Iface) if not name.startswith("_")}
+
+
+def test_every_method_of_hive_is_listed_as_served_or_unknown() -> None:
+    text = page("hive-protocol")
+    columns = {"## Methods": 1, "## Methods that store nothing": 0}
+    answered = [
+        name
+        for title, column in columns.items()
+        for row in rows(section(text, title))
+        for name in CODE.findall(row[column])
+    ]
+    assert sorted(set(answered) - BASE) == sorted(METHODS)
+    assert len(answered) == len(set(answered))
+    unknown_rows = list(rows(section(text, "## Unknown methods")))
+    of_2, of_4 = ([name for row in unknown_rows for name in CODE.findall(row[n])] for n in (1, 2))
+    hive_2, hive_4 = methods_of_hive_2(), methods_of_hive_4()
+    assert METHODS.keys() | HIVE_METASTORE.methods.keys() <= hive_2 | hive_4 | BASE
+    assert sorted(of_2) == sorted(hive_2 - METHODS.keys() - BASE)
+    assert sorted(of_4) == sorted(hive_4 - hive_2 - METHODS.keys() - BASE)
 
 
 LIMITS = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
+    "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
     "columns of a table": definition.MAX_COLUMNS,
     "levels of nesting in a type": types.MAX_DEPTH,
     "precision of a decimal": types.MAX_DECIMAL_PRECISION,
@@ -228,7 +261,7 @@ LIMITS = {
         ServerSettings().message_timeout
     ),
     "Thrift connections of a node": ServerSettings().max_connections,
-    "notifications in one Thrift answer": events.MAX_EVENTS,
+    "notifications in one Thrift answer": event_methods.MAX_EVENTS,
     "characters of a pattern of names": patterns.MAX_PATTERN_LENGTH,
     "characters of a pattern of `like` in a partition filter": patterns.MAX_LIKE_LENGTH,
     "characters of a partition filter": partition_filter.MAX_FILTER_LENGTH,

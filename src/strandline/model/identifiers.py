@@ -20,6 +20,9 @@ from strandline.model.type_text import quote_name
 
 MAX_NAME_LENGTH = 255
 """In characters. A name often becomes the name of a folder."""
+MAX_COLUMN_NAME_LENGTH = 767
+"""In characters, as in Hive. The name of a partition column of a plain table is part of a folder's
+name, and has at most `MAX_NAME_LENGTH`."""
 MAX_USER_LENGTH = 255
 
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -35,19 +38,19 @@ def normalize(name: str) -> str:
     return name.lower() if name.isascii() else name.casefold()
 
 
-def check_name(name: str, what: str) -> None:
-    """Raise `InvalidName` unless ``name`` may name a ``what`` ("schema", "column", …).
+def check_name(name: str, what: str, *, longest: int = MAX_NAME_LENGTH) -> None:
+    """Raise `InvalidName` unless ``name`` may name a ``what`` ("schema", "table", …).
 
-    A name must not be empty or blank, be longer than `MAX_NAME_LENGTH`, begin or end with a space,
-    or contain control characters or line breaks.
+    A name must not be empty or blank, be longer than ``longest``, begin or end with a space, or
+    contain control characters or line breaks.
     """
-    if name.isprintable() and name == name.strip() and 0 < len(name) <= MAX_NAME_LENGTH:
+    if name.isprintable() and name == name.strip() and 0 < len(name) <= longest:
         return  # the fast path for nearly all names
     if not name.strip():
         raise InvalidName(f"the name of a {what} must not be empty or blank, found {name!r}")
-    if len(name) > MAX_NAME_LENGTH:
+    if len(name) > longest:
         raise InvalidName(
-            f"the name of a {what} may have at most {MAX_NAME_LENGTH} characters, found "
+            f"the name of a {what} may have at most {longest} characters, found "
             f"{len(name)}: {name[:40]!r}…"
         )
     if not name.isprintable():
@@ -59,6 +62,11 @@ def check_name(name: str, what: str) -> None:
                 )
     if name != name.strip():
         raise InvalidName(f"the name of a {what} must not begin or end with a space: {name!r}")
+
+
+def check_column_name(name: str, what: str = "column") -> None:
+    """`check_name` for a column, or a field inside one."""
+    check_name(name, what, longest=MAX_COLUMN_NAME_LENGTH)
 
 
 def check_scan_name(name: str) -> None:

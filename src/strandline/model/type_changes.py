@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strandline.errors import IllegalChange, InvalidInput
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_column_name, normalize
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BIGINT,
@@ -71,7 +71,7 @@ def check_field_names(data_type: DataType, *, column: str) -> None:
             continue
         seen: set[str] = set()
         for entry in inner.fields:
-            check_name(entry.name, f"field of column {column}")
+            check_column_name(entry.name, f"field of column {column}")
             if normalize(entry.name) in seen:
                 raise InvalidInput(
                     f"duplicate field {entry.name!r} in a struct of column {column!r}"

@@ -1,8 +1,8 @@
 """Parses types from SQL text: Spark's DDL and Hive's type names.
 
 One scanner reads both. It reads the text once from left to right, without a tokenizer, so parsing
-takes linear time and an error knows its position. Field names differ: Hive cannot quote, so a Hive
-field name extends to the next colon and may contain blanks, dots and dollars.
+takes linear time and an error knows its position. Field names differ: Hive does not need to
+quote, so a Hive field name extends to the next colon and may contain blanks, dots and dollars.
 
 Rejected: sqlglot for these texts. It accepts more than Spark does and does not keep positions. The
 catalog must only store types that Spark can read again.
@@ -245,6 +245,8 @@ class _Scanner:
 
     def hive_name(self) -> str:
         self.skip_space()
+        if self.text.startswith("`", self.at):
+            return self.name()
         match = HIVE_NAME.match(self.text, self.at)
         if match is None:
             raise self.error("a field name")

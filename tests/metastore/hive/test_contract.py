@@ -338,7 +338,7 @@ def test_the_methods_that_need_no_table_keep_the_contract(served: HiveNode) -> N
                 (lambda c: c.list_privileges("ann", 1, HiveObjectRef(objectType=1)), []),
                 (
                     lambda c: c.get_privilege_set(HiveObjectRef(objectType=1), "ann", []),
-                    {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}},
+                    {"userPrivileges": {"ann": []}, "rolePrivileges": {"public": []}},
                 ),
                 (lambda c: c.get_primary_keys(PrimaryKeysRequest("d", "t")), {"primaryKeys": []}),
                 (lambda c: c.partition_name_to_vals("a=1/b=x%2Fy"), ["1", "x/y"]),

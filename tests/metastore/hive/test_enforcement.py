@@ -16,16 +16,23 @@ from hive_metastore.ttypes import (
     CommitTxnRequest,
     Database,
     FieldSchema,
+    FireEventRequest,
+    FireEventRequestData,
+    GetPartitionsRequest,
     GetValidWriteIdsRequest,
     HeartbeatRequest,
     HeartbeatTxnRangeRequest,
+    InsertEventRequestData,
     LockComponent,
     LockLevel,
     LockRequest,
     LockType,
     NotificationEventRequest,
+    NotificationEventsCountRequest,
     OpenTxnRequest,
     Partition,
+    PartitionListComposingSpec,
+    PartitionSpec,
     ShowLocksRequest,
     UnlockRequest,
 )
@@ -41,6 +48,7 @@ from strandline.model.privileges import ObjectKind, Privilege
 from strandline.transactions import Locks, Transactions, TransactionState
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
+SPECS = GetPartitionsRequest(dbName="sales", tblName="orders")
 READ_ONLY_METHODS = [
     ("get_table", lambda c: c.get_table("sales", "orders")),
     ("get_fields", lambda c: c.get_fields("sales", "orders")),
@@ -48,12 +56,19 @@ READ_ONLY_METHODS = [
     ("get_partitions", lambda c: c.get_partitions("sales", "orders", -1)),
     ("get_partition_names", lambda c: c.get_partition_names("sales", "orders", -1)),
     ("get_partition", lambda c: c.get_partition("sales", "orders", ["1"])),
+    ("get_partitions_pspec", lambda c: c.get_partitions_pspec("sales", "orders", -1)),
+    ("get_partitions_with_specs", lambda c: c.get_partitions_with_specs(SPECS)),
     ("as of then", lambda c: c.get_table("sales@{version}", "orders")),
 ]
 
 
 def partition(day: str) -> Any:
     return Partition([day], "sales", "orders", 0, 0, storage(), {})
+
+
+def spec(day: str) -> Any:
+    listed = PartitionListComposingSpec([partition(day)])
+    return PartitionSpec("sales", "orders", partitionList=listed)
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +194,11 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
         (Privilege.UPDATE, lambda c: c.alter_partition("sales", "orders", partition("1"))),
         (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["2"], False)),
         (Privilege.DELETE, lambda c: c.drop_partition_by_name("sales", "orders", "day=3", False)),
+        (Privilege.INSERT, lambda c: c.add_partitions_pspec([spec("4")])),
+        (Privilege.DELETE, lambda c: c.truncate_table("sales", "orders", ["day=4"])),
+        (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["4"], False)),
     ],
-    ids=["add", "append", "alter", "drop", "drop by name"],
+    ids=["add", "append", "alter", "drop", "drop by name", "add a spec", "truncate", "drop it"],
 )
 def test_writing_partitions_needs_the_matching_privilege(
     guarded: HiveNode, needed: Privilege, call: Any
@@ -256,6 +274,20 @@ def test_only_superusers_may_read_events(guarded: HiveNode) -> None:
     with as_user(guarded, "bob") as bob, as_user(guarded, "root") as root:
         assert "only superusers" in refusal(lambda: bob.get_next_notification(request))[1]
         assert root.get_next_notification(request).events
+        count = NotificationEventsCountRequest(0, "sales")
+        assert "only superusers" in refusal(lambda: bob.get_notification_events_count(count))[1]
+        assert root.get_notification_events_count(count).eventsCount > 0
+
+
+def test_reporting_an_insert_needs_insert(guarded: HiveNode) -> None:
+    data = FireEventRequestData(insertData=InsertEventRequestData(filesAdded=[]))
+    report = FireEventRequest(True, data, "sales", "orders")
+    with as_user(guarded, "bob") as bob:
+        with granted(guarded, USAGE, on_table(Privilege.SELECT | Privilege.DELETE)):
+            text = refusal(lambda: bob.fire_listener_event(report))[1]
+            assert "user bob lacks INSERT on table sales.orders" in text
+        with granted(guarded, USAGE, on_table(Privilege.INSERT)):
+            assert not isinstance(outcome(lambda: bob.fire_listener_event(report)), tuple)
 
 
 def test_answers_kept_while_enforcement_was_off_are_not_given_after_it_is_on_again(

@@ -20,8 +20,12 @@ from hive_metastore.ttypes import (
     Database,
     DropConstraintRequest,
     FieldSchema,
+    FireEventRequest,
+    FireEventRequestData,
+    InsertEventRequestData,
     LongColumnStatsData,
     NotificationEventRequest,
+    NotificationEventsCountRequest,
     Partition,
     SQLCheckConstraint,
     SQLDefaultConstraint,
@@ -31,6 +35,7 @@ from hive_metastore.ttypes import (
     SQLUniqueConstraint,
     StringColumnStatsData,
 )
+from thrift.Thrift import TType
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
@@ -65,7 +70,7 @@ from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ConstraintKind
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
-from tests.metastore.hive.hive_node import HiveNode, storage, table
+from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 STORES = ("folder", "postgresql")
 
@@ -451,3 +456,105 @@ def test_changes_that_hive_has_no_message_for_do_not_stop_readers_of_events(
     assert "s" in databases
     assert "deep" not in databases, "Hive's clients do not see other databases"
     assert {"CREATE_ZONE", "RENAME_INDEX", "GRANT_ROLE", "SET_CONFIGURATION"} <= set(told)
+
+
+# -- what clients report
+
+
+def inserted(
+    *values: str, name: str = "t1", data: Any = None, successful: bool = True, several: Any = ()
+) -> Any:
+    data = data or FireEventRequestData(
+        insertData=InsertEventRequestData(filesAdded=["file:/x"]),
+        insertDatas=[InsertEventRequestData(filesAdded=[], partitionVal=one) for one in several],
+    )
+    return FireEventRequest(successful, data, "d1", name, list(values))
+
+
+def test_a_reported_insert_dates_the_table_and_is_an_event_of_it(stub: Any) -> None:
+    stub.create_table(table("t1", parameters={"numRows": "7"}))
+    since = stub.get_current_notificationEventId().eventId
+    assert stub.fire_listener_event(inserted()).eventIds is None
+    found = events(stub, since)
+    assert kinds(found) == ["ALTER_TABLE", "COMMIT_TXN"]
+    assert (found[0].dbName, found[0].tableName) == ("d1", "t1")
+    parameters = stub.get_table("d1", "t1").parameters
+    assert parameters["numRows"] == "7"
+    assert abs(int(parameters["transient_lastDdlTime"]) - found[0].eventTime) <= 1
+    stub.fire_listener_event(inserted(successful=False))
+    assert len(events(stub, since)) == 2
+
+
+class OlderInsert:
+    """The report as Hive 2.3 and Spark lay it out: its first field is the list of files."""
+
+    def write(self, protocol: Any) -> None:
+        protocol.writeStructBegin("InsertEventRequestData")
+        for number, texts in ((1, ["file:/x"]), (2, ["checksum"])):
+            protocol.writeFieldBegin("", TType.LIST, number)
+            protocol.writeListBegin(TType.STRING, len(texts))
+            for text in texts:
+                protocol.writeString(text)
+            protocol.writeListEnd()
+            protocol.writeFieldEnd()
+        protocol.writeFieldStop()
+        protocol.writeStructEnd()
+
+
+def test_a_report_in_the_layout_of_hive_2_3_is_read(stub: Any) -> None:
+    stub.create_table(table("t1"))
+    since = stub.get_current_notificationEventId().eventId
+    data = FireEventRequestData(insertData=OlderInsert())
+    stub.fire_listener_event(inserted(data=data))
+    assert kinds(events(stub, since)) == ["ALTER_TABLE", "COMMIT_TXN"]
+
+
+def test_a_reported_insert_into_partitions_is_an_event_of_them(stub: Any) -> None:
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "int", None)]))
+    for value in "12":
+        stub.add_partition(Partition([value], "d1", "t1", 0, 0, storage(), {"k": "v"}))
+    since = stub.get_current_notificationEventId().eventId
+    stub.fire_listener_event(inserted("1"))
+    stub.fire_listener_event(inserted(several=[["1"], ["2"]]))
+    found = events(stub, since)
+    once, twice = ["ALTER_PARTITION", "COMMIT_TXN"], ["ALTER_PARTITION"] * 2
+    assert kinds(found) == [*once, *twice, "COMMIT_TXN"]
+    assert message(found[0])["keyValues"] == {"p": "1"}
+    assert [one.values for one in stub.get_partitions("d1", "t1", -1)] == [["1"], ["2"]]
+    assert stub.get_partition("d1", "t1", ["1"]).parameters["k"] == "v"
+    last = stub.get_current_notificationEventId().eventId
+    _, text = refusal(lambda: stub.fire_listener_event(inserted(several=[["1"], ["3"]])))
+    assert "partition values=[3]" in text
+    assert stub.get_current_notificationEventId().eventId == last
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (inserted(name="none"), "d1.none table not found"),
+        (inserted(name="v"), "d1.v is a view"),
+        (inserted(data=FireEventRequestData()), "the event has no insertData"),
+        (inserted("1"), "Invalid partition key & values"),
+    ],
+)
+def test_a_report_that_names_no_content_is_refused(stub: Any, request_: Any, text: str) -> None:
+    stub.create_table(table("t1"))
+    stub.create_table(table("v", tableType="VIRTUAL_VIEW", viewOriginalText="q"))
+    last = stub.get_current_notificationEventId().eventId
+    assert text in refusal(lambda: stub.fire_listener_event(request_))[1]
+    assert stub.get_current_notificationEventId().eventId == last
+
+
+def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:
+    def count(schema: str = "D1", **fields: Any) -> int:
+        request = NotificationEventsCountRequest(since, schema, **fields)
+        found: int = stub.get_notification_events_count(request).eventsCount
+        return found
+
+    assert count() == 0
+    for number in range(3):
+        stub.create_table(table(f"t{number}"))
+    stub.create_table(table("other", schema="default"))
+    assert (count(), count("default"), count("none")) == (3, 1, 0)
+    assert (count(toEventId=since + 2), count(limit=1)) == (2, 1)
+    stub.drop_table("default", "other", True)

@@ -18,6 +18,11 @@ from tests.metastore.hive.contract import Throws, check
 from tests.metastore.hive.hive_node import HiveNode, plain, refusal
 
 JAR = ResourceUri(resourceType=ResourceType.JAR, uri="file:/lib/a.jar")
+NEW = ResourceUri(resourceType=ResourceType.JAR, uri="file:/lib/new.jar")
+
+
+def uris(client: Any, name: str) -> list[str]:
+    return [resource.uri for resource in client.get_function("fn", name).resourceUris]
 
 
 def function(name: str = "F1", schema: str = "fn", **fields: Any) -> Function:
@@ -60,6 +65,10 @@ def test_a_function_is_created_found_altered_renamed_and_dropped(served: HiveNod
                 (lambda c: c.get_function("fn", "f2").className, "a.D"),
                 (lambda c: c.alter_function("fn", "f2", function("f3", className="a.E")), None),
                 (lambda c: c.get_function("fn", "F3").className, "a.E"),
+                (lambda c: c.alter_function("fn", "f3", function("f3", resourceUris=[])), None),
+                (lambda c: uris(c, "f3"), ["file:/lib/a.jar"]),
+                (lambda c: c.alter_function("fn", "f3", function("f3", resourceUris=[NEW])), None),
+                (lambda c: uris(c, "f3"), ["file:/lib/new.jar"]),
                 (lambda c: c.get_functions("fn", "*"), ["f1", "f3"]),
                 (lambda c: len(c.get_all_functions().functions), 2),
                 (lambda c: c.drop_function("fn", "f3"), None),

@@ -22,7 +22,16 @@ from strandline.metastore.interface import Session
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.type_parser import parse_type
 from strandline.model.type_text import quoted, simple_string
-from strandline.model.types import BIGINT, DATE, INT, ArrayType, DataType, MapType, StructType
+from strandline.model.types import (
+    BIGINT,
+    DATE,
+    INT,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 from tests.metastore.hive import dml
 from tests.metastore.hive.hive_node import HiveNode
 from tests.metastore.hive.spark_process import SparkError, SparkProcess
@@ -148,9 +157,13 @@ class History:
             self.execute(DropColumns(schema=SCHEMA, table=self.name, names=(column.name,)))
 
     def add_field(self) -> None:
+        """Widen the first field of a struct, and add a third one."""
         for column in self.table.columns:
             if isinstance(column.type, StructType):
-                wider = parse_type("struct<a:bigint,b:string,c:int>")
+                first, *rest = column.type.fields
+                if len(rest) < 2:
+                    rest.append(StructField("c", INT))
+                wider = StructType((replace(first, type=BIGINT), *rest))
                 self.execute(
                     AlterColumn(schema=SCHEMA, table=self.name, column=column.name, type=wider)
                 )

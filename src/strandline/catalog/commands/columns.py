@@ -28,10 +28,10 @@ from strandline.catalog.commands.definition import (
 from strandline.catalog.planning import Planning, altered
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
-from strandline.model.identifiers import check_name, check_scan_name, normalize
+from strandline.model.identifiers import check_column_name, check_scan_name, normalize
 from strandline.model.type_changes import carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
-from strandline.model.types import DataType
+from strandline.model.types import BINARY, STRING, AtomicType, DataType, DecimalType
 
 
 def check_redefinition(
@@ -61,6 +61,25 @@ def check_redefinition(
             )
 
 
+_READ_BY_THEIR_FORMAT = frozenset({"delta", "hudi", "iceberg"})
+"""Providers whose files are read with the types in their own metadata."""
+_TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+
+
+def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None:
+    """Raise `IllegalChange` unless the old values in the table's files can be read as ``new``.
+
+    `check_change` decides that for files of Parquet, which most tables have.
+    """
+    is_plain_scalar = isinstance(old, AtomicType | DecimalType) and old != BINARY
+    if not table.transactional:
+        if table.provider.lower() in _READ_BY_THEIR_FORMAT:
+            return
+        if table.storage.serde == _TEXT_SERDE and is_plain_scalar and new == STRING:
+            return  # as it is written in the file
+    check_change(old, new)
+
+
 def check_column_change(
     table: TableDescriptor, old: ColumnDescriptor, new: ColumnDescriptor
 ) -> None:
@@ -73,7 +92,7 @@ def check_column_change(
     if new.type != old.type and not is_text:
         refuse_used_column(table, old, what="cannot change its type")
         refuse_partitioning_column(table, old, what="cannot change its type")
-        check_change(old.type, new.type)
+        check_new_type(table, old.type, new.type)
     if old.nullable and not new.nullable:
         raise IllegalChange(
             f"column {old.name!r} of {table.name} may hold NULLs; it cannot become NOT NULL"
@@ -171,7 +190,7 @@ class DropColumns:
         if not self.names:
             raise InvalidInput("no columns to drop were given")
         for name in self.names:
-            check_name(name, "column")
+            check_column_name(name)
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return
@@ -209,7 +228,7 @@ class RenameColumn:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`."""
-        check_name(self.new_name, "column")
+        check_column_name(self.new_name)
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return

@@ -20,7 +20,13 @@ from strandline.model.descriptors import (
     TableDescriptor,
     TableKind,
 )
-from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, check_scan_name, normalize
+from strandline.model.identifiers import (
+    MAX_NAME_LENGTH,
+    check_column_name,
+    check_name,
+    check_scan_name,
+    normalize,
+)
 from strandline.model.partitioning import PartitionField, partition_fields
 from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
 from strandline.model.type_text import simple_string
@@ -123,7 +129,7 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
     if len(columns) > MAX_COLUMNS:
         raise InvalidInput(f"{table} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
     for column in columns:
-        check_name(column.name, "column")
+        check_column_name(column.name)
         if column.metadata:
             _check_metadata(column)
     names = [column.name for column in columns]
@@ -326,6 +332,8 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     _check_kind_of_partitions(definition)
+    for column_name in definition.partition_columns:
+        check_name(column_name, "partition column")
     known = _known_columns(definition)
     if known is None:
         check_columns(definition.columns, table=name)

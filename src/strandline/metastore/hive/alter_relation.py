@@ -23,6 +23,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
+from strandline.catalog.commands.columns import check_new_type
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
@@ -43,7 +44,6 @@ from strandline.model.descriptors import (
     TableKind,
     ViewDescriptor,
 )
-from strandline.model.type_changes import check_change
 
 _METADATA, _PREVIOUS_METADATA = "metadata_location", "previous_metadata_location"
 
@@ -251,7 +251,7 @@ def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, 
         if known is None or known.id in old.partition_columns:
             continue
         try:
-            check_change(known.type, column.type)
+            check_new_type(old, known.type, column.type)
         except IllegalChange:
             incompatible.append(column.name.lower())
     if incompatible:

@@ -26,12 +26,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
-from strandline import work
-from strandline.catalog import DEFAULT_DATABASE, Catalog
+from strandline.catalog import Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
 from strandline.metastore.hive.constraints import added_event
@@ -49,7 +47,6 @@ from strandline.metastore.hive.event_texts import (
 from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown
 from strandline.metastore.hive.partition_values import Partitioned
-from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.statistics_events import statistics_event
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.metastore import Metastore
@@ -65,7 +62,6 @@ from strandline.metastore.store.notifications import (
 from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
 from strandline.model.places import Place
 from strandline.wire import decode
@@ -480,68 +476,3 @@ def _event(
     if table is not None:
         struct["tableName"] = table
     return struct
-
-
-MAX_EVENTS = 10_000
-"""The most events in one answer. A client that wants more continues after the last event."""
-
-
-@reads("get_current_notificationEventId")
-async def get_current_notification_event_id(call: Call) -> Struct:
-    await off_loop()
-    return {"eventId": call.notifications.head()}
-
-
-@reads("get_next_notification")
-async def get_next_notification(call: Call) -> Struct:
-    """The events after a given one that pass the filters, in Hive's format.
-
-    As in Hive, ``maxEvents`` counts only the events that pass.
-    """
-    await off_loop()
-    # An event contains the definition of its table, which some users may not read.
-    call.reader.access.require_superuser("read the notification log")
-    request = call.struct("rqst")
-    limit = request.get("maxEvents") or 0
-    limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
-    last = request["lastEvent"]
-    passes = _filter(request)
-    ahead = max(0, call.notifications.head() - last)
-    work.spend(min(limit, ahead) if passes is None else ahead)
-    rendered = HiveEvents(call.metastore)
-    found: list[bytes] = []
-    while len(found) < limit and (events := call.notifications.read(last, limit=PAGE)):
-        last = events[-1].event_id
-        passing = filter(passes, rendered.render(events))
-        # Encoded one by one: all texts together would need the memory of the answer once more.
-        found += (
-            HIVE_CODEC.encode_struct("NotificationEvent", event)
-            for event in islice(passing, limit - len(found))
-        )
-    return {"events": found}
-
-
-def _filter(request: Struct) -> Callable[[Struct], bool] | None:
-    """Return whether an event passes the filters of a request, or None if there are none.
-
-    As in Hive, an event that belongs to no schema, such as the end of a transaction, passes no
-    filter of a catalog, schema or table.
-    """
-    catalog, schema = request.get("catName"), request.get("dbName")
-    tables = {name.lower() for name in request.get("tableNames") or ()}
-    kinds = set(request.get("eventTypeList") or ())
-    skipped = set(request.get("eventTypeSkipList") or ())
-    if catalog is None and schema is None and not (tables or kinds or skipped):
-        return None
-
-    def passes(event: Struct) -> bool:
-        kind, of_schema = event["eventType"], event.get("dbName")
-        return (
-            kind not in skipped
-            and (not kinds or kind in kinds)
-            and (catalog is None or (catalog.lower() == DEFAULT_DATABASE and of_schema is not None))
-            and (schema is None or of_schema == schema.lower())
-            and (not tables or event.get("tableName") in tables)
-        )
-
-    return passes

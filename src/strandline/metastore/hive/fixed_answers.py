@@ -1,8 +1,4 @@
-"""Methods that need nothing from the store: settings, roles and privileges, partition names.
-
-The answers about roles and privileges are those of a metastore without privileges: Hive's terms do
-not describe the privileges that are enforced here. A refusal names the missing privilege.
-"""
+"""Methods that need nothing from the store: settings, names of partitions, refusals."""
 
 from __future__ import annotations
 
@@ -42,14 +38,33 @@ def partition_name_to_spec(request: Request) -> dict[str, str]:
     return dict(parse_partition_name(name)) if name else {}
 
 
+@answers("get_delegation_token", "renew_delegation_token", "cancel_delegation_token")
+def delegation_token(request: Request) -> None:
+    raise meta_exception(
+        "this metastore has no delegation tokens, because it does not use Kerberos; connect without"
+        " SASL (hive.metastore.sasl.enabled=false)"
+    )
+
+
+@answers("exchange_partition", "exchange_partitions")
+def exchange_partitions(request: Request) -> None:
+    # The rows of two tables would change, and the folders of both are part of their histories.
+    raise meta_exception(
+        "partitions cannot be exchanged between two tables here; copy the files to the other table,"
+        " add the partitions there, and drop them here"
+    )
+
+
+@answers("get_metastore_db_uuid")
+def get_metastore_db_uuid(request: Request) -> str:
+    """The environment id of the store, which no other store has."""
+    return request.metastore.catalogs.state.environment or ""
+
+
 _CONSTANT: dict[str, object] = {
     # Every value can name a partition: characters that cannot be in a path are escaped.
     "partition_name_has_valid_characters": True,
     "flushCache": None,  # no cache here has outdated answers
-    "get_role_names": ["admin", "public"],
-    "list_roles": [{"roleName": "public", "createTime": 0, "ownerName": "public"}],
-    "get_privilege_set": {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}},
-    "list_privileges": [],
 }
 
 

@@ -117,7 +117,11 @@ async def create_function(call: Call) -> None:
 
 @changes("alter_function")
 async def alter_function(call: Call) -> None:
-    """Change the function, and rename it if the client sends another name."""
+    """Change the function, and rename it if the client sends another name.
+
+    Files in the request replace those of the function. As in Hive, a request without files keeps
+    them.
+    """
     function = call.struct("newFunc")
     schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
     _require_function(call, schema, name)
@@ -127,7 +131,7 @@ async def alter_function(call: Call) -> None:
         class_name=_class(function),
         owner=function.get("ownerName"),
         owner_type=owner_type(function),
-        resources=_resources(function),
+        resources=_resources(function) or None,
     )
     commands: list[Command] = [altered]
     target, new_name = _schema(function.get("dbName") or schema), _name(function)

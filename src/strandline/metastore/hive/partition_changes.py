@@ -92,7 +92,14 @@ def _no_table_to_add_to(message: str) -> Exception:
     return invalid_object("Unable to add partition because table or database do not exist")
 
 
-def _add(
+def no_table_to_add_all_to(schema: str, table: str) -> Callable[[str], Exception]:
+    """The error of a request that adds partitions to a table that does not exist."""
+    return lambda message: invalid_object(
+        f"Unable to add partitions because database or table {schema}.{table} does not exist"
+    )
+
+
+def add_all(
     call: Call,
     partitioned: Partitioned,
     partitions: Sequence[Struct],
@@ -176,7 +183,7 @@ async def add_partition(call: Call) -> Struct:
     partitioned = await plain_table(
         call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
     )
-    return partitioned.struct(_add(call, partitioned, [partition])[0])
+    return partitioned.struct(add_all(call, partitioned, [partition])[0])
 
 
 @changes("append_partition", "append_partition_with_environment_context")
@@ -195,7 +202,7 @@ async def append_partition_by_name(call: Call) -> Struct:
 
 def _append(call: Call, partitioned: Partitioned, values: Sequence[str]) -> Struct:
     home = {"dbName": partitioned.schema, "tableName": partitioned.table.name}
-    return partitioned.struct(_add(call, partitioned, [{"values": list(values), **home}])[0])
+    return partitioned.struct(add_all(call, partitioned, [{"values": list(values), **home}])[0])
 
 
 @changes("add_partitions")
@@ -207,25 +214,20 @@ async def add_partitions(call: Call) -> int:
     partitioned = await plain_table(
         call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
     )
-    return len(_add(call, partitioned, partitions))
+    return len(add_all(call, partitioned, partitions))
 
 
 @changes("add_partitions_req")
 async def add_partitions_req(call: Call) -> Struct:
     request = call.of("request")
     schema, table = request.text("dbName"), request.text("tblName")
-
-    def missing(message: str) -> Exception:
-        return invalid_object(
-            f"Unable to add partitions because database or table {schema}.{table} does not exist"
-        )
-
+    missing = no_table_to_add_all_to(schema, table)
     partitions = request.structs("parts")
     if not partitions:
         return {}
     partitioned = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
     if_not_exists = bool(request.args.get("ifNotExists"))
-    added = _add(request, partitioned, partitions, if_not_exists=if_not_exists)
+    added = add_all(request, partitioned, partitions, if_not_exists=if_not_exists)
     return (
         {"partitions": [partitioned.struct(row) for row in added]} if _wants_result(request) else {}
     )

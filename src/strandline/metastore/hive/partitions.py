@@ -8,7 +8,7 @@ but still has partitions, under its own name and under its hidden name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from strandline import work
@@ -39,7 +39,7 @@ _FILTERED_OF_A_THING = 500
 """Partitions times characters of a filter that cost as much as one thing (`strandline.work`)."""
 
 
-class _Partitions:
+class Partitions:
     """The partitions of the relation that a call names. A view has none.
 
     ``common`` has the common parts of the partitions; it is None for a view.
@@ -63,15 +63,23 @@ class _Partitions:
 
     async def structs(self, rows: Sequence[Row]) -> list[Struct | bytes]:
         """Return the ``Partition`` structs. If there are many, they are already encoded."""
+        if len(rows) <= work.AT_ONCE:
+            return list(self.plain_structs(rows))
         if self.common is None:
             return []
-        place = self._places(self.common, past=self._scope.is_past and bool(rows))
-        if len(rows) <= work.AT_ONCE:
-            return [self.common.struct(row.as_(PartitionRow), place=place(row)) for row in rows]
+        place = self._places(self.common, past=self._scope.is_past)
         await off_loop()
         # Encoded one by one: all structs together take many times the memory of the answer.
         encode = _encoder(self.common)
         return [encode(row.as_(PartitionRow), place(row)) for row in work.spending(rows)]
+
+    def plain_structs(self, rows: Sequence[Row]) -> Iterator[Struct]:
+        """Yield the ``Partition`` structs one by one."""
+        if self.common is None or not rows:
+            return
+        place = self._places(self.common, past=self._scope.is_past)
+        for row in work.spending(rows):
+            yield self.common.struct(row.as_(PartitionRow), place=place(row))
 
     def _places(self, common: Partitioned, *, past: bool) -> Callable[[Row], str]:
         if not past:
@@ -79,20 +87,22 @@ class _Partitions:
         # The folders may have moved since: partitions were dropped or renamed.
         return partition_places(self._call.metastore, common.table, location=common.location).place
 
-    async def partition(self, values: Sequence[str] | None) -> Struct | bytes:
+    async def partition(self, values: Sequence[str] | None) -> Struct:
         """Return the partition with these values. Raises `ObjectNotFound`."""
         if self.common is None:
             raise _missing(values or ())
         rows = await self.rows([self.common.name_of(values)])
         if not rows:
             raise _missing(values or ())
-        (struct,) = await self.structs(rows)
-        return struct
+        (struct,) = self.plain_structs(rows)
+        # As in Hive: the request may spell NULL in another way than the row.
+        return {**struct, "values": list(values or ())}
 
     async def matching(self, values: Sequence[str]) -> list[Row]:
         """Return the rows whose first values are these. An empty value matches any.
 
-        Values are compared as in the name of a partition: NULL and the empty text are the same.
+        Values are compared as in the name of a partition: NULL and the empty text are the same. As
+        in Hive, the last value of a short list is the beginning of a value: 1 matches 10 too.
         """
         if len(values) > len(self.key_names):
             raise meta_exception(
@@ -100,14 +110,16 @@ class _Partitions:
                 f"part_val={len(values)}"
             )
         required_values = [(position, value) for position, value in enumerate(values) if value]
-        return [
-            row
-            for row in await self.rows()
-            if all(
-                (row.as_(PartitionRow).values[position] or DEFAULT_PARTITION) == value
-                for position, value in required_values
-            )
-        ]
+        begins = len(values) - 1 if len(values) < len(self.key_names) else None
+
+        def fits(own: Sequence[str]) -> bool:
+            for position, value in required_values:
+                text = own[position] or DEFAULT_PARTITION
+                if text != value and not (position == begins and text.startswith(value)):
+                    return False
+            return True
+
+        return [row for row in await self.rows() if fits(row.as_(PartitionRow).values)]
 
     async def filtered(self, text: str) -> list[Row]:
         """Return the rows that a filter chooses."""
@@ -141,9 +153,9 @@ def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
     return encode
 
 
-async def _partitions(
+async def named_partitions(
     call: Call, *, schema: str = "db_name", table: str = "tbl_name"
-) -> _Partitions:
+) -> Partitions:
     """Return the partitions of the table that these arguments name. Raises `ObjectNotFound`."""
     scope, relation = await call.reader.relation(call.text(schema), call.text(table))
     common = None
@@ -151,38 +163,38 @@ async def _partitions(
         location = await call.reader.shown_location(relation)
         shown = call.folders.shown
         common = Partitioned(relation, schema=scope.name, location=location, shown=shown)
-    return _Partitions(call, scope, common)
+    return Partitions(call, scope, common)
 
 
 def _missing(values: Sequence[str]) -> ObjectNotFound:
     return ObjectNotFound(f"partition values=[{', '.join(values)}]")
 
 
-def _at_most(call: Call, items: Sequence[T], name: str = "max_parts") -> list[T]:
+def at_most(call: Call, items: Sequence[T], name: str = "max_parts") -> list[T]:
     limit = call.args.get(name, -1)
     return list(items if limit < 0 else items[:limit])
 
 
 def _names_at_most(call: Call, rows: Sequence[Row], name: str = "max_parts") -> list[str]:
-    return [row.name for row in _at_most(call, rows, name)]
+    return [row.name for row in at_most(call, rows, name)]
 
 
 @reads("get_partition", "get_partition_with_auth")
 async def get_partition(call: Call) -> Struct | bytes:
-    partitions = await _partitions(call)
+    partitions = await named_partitions(call)
     return await partitions.partition(call.args.get("part_vals"))
 
 
 @reads("get_partition_req")
 async def get_partition_req(call: Call) -> Struct:
     request = call.of("req")
-    partitions = await _partitions(request, schema="dbName", table="tblName")
+    partitions = await named_partitions(request, schema="dbName", table="tblName")
     return {"partition": await partitions.partition(request.args.get("partVals"))}
 
 
 @reads("get_partition_by_name")
 async def get_partition_by_name(call: Call) -> Struct | bytes:
-    partitions, name = await _partitions(call), call.text("part_name")
+    partitions, name = await named_partitions(call), call.text("part_name")
     try:
         values = partition_values(name, partitions.key_names)
     except InvalidInput as error:
@@ -192,92 +204,106 @@ async def get_partition_by_name(call: Call) -> Struct | bytes:
 
 @reads("get_partitions", "get_partitions_with_auth")
 async def get_partitions(call: Call) -> list[Struct | bytes]:
-    partitions = await _partitions(call)
-    return await partitions.structs(_at_most(call, await partitions.rows()))
+    partitions = await named_partitions(call)
+    return await partitions.structs(at_most(call, await partitions.rows()))
 
 
 @reads("get_partitions_req")
 async def get_partitions_req(call: Call) -> Struct:
     request = call.of("req")
-    partitions = await _partitions(request, schema="dbName", table="tblName")
+    partitions = await named_partitions(request, schema="dbName", table="tblName")
     return {
         "partitions": await partitions.structs(
-            _at_most(request, await partitions.rows(), "maxParts")
+            at_most(request, await partitions.rows(), "maxParts")
         )
     }
 
 
 @reads("get_partition_names")
 async def get_partition_names(call: Call) -> list[str]:
-    names = [row.name for row in await (await _partitions(call)).rows()]
-    return names if call.args.get("max_parts") == 0 else _at_most(call, names)
+    names = [row.name for row in await (await named_partitions(call)).rows()]
+    return names if call.args.get("max_parts") == 0 else at_most(call, names)
 
 
 @reads("get_partition_names_ps")
 async def get_partition_names_ps(call: Call) -> list[str]:
-    return _names_at_most(call, await (await _partitions(call)).matching(call.texts("part_vals")))
+    partitions = await named_partitions(call)
+    return _names_at_most(call, await partitions.matching(_some_values(call)))
 
 
 @reads("get_partition_names_ps_req")
 async def get_partition_names_ps_req(call: Call) -> Struct:
     request = call.of("req")
-    partitions = await _partitions(request, schema="dbName", table="tblName")
+    partitions = await named_partitions(request, schema="dbName", table="tblName")
     rows = await partitions.matching(request.args.get("partValues") or ())
     return {"names": _names_at_most(request, rows, "maxParts")}
 
 
 @reads("get_partitions_ps", "get_partitions_ps_with_auth")
 async def get_partitions_ps(call: Call) -> list[Struct | bytes]:
-    partitions = await _partitions(call)
-    rows = await partitions.matching(call.texts("part_vals"))
-    return await partitions.structs(_at_most(call, rows))
+    partitions = await named_partitions(call)
+    rows = await partitions.matching(_some_values(call))
+    return await partitions.structs(at_most(call, rows))
+
+
+def _some_values(call: Call) -> list[str]:
+    values = call.texts("part_vals")
+    if not values:
+        raise meta_exception("Invalid partition key & values; keys [], values []")
+    return values
 
 
 @reads("get_partitions_ps_with_auth_req")
 async def get_partitions_ps_with_auth_req(call: Call) -> Struct:
     request = call.of("req")
-    partitions = await _partitions(request, schema="dbName", table="tblName")
+    partitions = await named_partitions(request, schema="dbName", table="tblName")
     rows = await partitions.matching(request.args.get("partVals") or ())
-    return {"partitions": await partitions.structs(_at_most(request, rows, "maxParts"))}
+    return {"partitions": await partitions.structs(at_most(request, rows, "maxParts"))}
 
 
 @reads("get_partitions_by_filter")
 async def get_partitions_by_filter(call: Call) -> list[Struct | bytes]:
-    partitions = await _partitions(call)
+    partitions = await named_partitions(call)
     rows = await partitions.filtered(call.args.get("filter") or "")
-    return await partitions.structs(_at_most(call, rows))
+    return await partitions.structs(at_most(call, rows))
 
 
 @reads("get_num_partitions_by_filter")
 async def get_num_partitions_by_filter(call: Call) -> int:
-    partitions = await _partitions(call)
+    partitions = await named_partitions(call)
     return len(await partitions.filtered(call.args.get("filter") or ""))
 
 
 @reads("get_partitions_by_names")
 async def get_partitions_by_names(call: Call) -> list[Struct | bytes]:
-    partitions = await _partitions(call)
+    partitions = await named_partitions(call)
     return await partitions.structs(await partitions.rows(call.texts("names")))
 
 
 @reads("get_partitions_by_names_req")
 async def get_partitions_by_names_req(call: Call) -> Struct:
     request = call.of("req")
-    partitions = await _partitions(request)
+    partitions = await named_partitions(request)
     rows = await partitions.rows(request.args.get("names") or ())
     return {"partitions": await partitions.structs(rows)}
 
 
 @reads("get_partition_values")
 async def get_partition_values(call: Call) -> Struct:
-    """Return the values of some keys of the partitions, sorted and without duplicates if asked."""
+    """Return the values of some keys of the partitions, sorted and without duplicates if asked.
+
+    As in Hive, a filter returns the values of all keys, in the order of the table.
+    """
     request = call.of("request")
-    partitions = await _partitions(request, schema="dbName", table="tblName")
+    partitions = await named_partitions(request, schema="dbName", table="tblName")
     positions = _positions(partitions, request.args.get("partitionKeys"))
     if not positions:
         raise meta_exception("the request names no partition keys; name at least one")
     order = _positions(partitions, request.args.get("partitionOrder"))
-    rows = await partitions.filtered(request.args.get("filter") or "")
+    text = request.args.get("filter") or ""
+    if text:
+        positions, order = list(range(len(partitions.key_names))), []
+    rows = await partitions.filtered(text)
     values = [row.as_(PartitionRow).values for row in rows]
     if order:
         descending = request.args.get("ascending") is False
@@ -285,12 +311,10 @@ async def get_partition_values(call: Call) -> Struct:
     picked = [tuple(own[at] for at in positions) for own in values]
     if request.args.get("applyDistinct", True):
         picked = list(dict.fromkeys(picked))
-    return {
-        "partitionValues": [{"row": list(own)} for own in _at_most(request, picked, "maxParts")]
-    }
+    return {"partitionValues": [{"row": list(own)} for own in at_most(request, picked, "maxParts")]}
 
 
-def _positions(partitions: _Partitions, fields: Sequence[Struct] | None) -> list[int]:
+def _positions(partitions: Partitions, fields: Sequence[Struct] | None) -> list[int]:
     """Return the positions of these keys among the table's keys. ``MetaException`` if unknown."""
     names = [field.get("name", "").lower() for field in fields or ()]
     for name in names:

@@ -46,17 +46,20 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     compactions,
     constraints,
     databases,
-    events,
+    event_methods,
     fixed_answers,
     functions,
     locks,
     partition_changes,
+    partition_specs,
     partitions,
+    roles,
     statistics,
     statistics_changes,
     table_changes,
     tables,
     transactions,
+    truncation,
 )
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls

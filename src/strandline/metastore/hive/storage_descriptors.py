@@ -29,6 +29,9 @@ Struct = dict[str, Any]
 NO_COMMENT = "from deserializer"
 """The comment that Hive's client invents for a column that comes from the class of a SerDe."""
 
+SUBDIRECTORIES = "strandline.hive.storedAsSubDirectories"
+"""A field that says how skewed values are stored; kept as a parameter, shown as the field."""
+
 PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", NO_COMMENT),)
 """The columns that Spark declares if Hive cannot spell the columns or read the files."""
 
@@ -121,13 +124,15 @@ def read_storage(
     Raises `UnsupportedOperation` for skewed tables, whose folders follow another rule.
     """
     skewed = sd.get("skewedInfo") or {}
-    if skewed.get("skewedColNames") or sd.get("storedAsSubDirectories"):
+    if skewed.get("skewedColNames"):
         raise UnsupportedOperation(
             "skewed tables are not supported; create the table without SKEWED BY"
         )
     serde = sd.get("serdeInfo") or {}
     parameters = dict(serde.get("parameters") or {})
     own = dict(sd.get("parameters") or {})
+    if sd.get("storedAsSubDirectories"):
+        own[SUBDIRECTORIES] = "true"
     path = parameters.get(PATH)
     if path is not None and any(same_location(path, location) for location in locations):
         parameters[PATH] = DERIVED
@@ -163,6 +168,7 @@ def storage_struct(
     if storage.serde is not None:
         serde["serializationLib"] = storage.serde
     own = dict(storage.properties)
+    in_subdirectories = own.pop(SUBDIRECTORIES, None) is not None
     struct: Struct = {
         "cols": field_structs(columns),
         "compressed": storage.compressed,
@@ -176,7 +182,7 @@ def storage_struct(
             "skewedColValues": [],
             "skewedColValueLocationMaps": {},
         },
-        "storedAsSubDirectories": False,
+        "storedAsSubDirectories": in_subdirectories,
     }
     for name, value in (
         ("location", location),

@@ -230,7 +230,14 @@ def table_chooser(text: str) -> Callable[[Mapping[str, Any]], bool]:
     expression = parse_filter(text)
     keys = list(dict.fromkeys(_keys(expression)))
     chooses = bind_filter(expression, [(key, _type(key)) for key in keys])
-    return lambda table: chooses([_value(table, key) for key in keys])
+    required = [key.removeprefix(_PARAMETER) for key in keys if key.startswith(_PARAMETER)]
+
+    def chosen(table: Mapping[str, Any]) -> bool:
+        # As in Hive, a table has all parameters that the filter names, also those beside an `or`.
+        has_all = all(name in (table.get("parameters") or {}) for name in required)
+        return has_all and chooses([_value(table, key) for key in keys])
+
+    return chosen
 
 
 def _keys(expression: Expression) -> Iterator[str]:

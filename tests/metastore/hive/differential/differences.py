@@ -1,9 +1,9 @@
 """All intended differences between the answers here and those of Hive 2.3.10, with reasons.
 
-A difference covers parts of answers. It gives the scenarios and calls, the path of the part within
-the answer, and both values, each as a regular expression; values are JSON, and exceptions are
+A difference covers parts of answers. It gives both values in each case, and where they occur: the
+scenarios and calls, and the path of the part within the answer. Values are JSON, and exceptions are
 ``Name: message``. A part that no difference covers is a defect of the program or of this list, and
-so is a difference that covers nothing.
+so is a case that covers nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.metastore.hive.differential.scenario import Answer
 
 MAX_DIFFERENCES = 40
 ABSENT = "absent"
+ARROW = " => "
 
 
 @dataclass(frozen=True)
@@ -39,23 +40,29 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference that ``client`` needs; ``why`` gives the reason."""
+    """A difference that ``client`` needs; ``why`` gives the reason.
+
+    Each of ``cases`` is a regular expression for both values as a whole, ``hive => ours``.
+    ``calls`` and ``path`` are searched in the call and in the path of the part.
+    """
 
     why: str
     client: str
+    cases: tuple[str, ...]
     calls: str = ""
     path: str = ""
-    hive: str = ""
-    ours: str = ""
 
     def covers(self, part: Part) -> bool:
+        return any(self.covers_by(case, part) for case in self.cases)
+
+    def covers_by(self, case: str, part: Part) -> bool:
+        """Whether this one of the cases covers the part."""
+        values = f"{part.hive}{ARROW}{part.ours}"
         return all(
-            re.search(pattern, text, re.DOTALL)
-            for pattern, text in (
-                (self.calls, part.call),
-                (self.path, part.path),
-                (self.hive, part.hive),
-                (self.ours, part.ours),
+            (
+                re.fullmatch(case, values, re.DOTALL),
+                re.search(self.calls, part.call, re.DOTALL),
+                re.search(self.path, part.path),
             )
         )
 
@@ -93,73 +100,132 @@ def _unequal(hive: Any, ours: Any, path: str) -> Iterator[tuple[str, str, str]]:
         yield path, _json(hive), _json(ours)
 
 
-_TYPED = r"^(Meta|InvalidObject|InvalidOperation|NoSuchObject)Exception: "
+_NULL = (
+    r"(MetaException: java\.lang\.(NullPointer|StringIndexOutOfBounds)Exception"
+    r"|TApplicationException 6: Internal error processing \w+"
+    r"|MetaException: Partition name is invalid\. null"
+    r'|MetaException: Cannot invoke "java\.util\.List\.isEmpty\(\)" because "partNames" is null'
+    r"|UnknownDBException: DB name is null or empty"
+    r"|InvalidOperationException: alter is not possible)"
+)
+"""What Hive answers if an argument or a field is missing."""
+_INTERNAL = r"TApplicationException 6: Internal error processing \w+"
+_INSERT = r'MetaException: Add request failed : INSERT INTO "(COLUMNS_V2|PARTITION_KEYS)" .*'
+_NO_PATH = (
+    r"MetaException: java\.lang\.(NullPointerException"
+    r"|IllegalArgumentException: Can not create a Path from a null string)"
+)
+_INCOMPATIBLE = (
+    r"InvalidOperationException: The following columns have types incompatible with the existing "
+    r"columns in their respective positions :\n"
+)
+_NO_ROLE = r"MetaException: role \w+ does not exist; a user, too, needs a role of its name .*"
 
 DIFFERENCES = (
     # -- bad input
     Difference(
-        why="A missing argument or field is a typed error that names it. Hive answers with the text"
-        " of a NullPointerException, or with an internal error that says nothing.",
+        why="A missing argument is a typed error that names it. Hive answers with the text of a"
+        " NullPointerException, or with an internal error that says nothing.",
         client="all: after an internal error, clients take the connection for broken",
-        hive=r"NullPointerException|OutOfBounds|because .* is null|^TApplicationException 6: "
-        r"|name is invalid. null$|^UnknownDBException: DB name|^\w+: alter is not possible$",
-        ours=_TYPED + r".*(is missing|not a valid|no partition keys|no storage descriptor"
-        r"|Invalid SerDeInfo|Invalid column type: $|Invalid partition key & values"
-        r"|table or database do not exist|database None does not exist|Exception: $"
-        r"|Column \w+ doesn't exist|(table|column|constraint) \S+ .*does not exist$"
-        r"|table not found$)"
-        r"|^TApplicationException 6: the argument db_name is missing",
+        calls=r"\bnull\b|\"statsObj\": \[\]",
+        cases=(
+            rf"{_NULL} => (Meta|InvalidObject|NoSuchObject)Exception: "
+            r"the argument \w+ is missing(: the statistics name no column)?",
+            # This method declares only exceptions that clients do not expect.
+            f"{_INTERNAL} => TApplicationException 6: the argument db_name is missing",
+            # Hive does nothing, and says so.
+            r"null => MetaException: the argument \w+ is missing",
+            "true => MetaException: the argument role_name is missing",
+        ),
     ),
     Difference(
-        why="A change of a database that does not exist, or without arguments, is refused.",
+        why="A field that is missing in a struct is a typed error about the struct.",
+        client="all: after an internal error, clients take the connection for broken",
+        cases=tuple(
+            f"{_NULL} => {text}"
+            for text in (
+                "InvalidObjectException:  is not a valid (database|object) name",
+                "InvalidOperationException: None is not a valid object name",
+                "InvalidObjectException: ",
+                "InvalidObjectException: Invalid column type: ",
+                "MetaException: Invalid SerDeInfo object",
+                "InvalidOperationException: the table t has no storage descriptor",
+                r"MetaException: Invalid partition key & values; keys \[p, q, \], values \[\]",
+                "InvalidObjectException: Unable to add partition because table or database do not"
+                " exist",
+                "NoSuchObjectException: The function's database None does not exist",
+                "MetaException: the request names no partition keys; name at least one",
+            )
+        ),
+    ),
+    Difference(
+        why="An object that does not exist, or that exists already, is an error that the method"
+        " declares. Hive answers with an internal error, the text of a NullPointerException or of"
+        " an SQL statement, or with no result.",
+        client="PyIceberg, Trino, Impala: they map declared errors to their own",
+        cases=(
+            r"MetaException: java\.lang\.NullPointerException => NoSuchObjectException: (dr_a)?",
+            f"{_INTERNAL} => NoSuchObjectException: "
+            r"(\w+\.\w+ table not found|column none of table \w does not exist"
+            r"|constraint \w+ of table c1\.\w does not exist)",
+            f"{_INTERNAL} => MetaException: Column (none|p) doesn't exist in table t .*",
+            f"{_INTERNAL} => MetaException: role 'r_none' does not exist; existing roles: .*",
+            f"{_INTERNAL} => MetaException: role (r_staff already exists|admin exists already: .*)",
+            f"{_INTERNAL} => {_NO_ROLE}",
+            r"MetaException: Error retrieving partition values: javax\.jdo\.JDOException: .*"
+            " => MetaException: Key none is not a partition key of the table",
+            "TApplicationException 5: .* => NoSuchObjectException: .*",
+        ),
+    ),
+    Difference(
+        why="A change of a database that does not exist is refused.",
         client="PyIceberg, Spark: a change that is lost must not look done",
-        calls=r": alter_database\(",
-        hive="^null$",
-        ours=_TYPED,
+        calls=r": alter_database\(\"no_such\"",
+        cases=("null => NoSuchObjectException: no_such",),
     ),
     Difference(
-        why="A database that does not exist is told so. Hive throws a NullPointerException.",
-        client="PyIceberg: it maps NoSuchObjectException to its own error",
-        calls=r": drop_database\(",
-        hive="NullPointerException",
-        ours="^NoSuchObjectException: ",
-    ),
-    Difference(
-        why="The partition names of a table that does not exist are an error that is declared by"
-        " Hive 4.",
-        client="Trino, Impala: an internal error ends their connection",
-        calls=r": get_partition_names\(",
-        hive="^TApplicationException 6: ",
-        ours="^NoSuchObjectException: ",
-    ),
-    Difference(
-        why="A table has each column once, partition keys included. Hive says it with the text of"
-        " an SQL statement, and not at all where a partition key repeats a column.",
-        client="Spark: it cannot read a table with a column twice",
-        hive="Add request failed : INSERT|^null$",
-        ours=r"^InvalidObjectException: duplicate column|^InvalidOperationException: The following",
-        calls=r"(tables that cannot be|columns and parameters).*(int\"}|\"string\"}).*",
+        why="A table has each column once, partition keys included, and the name of a column has 1"
+        " to 767 characters. Hive says it with the text of an SQL statement, and not at all if a"
+        " partition key repeats a column or a name is empty.",
+        client="Spark: it cannot read a table with a column twice; versions find columns by name",
+        calls=r"create_table\(|alter_table\(",
+        cases=(
+            rf"({_INSERT}|null) => InvalidObjectException: duplicate column '[ap]' in [xy]\d+",
+            f"{_INSERT} => InvalidObjectException: the name of a column may have at most 767 .*",
+            "null => InvalidObjectException: the name of a column must not be empty or blank, .*",
+            f"{_INSERT} => {_INCOMPATIBLE}y",
+        ),
     ),
     Difference(
         why="A type that cannot be read is refused, also inside another one.",
         client="Spark: a table with such a column cannot be read",
-        calls=r": create_table\(.*(nosuch|decimal\(50)",
-        hive="^null$",
-        ours="^InvalidObjectException: Invalid column type: ",
+        calls=r": create_table\(",
+        cases=(
+            r"null => InvalidObjectException: Invalid column type: array<nosuch> \(.*\)",
+            r"null => InvalidObjectException: Invalid column type: decimal\(50,2\) \(.*\)",
+        ),
     ),
     Difference(
         why="A location is an absolute path or a URI. That no file system here serves its scheme"
         " does not matter: clients read and write the files.",
         client="Spark, Trino: tables in object storage that the node has no library for",
-        calls=r": create_table\(.*(relative/path|nosuch://)",
-        hive="URISyntaxException|UnsupportedFileSystemException",
+        calls=r": create_table\(",
+        cases=(
+            r"MetaException: java\.lang\.\w+: java\.net\.URISyntaxException: .*"
+            " => InvalidObjectException: 'relative/path' is not an absolute path or a URI; .*",
+            r"MetaException: Got exception: \S+UnsupportedFileSystemException .*\"nosuch\" => null",
+        ),
     ),
     Difference(
         why="Names of partitions are read strictly, and the message says what is wrong.",
         client="none: a text that is no name is a mistake of its sender",
-        calls=r"partition_name_to_(vals|spec)|by_name\(|partition_column_statistics\(",
-        hive=r"^\[\]$|incomplete partition name|partition values=\[a\]|Partition name is invalid",
-        ours="is not the name of a partition",
+        cases=(
+            r"(\w+): (incomplete partition name - missing [kp]|partition values=\[a\])"
+            r" => \1: '.*' is not the name of a partition: .*",
+            r"\[\] => MetaException: '(nonsense|a=)' is not the name of a partition: .*",
+            "MetaException: Partition name is invalid. "
+            " => InvalidObjectException: 'nonsense' is not the name of a partition: .*",
+        ),
     ),
     # -- structs that leave parts out
     Difference(
@@ -167,15 +233,18 @@ DIFFERENCES = (
         " has those of its table. Hive throws a NullPointerException.",
         client="Python clients, which send the fields that they change",
         calls="^alters that leave parts out: ",
-        hive="Can not create a Path from a null string|NullPointerException",
-        ours=r"^(null|\{)",
+        cases=(
+            f"{_NO_PATH} => null",
+            rf'{_NO_PATH} => {{"values": \["2"\], "dbName": "ao", "tableName": "p", .*}}',
+        ),
     ),
     Difference(
         why="An alter without an owner keeps the owner: an owner has rights here. Hive forgets it."
         " An empty owner is none.",
         client="Python clients, which send the fields that they change",
-        path=r"\.owner(Name)?$",
-        hive='^absent$|^""$',
+        calls=r"get_(database|table)\(",
+        path=r"^\.owner(Name)?$",
+        cases=('absent => "(eve|bob)"', '"" => absent'),
     ),
     # -- names
     Difference(
@@ -183,130 +252,126 @@ DIFFERENCES = (
         " that is wrong is an error. To Hive it matches nothing.",
         client="beeline, DBeaver: SHOW DATABASES LIKE; users look for what is there",
         calls=r": get_(databases|tables)\(",
-        hive=r"^\[\]$",
-        ours=r"^\[|^MetaException: the regular expression",
+        cases=(
+            r'\[\] => \["pat_one"(, "pat_three", "pat_two")?\]',
+            r"\[\] => MetaException: the regular expression '.*' is invalid or not supported: .*",
+        ),
     ),
     Difference(
         why="Keys in the names of partitions are compared without case, as everywhere.",
         client="none",
         calls=r": get_partition_by_name\(.*K=plain",
-        hive="incomplete partition name",
-        ours=r"^\{",
+        cases=(
+            r"NoSuchObjectException: incomplete partition name - missing k"
+            r' => {"values": \["plain"\], .*}',
+        ),
     ),
     # -- locations
     Difference(
         why="A node makes folders in its warehouse and below the roots of its settings, not"
         " wherever a client says, and none in the place of an external table.",
         client="all: a metastore that writes anywhere is a hole",
-        calls=r": place\(",
-        hive='^"folder"$',
-        ours="^null$",
+        calls=r": place\(\"(elsewhere/|p[ar]\.db/ext/)",
+        cases=('"folder" => null',),
     ),
     Difference(
         why="Dropped data is kept for older versions; the folder of a dropped schema stays for it.",
         client="strandline undrop, and reads as of a version",
         calls=r": place\(\"dr_a.db\"\)",
-        hive="^null$",
-        ours='^"folder"$',
+        cases=('null => "folder"',),
     ),
     Difference(
         why="A managed table in a place that its client chose is an external one: its files are not"
-        " removed with it.",
+        " removed with it. So an external table does not become a managed one.",
         client="Spark: CREATE TABLE … LOCATION and SET LOCATION mean the same",
-        path=r"\.(tableType|parameters\.EXTERNAL)$",
-        hive="^absent$|MANAGED",
-        ours="TRUE|EXTERNAL",
-    ),
-    Difference(
-        why="An external table does not become a managed one, because its files are a user's.",
-        client="Spark: a drop would remove them",
-        calls=r"places and types.*: alter_table\(\"al\", \"to_ext\"",
-        hive="^null$",
-        ours="^InvalidOperationException: ",
+        calls=r"get_table\(|alter_table\(\"al\", \"to_ext\"",
+        path=r"^(\.tableType|\.parameters\.EXTERNAL|)$",
+        cases=(
+            '"MANAGED_TABLE" => "EXTERNAL_TABLE"',
+            'absent => "TRUE"',
+            r"null => InvalidOperationException: the external table al\.to_ext cannot become a .*",
+        ),
     ),
     Difference(
         why="A view has no place, also where its client leaves out the type of table.",
         client="none",
         calls=r"get_table\(\"tk\", \"v2\"\)",
-        path=r"\.location$",
-        ours="^absent$",
+        path=r"^\.sd\.location$",
+        cases=('"file:{warehouse}/tk.db/v2" => absent',),
     ),
     # -- what is not supported
     Difference(
-        why="Skewed tables, indexes, types of tables that Hive does not know, and Hive's own"
-        " transactional tables are refused: Strandline would not use them.",
-        client="Spark: it reads none of them",
-        calls=r"tables that cannot be created: create_table\(",
-        hive="^null$|must be bucketed",
-        ours="^MetaException: (skewed tables|a table of type|table x14)",
+        why="Skewed tables, indexes, materialized views, types of tables that Hive does not know,"
+        " and Hive's own transactional tables are refused: only Hive maintains their content.",
+        client="Spark: it reads none of them, or outdated rows",
+        calls=r": create_table\(",
+        cases=(
+            "null => MetaException: skewed tables are not supported; .*",
+            "null => MetaException: a table of type (INDEX_TABLE|NO_SUCH_TABLE|MATERIALIZED_VIEW)"
+            " cannot be created; .*",
+            "MetaException: The table must be bucketed .*"
+            " => MetaException: table x14 cannot be created or altered with transactional=true: .*",
+        ),
     ),
     Difference(
         why="A table does not become a view, nor a view a table: they have different ids.",
         client="Trino, Spark: readers of one version see one of both",
         calls=r"places and types.*: alter_table\(",
-        ours="cannot become a (view|table)$",
+        cases=(
+            "null => InvalidOperationException: al.become is a table and cannot become a view",
+            rf"{_NO_PATH} => InvalidOperationException: al\.v is a view and cannot become a table",
+        ),
     ),
     Difference(
-        why="A node has none of Hive's settings.",
+        why="A node has none of Hive's settings, and no Kerberos.",
         client="none",
-        calls=r": getMetaConf\(",
-        hive='^"true"$',
-        ours="^MetaException: Invalid configuration key",
-    ),
-    Difference(
-        why="Statistics are those of rows that somebody has looked at, as in Hive 4: they are only"
-        " merged into accurate ones. Those of partitions follow a rename, which loses them in Hive"
-        " 2.3.",
-        client="Trino, Impala, Hive: their planners believe the numbers",
-        calls=r"^statistics (set|after).*(\"p=3\"|\"renamed\")",
-        path=r"\.(colStats|partStats)",
+        calls=r": (getMetaConf|\w+_delegation_token)\(",
+        cases=(
+            '"true" => MetaException: Invalid configuration key hive.metastore.try.direct.sql',
+            r"MetaException: java\.lang\.NullPointerException"
+            " => MetaException: this metastore has no delegation tokens, .*",
+        ),
     ),
     # -- columns
     Difference(
         why="A type becomes one that Spark reads from the files that are there. Hive allows more,"
         " but adds no fields to structs and widens nothing inside another type.",
         client="Spark: rows that are there would become unreadable",
-        calls=r"changes of types: alter_table\(",
+        calls=r"changes of types: alter_table\(\"at\", \"t(9|10|15|17|18|21|22|26|28|30|31)\"",
+        cases=(f"null => {_INCOMPATIBLE}c", f"{_INCOMPATIBLE}c => null"),
     ),
     Difference(
         why="Columns are found by name, so that an alter may give them another order. Hive compares"
         " those at one position.",
         client="Spark: ALTER COLUMN … FIRST",
         calls=r"columns and parameters of a table: alter_table\(",
-        hive="The following columns have types incompatible",
-        ours="^null$",
+        cases=(f"{_INCOMPATIBLE}x => null",),
     ),
     Difference(
         why="A partition with the columns of its table has them after an alter too, also without"
         " CASCADE.",
         client="Spark: it reads partitions with the columns of their table",
-        calls=r"alters of a partitioned table: get_partition\(",
-        path=r"\.sd\.cols$",
+        calls=r"alters of a partitioned table: get_partition\(\"ap\", \"t\", \[\"1\", \"x\"\]\)",
+        path=r"^\.sd\.cols$",
+        cases=(r'\[(.*)\] => \[\1, {"name": "c", "type": "date"}\]',),
     ),
-    # -- counts
+    # -- counts and statistics
     Difference(
-        why="Files of Iceberg tables are not counted: Iceberg alone knows which belong to them.",
-        client="PyIceberg, Trino: a count of all files would be wrong",
-        calls=r"get_table\(\"ai\"",
-        path=r"\.(numFiles|totalSize)$",
-        ours="^absent$",
-    ),
-    Difference(
-        why="A folder without files has no counts: they would cost each new table a commit of its"
-        " own, with an event, at its first alter.",
-        client="Spark: it takes 0 for unknown",
-        calls=r"^(?!renames of part|alters that compare).*: get_(table|partition|partitions_ps)\(",
-        path=r"\.(numFiles|totalSize)$",
-        hive='^"0"$',
-        ours="^absent$",
+        why="Files of Iceberg tables are not counted, because Iceberg alone knows which belong to"
+        " them; a folder without files has no counts, which would cost each new table a commit of"
+        " its own; and a renamed partition has those that its client sends.",
+        client="PyIceberg, Trino, Spark: it takes 0 for unknown, and believes other numbers",
+        calls=r": get_(table|partition|partitions_ps)\(\"(ai|ac|al|pc|pr|s5)\"",
+        path=r"\.parameters\.(numFiles|totalSize)$",
+        cases=('"0" => absent',),
     ),
     Difference(
-        why="A partition that is renamed has the counts that its client sends. Hive counts the new"
-        " folder before the files are in it, and says 0.",
-        client="Spark: its planner believes the number",
-        calls=r"renames of partitions: get_partition\(",
-        path=r"\.(numFiles|totalSize)$",
-        hive='^"0"$',
+        why="As in Hive 4, statistics are only merged into accurate ones. Those of partitions"
+        " follow a rename, which loses them in Hive 2.3.",
+        client="Trino, Impala, Hive: their planners believe the numbers",
+        calls=r": get_partitions_statistics_req\(.*(\"s4\".*\"parted\"|\"s5\")",
+        path=r"^\.partStats\.p=[13]$",
+        cases=(r"\[.*\] => absent", r"absent => \[.*\]"),
     ),
     # -- partitions
     Difference(
@@ -315,27 +380,11 @@ DIFFERENCES = (
         client="none",
         calls=r": add_partition",
         path=r"\.(skewedInfo|storedAsSubDirectories|dbName|tableName)$",
-    ),
-    Difference(
-        why="The values of a partition are those that it was added with. Hive repeats those of the"
-        " question, which may be its other spelling of NULL.",
-        client="Spark: one partition has one value",
-        calls=r"odd values: get_partition",
-        path=r"\.values\[0\]$",
-        hive=r"__HIVE_DEFAULT_PARTITION__",
-        ours='^""$',
-    ),
-    Difference(
-        why="A value at the end of a short list is a whole value, and no values stand for all. To"
-        " Hive p=1 also is the start of p=10.",
-        client="Trino, Spark: SHOW PARTITIONS (p=1)",
-        calls=r": get_partition_names_ps\(\"pl\", \"t\", \[(\"1\")?\], -1",
-    ),
-    Difference(
-        why="The values of keys are in the order in which the request names the keys, with a filter"
-        " too, and an unknown key is named.",
-        client="Python clients, which take the first value for the first key",
-        calls=r": get_partition_values\(",
+        cases=(
+            "absent => false",
+            r'absent => {"skewedColNames": \[\], "skewedColValues": \[\], .*: {}}',
+            '"(PA" => "pa|T" => "t)"',
+        ),
     ),
     # -- filters
     Difference(
@@ -343,70 +392,122 @@ DIFFERENCES = (
         " whatever was stored; what does not cast is NULL. Hive refuses these filters.",
         client="Spark: its own filter on an int key with a like, or with one odd value, fails",
         calls="^filters .*by_filter",
-        hive="^MetaException: (Filtering is supported only|Error parsing partition filter)",
-        ours=r"^\[",
+        cases=(
+            "MetaException: Filtering is supported only on partition keys of type string"
+            r" => \[.*\]",
+            r"MetaException: Error parsing partition filter( |; ).* => \[.*\]",
+        ),
     ),
     Difference(
         why="A filter is read to its end. Hive ignores what follows a whole filter.",
         client="all: the rest of a condition that is ignored is a wrong answer",
         calls=r"by_filter.*it''s",
-        hive=r"^\[\]$",
-        ours="does not parse",
-    ),
-    Difference(
-        why="A filter on parameters of tables with `or` finds the tables that lack a parameter by"
-        " its other part. Hive joins them away.",
-        client="none: Trino asks for one parameter",
-        calls=r": get_table_names_by_filter\(.* or ",
+        cases=(r"\[\] => MetaException: the partition filter .* does not parse: .*",),
     ),
     Difference(
         why="Without names, the request of Hive 4 asks for all tables.",
         client="Hive 4",
-        calls=r": get_table_objects_by_name_req\(",
-        hive="cannot find null tables",
-        ours=r"^\{",
+        calls=r": get_table_objects_by_name_req\({\"dbName\": \"tl\"}\)",
+        cases=(r'InvalidOperationException: tl cannot find null tables => {"tables": \[.*\]}',),
     ),
-    # -- functions and statistics
+    # -- roles
     Difference(
-        why="An alter of a function replaces its files. Hive keeps the old ones.",
-        client="Spark: CREATE OR REPLACE FUNCTION … USING JAR",
-        calls=r": get_function\(",
-        path=r"\.resourceUris$",
+        why="A role is both a user and a role. So a user needs a role before something is granted"
+        " to it, and the roles of a name are the same by both types.",
+        client="Trino, Hive: who created a user's role would own what the user creates",
+        calls=r"^roles: |^privileges: grant_privileges",
+        cases=(
+            f"true => {_NO_ROLE}",
+            r'\[({.*})\] => \[{"roleName": "r_staff", "createTime": "a time", "ownerName": "root"}'
+            r", \1\]",
+            r'\[({.*)"grantTime": "a time"(.*}), {.*"principalName": "r_zoe".*}\]'
+            r' => \[\1"grantTime": 0\2\]',
+        ),
     ),
     Difference(
-        why="Statistics that are not there are an error that is declared. Hive answers with no"
-        " result at all.",
-        client="all: generated clients raise MISSING_RESULT for it",
-        calls=r": get_(table|partition)_column_statistics\(",
-        hive="^TApplicationException 5",
-        ours="^NoSuchObjectException: ",
+        why="The times of grants are not stored.",
+        client="none: no client reads them",
+        calls="^(roles|privileges): ",
+        path=r"\.(grantTime|createTime)$",
+        cases=('"a time" => 0',),
+    ),
+    Difference(
+        why="What is granted already, or revoked already, is no error. Nothing is granted on a"
+        " table that does not exist. All grants of a role can be listed.",
+        client="Trino, Hive: SHOW GRANT; a repeated call after a lost answer",
+        calls=r"^(roles: grant_role|privileges: (grant|revoke|list)_privileges)\(",
+        cases=(
+            f"{_INTERNAL} => true",
+            r"true => MetaException: pv\.none table not found",
+            _INTERNAL + r' => \[{"hiveObject": .*"CREATE".*, {"hiveObject": .*"SELECT".*}\]',
+        ),
     ),
     # -- locks and transactions
     Difference(
         why="Locks are those of Hive 4, in which writers share. The number of the component that a"
         " request waits for is not kept.",
         client="Hive 4, Iceberg: none of them reads the number",
-        calls="^locks",
-        path=r"blockedByIntId$|^\.state$|\.locks",
+        calls="^locks(| that share): (lock|show_locks)",
+        path=r"\.blockedByIntId$|^\.state$|\.locks\[\d\]\.type$",
+        cases=("1 => absent", "2 => 1", "1 => 2"),
     ),
     Difference(
-        why="As in Hive 4, no transactions cannot be opened, a commit may be repeated when its"
-        " answer was lost, and aborted transactions that wrote nothing are not listed.",
-        client="Hive 4, Trino: they repeat calls",
-        calls=r"transaction.*: (open_txns|commit_txn|get_open_txns_info)\(",
-        ours=r"number of txns: 0$|^null$|^\[\{",
+        why="As in Hive 4, no transactions cannot be opened, and aborted transactions that wrote"
+        " nothing are not listed.",
+        client="Hive 4, Trino: a list of aborted transactions is read with every query",
+        calls=r"^transactions: (open_txns|get_open_txns_info)\(",
+        cases=(
+            r'{"txn_ids": \[\]} => TApplicationException 6: Invalid input for number of txns: 0',
+            r"\[({.*?}), {.*\] => \[\1\]",
+        ),
     ),
     # -- texts
     Difference(
         why="The same exception with a text of its own: it names the object as SQL does, what is"
         " wrong and where, in place of Java's and ANTLR's internals.",
         client="none: no client reads these texts, people do",
-        hive=r"Error parsing partition filter|^MetaException: java|Specified database/table"
-        r"|[Ff]unction \w+ (does not|doesn't|already) exist|^NoSuchObjectException: no_such$"
-        r"|Check metastore logs|Invalid key name in filter|Alter partition operation failed"
-        r"|Duplicate partitions in the list|^NoSuchObjectException: partition values=\[1\]$"
-        r"|Primary key already exists|could not be made persistent|Parent column not found"
-        r"|^NoSuchLockException: |^NoSuchTxnException: |^TxnAbortedException: |^TxnOpenException",
-        ours=_TYPED + "|^AlreadyExistsException: function |^NoSuch(Lock|Txn)|^Txn(Aborted|Open)",
+        cases=(
+            r"MetaException: Error parsing partition filter( |; ).*"
+            r" => MetaException: the partition filter '.*' does not parse: expected .*",
+            r"MetaException: java\.lang\.IllegalArgumentException: No enum constant \S+\.(\w+)"
+            r" => MetaException: \1 is not a table type; the types are .*",
+            r"MetaException: Invalid key name in filter\..* => MetaException: Invalid filter: .*",
+            r"MetaException: java\.io\.IOException: (Duplicate partitions .*) => MetaException: \1",
+            r"InvalidOperationException: Unable to change partition or table\. Database ar2 .*"
+            r" => InvalidOperationException: Unable to change partition or table\. Database no_such"
+            " does not exist",
+            r"InvalidOperationException: Alter partition operation failed: .*"
+            " => InvalidOperationException: alter is not possible",
+            r"NoSuchObjectException: Specified database/table does not exist : (\w+\.\w+)"
+            r" => NoSuchObjectException: \1 table not found",
+            r"NoSuchObjectException: partition values=\[1\]"
+            r" => NoSuchObjectException: \w+\.\w+ table not found",
+            r"AlreadyExistsException: Function (\w+) already exists"
+            r" => AlreadyExistsException: function fu\.\1 already exists",
+            r"NoSuchObjectException: no_such"
+            " => NoSuchObjectException: The function's database no_such does not exist",
+            r"(\w+): [Ff]unction (\w+) (does not|doesn't) exist"
+            r" => \1: Function \w+\.\2 does not exist",
+            "MetaException:  Primary key already exists for: c1.p"
+            " => MetaException: the primary key of table p already exists",
+            "MetaException: One or more instances could not be made persistent"
+            " => MetaException: constraint f_key of table f already exists",
+            "InvalidObjectException: Parent column not found: none"
+            " => InvalidObjectException: column none of table bad does not exist",
+            r"NoSuchLockException: No such lock:? lockid:#"
+            r" => NoSuchLockException: no such lock lockid:#: .*",
+            r"NoSuchTxnException: No such transaction txnid:#"
+            " => NoSuchTxnException: there is no transaction #; .*",
+            r"NoSuchTxnException: Transaction txnid:# is already committed\."
+            " => NoSuchTxnException: [Tt]ransaction .*committed( at .*)?",
+            "TxnAbortedException: Transaction txnid:# already aborted"
+            " => TxnAbortedException: transaction # cannot (lock|be committed): .*",
+            r"TxnOpenException: Unlocking locks associated with transaction not permitted\..*"
+            " => TxnOpenException: lock # belongs to transaction # and ends with it; .*",
+            "MetaException: public role implictly exists.*"
+            " => MetaException: a role cannot be named 'public': .*",
+            r"MetaException: Cannot grant role r_staff to r_chiefs .*\(no cycles allowed\)"
+            " => MetaException: role r_chiefs cannot be granted to r_staff: .*",
+        ),
     ),
 )

@@ -19,6 +19,8 @@ from tests.metastore.hive.differential import (
     filters,
     others,
     partitions,
+    roles,
+    specs,
     statistics,
     tables,
     transactions,
@@ -39,6 +41,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     *statistics.SCENARIOS,
     *constraints.SCENARIOS,
     *transactions.SCENARIOS,
+    *roles.SCENARIOS,
+    *specs.SCENARIOS,
 )
 
 

@@ -145,12 +145,15 @@ _UNORDERED = frozenset(
         "get_partition_values",
         "get_functions",
         "show_locks",
+        "get_role_names",
+        "get_principals_in_role",
+        "list_privileges",
         "get_table_statistics_req",
         "get_partitions_statistics_req",
         "get_aggr_stats_for",
     }
 )
-_STATISTICS = ("tableStats", "colStats")
+_LISTS = ("locks", "partitionValues", "tableStats", "colStats", "principalGrants")
 
 
 def _comparable(method: str, answer: Answer, warehouse: Path) -> Answer:
@@ -164,7 +167,7 @@ def _comparable(method: str, answer: Answer, warehouse: Path) -> Answer:
 def _lists(answered: Any) -> list[list[Any]]:
     """The lists of an answer that may be in any order."""
     if isinstance(answered, dict):
-        parts = [answered.get(name) for name in ("locks", "partitionValues", *_STATISTICS)]
+        parts = [answered.get(name) for name in _LISTS]
         parts += (answered.get("partStats") or {}).values()
         return [part for part in parts if isinstance(part, list)]
     return [answered] if isinstance(answered, list) else []

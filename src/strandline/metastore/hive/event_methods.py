@@ -1,0 +1,182 @@
+"""Methods that read the notification log, and the one by which a client reports an INSERT.
+
+A client that writes the files of a plain table itself tells nobody that the content has changed.
+Impala, and Spark with ``hive.metastore.dml.events``, report it with `fire_listener_event`. The time
+of the last change of the table or partition is then set, which logs an ALTER_TABLE or
+ALTER_PARTITION: other clients read the files again after these. The list of files is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from strandline import work
+from strandline.catalog import DEFAULT_DATABASE
+from strandline.clock import system_wall_clock
+from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.events import PAGE, HiveEvents
+from strandline.metastore.hive.parameters import LAST_DDL_TIME
+from strandline.metastore.hive.partition_changes import plain_table
+from strandline.metastore.hive.partition_values import Partitioned
+from strandline.metastore.hive.registry import Call, changes, reads
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.store.rows import (
+    PartitionRow,
+    Row,
+    RowKind,
+    TableParametersRow,
+    new_partition,
+)
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.workers import off_loop
+from strandline.model.descriptors import properties
+from strandline.model.privileges import Privilege
+
+MAX_EVENTS = 10_000
+"""The most events in one answer. A client that wants more continues after the last event."""
+
+
+@reads("get_current_notificationEventId")
+async def get_current_notification_event_id(call: Call) -> Struct:
+    await off_loop()
+    return {"eventId": call.notifications.head()}
+
+
+@reads("get_next_notification")
+async def get_next_notification(call: Call) -> Struct:
+    """The events after a given one that pass the filters, in Hive's format.
+
+    As in Hive, ``maxEvents`` counts only the events that pass.
+    """
+    await off_loop()
+    # An event contains the definition of its table, which some users may not read.
+    call.reader.access.require_superuser("read the notification log")
+    request = call.struct("rqst")
+    limit = request.get("maxEvents") or 0
+    limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
+    last = request["lastEvent"]
+    passes = _filter(request)
+    ahead = max(0, call.notifications.head() - last)
+    work.spend(min(limit, ahead) if passes is None else ahead)
+    rendered = HiveEvents(call.metastore)
+    found: list[bytes] = []
+    while len(found) < limit and (events := call.notifications.read(last, limit=PAGE)):
+        last = events[-1].event_id
+        passing = filter(passes, rendered.render(events))
+        # Encoded one by one: all texts together would need the memory of the answer once more.
+        found += (
+            HIVE_CODEC.encode_struct("NotificationEvent", event)
+            for event in islice(passing, limit - len(found))
+        )
+    return {"events": found}
+
+
+def _filter(request: Struct) -> Callable[[Struct], bool] | None:
+    """Return whether an event passes the filters of a request, or None if there are none.
+
+    As in Hive, an event that belongs to no schema, such as the end of a transaction, passes no
+    filter of a catalog, schema or table.
+    """
+    catalog, schema = request.get("catName"), request.get("dbName")
+    tables = {name.lower() for name in request.get("tableNames") or ()}
+    kinds = set(request.get("eventTypeList") or ())
+    skipped = set(request.get("eventTypeSkipList") or ())
+    if catalog is None and schema is None and not (tables or kinds or skipped):
+        return None
+
+    def passes(event: Struct) -> bool:
+        kind, of_schema = event["eventType"], event.get("dbName")
+        return (
+            kind not in skipped
+            and (not kinds or kind in kinds)
+            and (catalog is None or (catalog.lower() == DEFAULT_DATABASE and of_schema is not None))
+            and (schema is None or of_schema == schema.lower())
+            and (not tables or event.get("tableName") in tables)
+        )
+
+    return passes
+
+
+@reads("get_notification_events_count")
+async def get_notification_events_count(call: Call) -> Struct:
+    """The number of events about a schema after a given one, up to ``toEventId`` and ``limit``."""
+    await off_loop()
+    call.reader.access.require_superuser("read the notification log")
+    request = call.of("rqst")
+    schema, last = request.text("dbName").lower(), request.args["fromEventId"]
+    head = call.notifications.head()
+    to = request.args.get("toEventId") or head
+    most = request.args.get("limit") or head
+    events = HiveEvents(call.metastore)
+    count = 0
+    while last < min(to, head) and count < most:
+        page = [
+            event for event in call.notifications.read(last, limit=PAGE) if event.event_id <= to
+        ]
+        if not page:
+            break
+        work.spend(len(page))
+        count += sum(event.get("dbName") == schema for event in events.render(page))
+        last = page[-1].event_id
+    return {"eventsCount": min(count, most)}
+
+
+@changes("fire_listener_event")
+async def fire_listener_event(call: Call) -> Struct:
+    """Log that the content of a table, or of some of its partitions, has changed."""
+    request = call.of("rqst")
+    data = request.struct("data")
+    if data.get("insertData") is None and data.get("insertDatas") is None:
+        raise InvalidInput("the event has no insertData; only events of INSERT are known")
+    partitioned = await plain_table(
+        request,
+        request.text("dbName"),
+        request.text("tableName"),
+        need=Privilege.INSERT,
+        missing=ObjectNotFound,
+        what="files of its own",
+    )
+    if not request.args.get("successful"):
+        return {}
+    named = [insert.get("partitionVal") for insert in data.get("insertDatas") or ()]
+    values = [one for one in (request.args.get("partitionVals"), *named) if one]
+    if values:
+        _date_partitions(request, partitioned, values)
+    else:
+        _date_table(request, partitioned)
+    return {}
+
+
+def _now() -> dict[str, str]:
+    return {LAST_DDL_TIME: str(system_wall_clock() // 1000)}
+
+
+def _date_table(call: Call, partitioned: Partitioned) -> None:
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+        rows = change.visible(RowKind.TABLE_PARAMETERS).values()
+        counted = {k: v for row in rows for k, v in row.as_(TableParametersRow).parameters}
+        change.set_parameters(properties(counted | _now()))
+
+
+def _date_partitions(
+    call: Call, partitioned: Partitioned, values: Collection[Sequence[str]]
+) -> None:
+    names = {partitioned.name_of(own): own for own in values}
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+        rows = change.visible(RowKind.PARTITION, names.keys())
+        for name, own in names.items():
+            if name not in rows:
+                raise ObjectNotFound(f"partition values=[{', '.join(own)}]")
+        change.replace(
+            {
+                row.row_id: new_partition(_dated(row), name=row.name, bucket=row.bucket)
+                for row in rows.values()
+            }
+        )
+
+
+def _dated(row: Row) -> PartitionRow:
+    content = row.as_(PartitionRow)
+    return replace(content, parameters=properties(dict(content.parameters) | _now()))

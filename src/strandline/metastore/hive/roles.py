@@ -1,0 +1,461 @@
+"""Methods about roles, their members, and the privileges of both, in Hive's terms.
+
+The problem: Hive and Strandline divide principals differently. Hive has users, who exist without
+being created, and roles. Here a role is both: a user connects under the name of a role, and what is
+granted to a user is granted to that role.
+
+The model. A principal of type USER or ROLE is the role of that name, or ``public``. Answers call
+each member and grantee a ROLE, unless the request names its type. Hive's role ``admin`` is the set
+of superusers, unless the catalog has a role of that name.
+
+| Hive's object | here | privileges |
+| --- | --- | --- |
+| DATABASE | the schema | CREATE, USAGE |
+| TABLE | the table or view | SELECT, INSERT, UPDATE, DELETE; of a view: SELECT |
+
+``ALL`` stands for all privileges of the object. As everywhere here, a user also needs USAGE on the
+schema of a table. The changes are those of a session: they are checked against what the user of the
+request may do, and one request makes one version.
+
+What cannot be mapped is refused by a message that says what to do instead: grants on the whole
+metastore, on partitions and columns; Hive's other privileges; groups, which a client claims without
+proof; grant options, because only the owner of an object grants privileges on it; grants to a user
+without a role, because whoever created that role would own what the user creates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from strandline import work
+from strandline.catalog import Catalog, Command
+from strandline.catalog.commands import (
+    CreateRole,
+    DropRole,
+    GrantPrivileges,
+    GrantRole,
+    RevokePrivileges,
+    RevokeRole,
+)
+from strandline.catalog.kinds import kind_of
+from strandline.catalog.privileges.access import effective_roles
+from strandline.clock import milliseconds
+from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, UnsupportedOperation
+from strandline.metastore.hive.names import is_shown, present_schema
+from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.workers import off_loop
+from strandline.model.descriptors import PrincipalType, SchemaDescriptor
+from strandline.model.identifiers import normalize
+from strandline.model.privileges import (
+    PUBLIC,
+    PUBLIC_NAME,
+    Grant,
+    ObjectKind,
+    Privilege,
+    RoleDescriptor,
+    privilege_names,
+)
+
+ADMIN = "admin"
+_ALL = "ALL"
+_SCHEMA, _TABLE = 2, 3
+_OBJECT_TYPES = {1: "the metastore", 4: "a partition", 5: "a column", 6: "a data connector"}
+_GRANT, _REVOKE = 1, 2
+
+Subject = Any
+"""The descriptor of a schema, table or view."""
+
+
+# -- principals
+
+
+def _principal(call: Call, name: str, number: int | None) -> str:
+    """Return the role of a principal that is to be changed. Raises `UnsupportedOperation`."""
+    kind = _principal_type(number)
+    if kind is PrincipalType.GROUP:
+        raise UnsupportedOperation(
+            f"a group such as {name} has no privileges here, because clients claim their groups "
+            "without proof; create a role for the group and grant it to the group's members"
+        )
+    if normalize(name) != PUBLIC_NAME and call.reader.catalog.role(name) is None:
+        raise ObjectNotFound(
+            f"role {name} does not exist; a user, too, needs a role of its name before something "
+            f"can be granted to it: CREATE ROLE {name}"
+        )
+    return name
+
+
+def _principal_type(number: int | None) -> PrincipalType | None:
+    """Return the type of a principal, None if it was not sent. Raises `InvalidInput`."""
+    try:
+        return None if number is None else PrincipalType(number)
+    except ValueError:
+        raise InvalidInput(f"{number} is not a type of principal; send 1, 2 or 3") from None
+
+
+def _name_of(catalog: Catalog, role_id: int) -> str | None:
+    if role_id == PUBLIC:
+        return PUBLIC_NAME
+    role = catalog.role_by_id(role_id)
+    return None if role is None else role.name
+
+
+def _refuse_option(option: object, what: str) -> None:
+    if option:
+        raise UnsupportedOperation(
+            f"{what} with a grant option does not exist here: only the owner grants; "
+            "grant without the option, or make the grantee the owner"
+        )
+
+
+# -- roles
+
+
+async def _off_loop_for_many(call: Call) -> None:
+    if call.reader.catalog.contents.count("role") > work.AT_ONCE:
+        await off_loop()
+
+
+@reads("get_role_names")
+async def get_role_names(call: Call) -> list[str]:
+    await _off_loop_for_many(call)
+    names = {role.name for role in call.reader.catalog.roles()}
+    return sorted(names | {ADMIN, PUBLIC_NAME})
+
+
+@changes("create_role")
+async def create_role(call: Call) -> bool:
+    role = call.struct("role")
+    name = role.get("roleName") or ""
+    if normalize(name) == ADMIN:
+        raise meta_exception(
+            "role admin exists already: it contains the superusers, whom "
+            "`strandline role alter` makes"
+        )
+    call.execute(CreateRole(name=name, owner=call.owner(role.get("ownerName"))))
+    return True
+
+
+@changes("drop_role")
+async def drop_role(call: Call) -> bool:
+    """Drop the role. As in Hive, it need not exist."""
+    name = call.text("role_name")
+    role = call.reader.catalog.role(name)
+    if role is None and normalize(name) in (PUBLIC_NAME, ADMIN):
+        raise meta_exception("public,admin roles can't be dropped.")
+    call.execute(DropRole(name=name, if_exists=True))
+    return True
+
+
+@changes("grant_role")
+async def grant_role(call: Call) -> bool:
+    call.execute(_membership(call, _GRANT, call.args, "role_name", "principal_name"))
+    return True
+
+
+@changes("revoke_role")
+async def revoke_role(call: Call) -> bool:
+    call.execute(_membership(call, _REVOKE, call.args, "role_name", "principal_name"))
+    return True
+
+
+@changes("grant_revoke_role")
+async def grant_revoke_role(call: Call) -> Struct:
+    request = call.of("request")
+    kind = _request_type(request)
+    call.execute(_membership(request, kind, request.args, "roleName", "principalName"))
+    return {"success": True}
+
+
+def _request_type(request: Call) -> int:
+    kind = request.args.get("requestType")
+    if kind not in (_GRANT, _REVOKE):
+        raise InvalidInput(f"the request type is {kind}; send 1 to grant or 2 to revoke")
+    return int(kind)
+
+
+def _membership(call: Call, kind: int, args: Struct, role: str, member: str) -> Command:
+    name, option = call.text(role), args.get("grantOption", args.get("grant_option"))
+    _refuse_option(option, "a membership")
+    if normalize(name) in (PUBLIC_NAME, ADMIN) and call.reader.catalog.role(name) is None:
+        raise UnsupportedOperation(
+            f"the members of {name} cannot be changed: every user is in public, and the superusers "
+            "are in admin; `strandline role alter` makes superusers"
+        )
+    number = args.get("principalType", args.get("principal_type"))
+    principal = _principal(call, call.text(member), number)
+    if kind == _GRANT:
+        return GrantRole(role=name, member=principal)
+    return RevokeRole(role=name, member=principal)
+
+
+def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, int]]:
+    """Return the roles that a principal is directly in, each with the id of who granted it."""
+    catalog, kind = call.reader.catalog, _principal_type(number)
+    role = None if kind is PrincipalType.GROUP else catalog.role(name)
+    groups = () if role is None else role.member_of
+    known = [(_name_of(catalog, group), grantor) for group, grantor in groups]
+    listed = [(group, grantor) for group, grantor in known if group is not None]
+    if role is not None and role.superuser and catalog.role(ADMIN) is None:
+        listed.append((ADMIN, 0))
+    return listed + ([(PUBLIC_NAME, 0)] if kind is PrincipalType.USER else [])
+
+
+@reads("list_roles")
+async def list_roles(call: Call) -> list[Struct]:
+    listed = _roles_of(call, call.text("principal_name"), call.args.get("principal_type"))
+    return [_role_struct(call.reader.catalog, name) for name, _ in listed]
+
+
+def _role_struct(catalog: Catalog, name: str) -> Struct:
+    role = catalog.role(name)
+    if role is None:
+        return {"roleName": name, "createTime": 0, "ownerName": name}
+    changed = catalog.updated(role)
+    created = 0 if changed is None else milliseconds(changed) // 1000
+    return {"roleName": role.name, "createTime": created, "ownerName": role.owner}
+
+
+@reads("get_role_grants_for_principal")
+async def get_role_grants_for_principal(call: Call) -> Struct:
+    request = call.of("request")
+    name, number = request.text("principal_name"), request.args.get("principal_type")
+    kind = _principal_type(number) or PrincipalType.ROLE
+    grants = [
+        _role_grant(call.reader.catalog, role, name, kind, grantor)
+        for role, grantor in _roles_of(request, name, number)
+    ]
+    return {"principalGrants": grants}
+
+
+@reads("get_principals_in_role")
+async def get_principals_in_role(call: Call) -> Struct:
+    await _off_loop_for_many(call)
+    request = call.of("request")
+    catalog, name = request.reader.catalog, request.text("roleName")
+    members = _members(catalog, catalog.role(name), name)
+    grants = [
+        _role_grant(catalog, name, member.name, PrincipalType.ROLE, grantor)
+        for member, grantor in members
+    ]
+    return {"principalGrants": grants}
+
+
+def _members(
+    catalog: Catalog, role: RoleDescriptor | None, name: str
+) -> Iterator[tuple[RoleDescriptor, int]]:
+    """The direct members of a role, each with the id of who granted it. All are in ``public``."""
+    for member in catalog.roles():
+        if role is None and normalize(name) == ADMIN and member.superuser:
+            yield member, 0
+        for group, grantor in member.member_of:
+            if role is not None and group == role.id:
+                yield member, grantor
+
+
+def _role_grant(
+    catalog: Catalog, role: str, principal: str, kind: PrincipalType, grantor: int
+) -> Struct:
+    return {
+        "roleName": role,
+        "principalName": principal,
+        "principalType": kind.value,
+        "grantOption": False,
+        "grantTime": 0,
+        **_grantor(catalog, grantor, "grantorName", "grantorPrincipalType"),
+    }
+
+
+def _grantor(catalog: Catalog, grantor: int, name: str, kind: str) -> Struct:
+    """The fields that name who granted something; none if it was a user without a role."""
+    role = catalog.role_by_id(grantor) if grantor else None
+    return {} if role is None else {name: role.name, kind: PrincipalType.USER.value}
+
+
+# -- privileges
+
+
+@changes("grant_privileges")
+async def grant_privileges(call: Call) -> bool:
+    call.execute(*_privilege_commands(call, _GRANT, call.struct("privileges")))
+    return True
+
+
+@changes("revoke_privileges")
+async def revoke_privileges(call: Call) -> bool:
+    call.execute(*_privilege_commands(call, _REVOKE, call.struct("privileges")))
+    return True
+
+
+@changes("grant_revoke_privileges")
+async def grant_revoke_privileges(call: Call) -> Struct:
+    request = call.of("request")
+    kind, bag = _request_type(request), request.struct("privileges")
+    _refuse_option(request.args.get("revokeGrantOption"), "a privilege")
+    request.execute(*_privilege_commands(request, kind, bag))
+    return {"success": True}
+
+
+def _privilege_commands(call: Call, kind: int, bag: Struct) -> Iterator[Command]:
+    for sent in bag.get("privileges") or ():
+        if not sent.get("hiveObject") or not sent.get("grantInfo"):
+            raise InvalidInput("a privilege is incomplete; send its hiveObject and its grantInfo")
+        info = sent["grantInfo"]
+        _refuse_option(kind == _GRANT and info.get("grantOption"), "a privilege")
+        object_kind, name, subject = _object(call, sent["hiveObject"])
+        principal = _principal(call, sent.get("principalName") or "", sent.get("principalType"))
+        privilege = _privilege(info.get("privilege") or "", subject)
+        command = GrantPrivileges if kind == _GRANT else RevokePrivileges
+        yield command(kind=object_kind, name=name, privileges=privilege, grantee=principal)
+
+
+def _object(call: Call, reference: Struct) -> tuple[ObjectKind, str, Subject]:
+    """Return kind, name and descriptor of the object of a privilege that is to be changed."""
+    number = reference.get("objectType")
+    if number not in (_SCHEMA, _TABLE):
+        what = _OBJECT_TYPES.get(number or 0, f"an object of type {number}")
+        raise UnsupportedOperation(
+            f"privileges cannot be granted on {what} here; grant them on tables, views and "
+            "databases"
+        )
+    schema_name = present_schema(reference.get("dbName") or "")
+    schema = call.reader.schema(call.reader.present, schema_name)
+    if schema is None:
+        raise ObjectNotFound(f"database {schema_name} does not exist")
+    if number == _SCHEMA:
+        return ObjectKind.SCHEMA, schema.name, schema
+    name = reference.get("objectName") or ""
+    relation = call.reader.catalog.relation_in(schema.id, name)
+    if relation is None:
+        raise ObjectNotFound(f"{schema.name}.{name} table not found")
+    kind = kind_of(relation).object_kind
+    assert kind is not None  # tables and views have one
+    return kind, f"{schema.name}.{relation.name}", relation
+
+
+def _privilege(text: str, subject: Subject) -> Privilege:
+    grantable = kind_of(subject).grantable
+    if text.upper() == _ALL:
+        return grantable
+    if text.upper() not in privilege_names(grantable):
+        known = ", ".join([*privilege_names(grantable), _ALL])
+        raise UnsupportedOperation(
+            f"the privilege {text[:40]} does not exist on a {kind_of(subject).spoken}; its "
+            f"privileges are: {known}"
+        )
+    return Privilege[text.upper()]
+
+
+@reads("get_privilege_set")
+async def get_privilege_set(call: Call) -> Struct:
+    """What a user has on an object itself, and by each of its roles; groups have nothing."""
+    catalog, user = call.reader.catalog, call.args.get("user_name")
+    reference, groups = call.struct("hiveObject"), call.args.get("group_names") or ()
+    subject = _readable(call, reference)
+    answer: Struct = {"groupPrivileges": {group: [] for group in groups}} if groups else {}
+    if user is None:
+        return answer
+    own = catalog.role(user)
+    role_ids = effective_roles(catalog, user) - ({own.id} if own is not None else set())
+    names = {role_id: _name_of(catalog, role_id) for role_id in sorted(role_ids)}
+    return {
+        "userPrivileges": {user: _held(catalog, subject, user, own.id if own else None)},
+        **answer,
+        "rolePrivileges": {
+            name: _held(catalog, subject, name, role_id)
+            for role_id, name in names.items()
+            if name is not None
+        },
+    }
+
+
+def _held(catalog: Catalog, subject: Subject, name: str, role_id: int | None) -> list[Struct]:
+    """The privileges that a role has on an object as its owner, or else by grants."""
+    if subject is None:
+        return []
+    if normalize(subject.owner) == normalize(name):
+        owner = {"grantor": subject.owner, "grantorType": PrincipalType.USER.value}
+        names = privilege_names(kind_of(subject).grantable)
+        return [
+            {"privilege": text, "createTime": 0, **owner, "grantOption": True} for text in names
+        ]
+    granted = (grant for grant in subject.privileges if grant.grantee == role_id)
+    return [info for grant in granted for info in _infos(catalog, grant)]
+
+
+def _infos(catalog: Catalog, grant: Grant) -> Iterator[Struct]:
+    for text in privilege_names(grant.privileges):
+        yield {
+            "privilege": text,
+            "createTime": 0,
+            **_grantor(catalog, grant.grantor, "grantor", "grantorType"),
+            "grantOption": False,
+        }
+
+
+def _readable(call: Call, reference: Struct) -> Subject | None:
+    """Return the object if it exists, can have grants and the user may know of it, else None."""
+    if reference.get("objectType") not in (_SCHEMA, _TABLE):
+        return None
+    try:
+        return _object(call, reference)[2]
+    except StrandlineError:  # a missing object and one out of reach have the same answer
+        return None
+
+
+@reads("list_privileges")
+async def list_privileges(call: Call) -> list[Struct]:
+    """The grants to a principal, or to all, on an object, or on all tables, views and schemas."""
+    catalog, name = call.reader.catalog, call.args.get("principal_name")
+    kind, reference = _principal_type(call.args.get("principal_type")), call.args.get("hiveObject")
+    if kind is PrincipalType.GROUP:
+        return []
+    grantee = PUBLIC
+    if name is not None and normalize(name) != PUBLIC_NAME:
+        role = catalog.role(name)
+        if role is None:
+            return []
+        grantee = role.id
+    if reference is None or reference.get("objectType") is None:
+        await off_loop()
+        subjects: Iterable[Subject] = _subjects(call)
+    else:
+        subject = _readable(call, reference)
+        subjects = [] if subject is None else [subject]
+    return [
+        {
+            "hiveObject": _reference(catalog, subject),
+            "principalName": grantee_name,
+            "principalType": (kind or PrincipalType.ROLE).value,
+            "grantInfo": info,
+        }
+        for subject in subjects
+        for grant in subject.privileges
+        if name is None or grant.grantee == grantee
+        if (grantee_name := _name_of(catalog, grant.grantee)) is not None
+        for info in _infos(catalog, grant)
+    ]
+
+
+def _subjects(call: Call) -> Iterator[Subject]:
+    """All schemas that the user reaches, and their tables and views."""
+    catalog = call.reader.catalog
+    for schema in catalog.schemas():
+        if not is_shown(schema) or not call.reader.access.reaches(schema):
+            continue
+        yield schema
+        names = catalog.relation_names(schema.name)
+        work.spend(len(names))
+        relations = (catalog.relation_in(schema.id, name) for name in names)
+        yield from (relation for relation in relations if relation is not None)
+
+
+def _reference(catalog: Catalog, subject: Subject) -> Struct:
+    if isinstance(subject, SchemaDescriptor):
+        return {"objectType": _SCHEMA, "dbName": subject.name.lower()}
+    schema = catalog.schema_by_id(subject.schema_id)
+    assert schema is not None  # of the same catalog
+    names = {"dbName": schema.name.lower(), "objectName": subject.name.lower()}
+    return {"objectType": _TABLE, **names}

@@ -1,0 +1,115 @@
+"""TRUNCATE TABLE by the clients of Hive 3 and 4, which leave the deletion to the metastore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
+
+from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
+
+STORES = ("folder", "postgresql")
+KEYS = [FieldSchema("p", "int", None)]
+EMPTY = {"numFiles": "0", "numRows": "0", "totalSize": "0", "rawDataSize": "0"}
+
+
+def place(hive: HiveNode, *parts: str) -> Path:
+    return hive.folder.joinpath("warehouse", "d1.db", *parts)
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+
+
+@pytest.fixture
+def parted(hive: HiveNode, stub: Any) -> Any:
+    """A client of the table parted with the partitions 1 and 2, each with a file."""
+    stub.create_table(table("parted", partitionKeys=KEYS))
+    for value in "12":
+        stub.add_partition(Partition([value], "d1", "parted", 0, 0, storage(), {"numRows": "1"}))
+        put(place(hive, "parted", f"p={value}"), "a")
+    return stub
+
+
+def test_a_table_loses_its_files_and_its_counts(hive: HiveNode, stub: Any) -> None:
+    counts = {"numRows": "3", "spark.sql.statistics.numRows": "3"}
+    stub.create_table(table("t", parameters={"k": "v", **counts}))
+    put(place(hive, "t"), "a", "sub/b", ".hidden")
+    before = hive.node.catalogs.present().version
+    since = stub.get_current_notificationEventId().eventId
+    stub.truncate_table("D1", "T", None)
+    assert list(place(hive, "t").iterdir()) == []
+    parameters = stub.get_table("d1", "t").parameters
+    assert parameters.items() >= {"k": "v", **EMPTY}.items()
+    assert "spark.sql.statistics.numRows" not in parameters
+    assert hive.node.catalogs.present().version == before
+    assert stub.get_current_notificationEventId().eventId == since + 2  # an alter, and its commit
+    stub.truncate_table_req(TruncateTableRequest("d1", "t"))
+
+
+def test_a_link_is_deleted_and_not_followed(hive: HiveNode, stub: Any, tmp_path: Path) -> None:
+    stub.create_table(table("t"))
+    put(tmp_path, "outside/a")
+    (place(hive, "t") / "link").symlink_to(tmp_path / "outside")
+    stub.truncate_table("d1", "t", [])
+    assert list(place(hive, "t").iterdir()) == []
+    assert (tmp_path / "outside" / "a").exists()
+
+
+def test_only_the_named_partitions_lose_their_files(hive: HiveNode, parted: Any) -> None:
+    parted.truncate_table("d1", "parted", ["p=1"])
+    assert list(place(hive, "parted", "p=1").iterdir()) == []
+    assert (place(hive, "parted", "p=2") / "a").exists()
+    one, two = (parted.get_partition("d1", "parted", [value]).parameters for value in "12")
+    assert (one["numRows"], two["numRows"]) == ("0", "1")
+    parted.truncate_table_req(TruncateTableRequest("d1", "parted"))
+    assert list(place(hive, "parted", "p=2").iterdir()) == []
+    assert parted.get_partition_names("d1", "parted", -1) == ["p=1", "p=2"]
+
+
+def test_nothing_is_deleted_if_one_partition_cannot_be(
+    hive: HiveNode, parted: Any, tmp_path: Path
+) -> None:
+    elsewhere = storage(location=f"file:{tmp_path}")
+    parted.add_partition(Partition(["3"], "d1", "parted", 0, 0, elsewhere, {}))
+    put(tmp_path, "a")
+    last = parted.get_current_notificationEventId().eventId
+    for names, text in (
+        (None, "the files of partition p=3 are at a location that a user chose"),
+        (["p=1", "p=9"], "partition p=9 does not exist"),
+    ):
+        kind, message = refusal(lambda names=names: parted.truncate_table("d1", "parted", names))
+        assert (kind, message[: len(text)]) == ("MetaException", text)
+    assert (tmp_path / "a").exists()
+    assert (place(hive, "parted", "p=1") / "a").exists()
+    assert parted.get_current_notificationEventId().eventId == last
+
+
+def test_tables_that_are_not_the_metastores_are_refused(
+    hive: HiveNode, stub: Any, tmp_path: Path
+) -> None:
+    external: dict[str, Any] = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
+    stub.create_table(table("e", sd=storage(location=f"file:{tmp_path}"), **external))
+    stub.create_table(table("v", tableType="VIRTUAL_VIEW", viewOriginalText="q"))
+    stub.create_table(table("i", parameters={"metadata_location": "file:/m"}))
+    stub.create_table(table("t"))
+    hive.create_transactional("d1", "tx", a="int")
+    put(tmp_path, "a")
+    put(place(hive, "i"), "a")
+    for name, text in (
+        ("e", "d1.e is an external table"),
+        ("v", "d1.v is a view"),
+        ("i", "d1.i is an Iceberg table"),
+        ("tx", ""),
+        ("none", "d1.none table not found"),
+    ):
+        kind, message = refusal(lambda name=name: stub.truncate_table("d1", name, None))
+        assert (kind, message[: len(text)]) == ("MetaException", text)
+    assert "no partitions" in refusal(lambda: stub.truncate_table("d1", "t", ["p=1"]))[1]
+    assert "past state" in refusal(lambda: stub.truncate_table("d1@1", "t", None))[1]
+    assert (tmp_path / "a").exists()
+    assert (place(hive, "i") / "a").exists()
