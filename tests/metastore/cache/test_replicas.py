@@ -7,7 +7,7 @@ import random
 import pytest
 
 from strandline.metastore.cache import replicas
-from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
 from strandline.transactions import ValidWriteIdList
@@ -23,6 +23,55 @@ def row(row_id: int, kind: RowKind, name: str, write_id: int) -> Row:
 def empty() -> Replica:
     contents = TableContents((), (), ValidWriteIdList.of(0), 0)
     return Replica.of(contents, table_id=TABLE)
+
+
+class Counted(str):
+    """A name that counts how often any name is compared or hashed."""
+
+    uses = 0
+
+    def __lt__(self, other: object) -> bool:
+        Counted.uses += 1
+        return str.__lt__(self, str(other))
+
+    def __hash__(self) -> int:
+        Counted.uses += 1
+        return str.__hash__(self)
+
+
+def test_the_answer_for_the_next_list_costs_the_difference() -> None:
+    many = 5_000
+    old = [row(n, RowKind.DATA_FILE, Counted(f"f{n:05d}"), 1) for n in range(1, many + 1)]
+    replica = empty().staged(1, 1, old, ()).with_commit(1, 1)
+    first = replica.visible(RowKind.DATA_FILE, replica.committed)
+    assert len(list(first)) == many
+    new = row(many + 1, RowKind.DATA_FILE, Counted("new"), 2)
+    replica = replica.staged(2, 2, [new], (7,)).with_commit(2, 2)
+    Counted.uses = 0
+    shown = replica.visible(RowKind.DATA_FILE, replica.committed)
+    assert shown.get("new") is new
+    assert shown.get("f00007") is None
+    assert shown.get("f00008") is old[7]
+    assert 0 < Counted.uses < 50
+    assert list(shown) == [*old[:6], *old[7:], new]
+    assert list(first) == old
+
+
+def test_rows_are_in_the_order_of_names_after_many_changes() -> None:
+    shown = VisibleRows.of({})
+    rng, expected = random.Random(1), dict[str, Row]()
+    for row_id in range(1, 3 * replicas.MOST_DIFFERENT):
+        if expected and rng.random() < 0.4:
+            gone = rng.choice(list(expected.values()))
+            del expected[gone.name]
+            shown = shown.without([gone.row_id, 10**9])
+        else:
+            coming = row(row_id, RowKind.DATA_FILE, f"n{rng.randrange(500)}", row_id)
+            expected[coming.name] = coming
+            shown = shown.with_rows([coming])
+        if rng.random() < 0.01:
+            assert list(shown) == [expected[name] for name in sorted(expected)]
+    assert list(shown) == [expected[name] for name in sorted(expected)]
 
 
 @pytest.mark.parametrize("seed", range(30))

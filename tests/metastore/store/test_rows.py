@@ -77,7 +77,7 @@ GOLDEN: list[tuple[object, str]] = [
     ),
     (
         DeleteFile(path="d", file_ids=(300, 1), counts=(2, 3)),
-        "0100 2a00 02 01 64 02 ac02 01 02 02 03 01",
+        "0100 2a00 03 01 64 02 ac02 01 02 02 03 01 00",
     ),
     (
         TableParametersRow(parameters=(("numRows", "5"),)),

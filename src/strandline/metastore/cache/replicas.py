@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
 
 from immutables import Map
 
@@ -67,33 +69,55 @@ class Write:
 _NO_WRITES: Map[int, Write] = Map()
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Rows in the order of names; rows that ``came`` later; the ids of those that are ``gone``."""
+
+    rows: list[Row]
+    came: tuple[Row, ...] = ()
+    gone: frozenset[int] = frozenset()
+
+    def settled(self) -> _Order:
+        """The same with all rows in order. Nearly sorted: it costs little more than a copy."""
+        gone = self.gone
+        rows = [row for row in chain(self.rows, self.came) if row.row_id not in gone]
+        rows.sort(key=_by_name)
+        return _Order(rows)
+
+
 class VisibleRows:
     """The rows of one kind that a list sees, all with different names. Immutable.
 
-    The rows for the next list, and what was derived from rows, are made from the differences.
+    The rows for the next list, and what was derived from rows, share what is the same, so they cost
+    the size of the difference. Rows are put in order when all of them are read.
     """
 
     def __init__(
         self,
-        by_name: dict[str, Row],
-        names: list[str],
-        by_partition: dict[Partition, tuple[Row, ...]] | None = None,
+        by_name: Map[str, Row],
+        names_by_id: Map[int, str],
+        order: _Order,
+        by_partition: Map[Partition, tuple[Row, ...]] | None = None,
     ) -> None:
         self._by_name = by_name
-        self._names = names
+        self._names_by_id = names_by_id
+        self._order = order
         self._by_partition = by_partition
 
     @classmethod
     def of(cls, by_name: dict[str, Row]) -> VisibleRows:
         """The visible rows ``by_name``."""
-        return cls(by_name, sorted(by_name))
+        names_by_id = {row.row_id: name for name, row in by_name.items()}
+        return cls(Map(by_name), Map(names_by_id), _Order(sorted(by_name.values(), key=_by_name)))
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[Row]:
         """The rows in the order of names."""
-        return map(self._by_name.__getitem__, self._names)
+        if self._order.came or self._order.gone:
+            self._order = self._order.settled()
+        return iter(self._order.rows)
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -106,14 +130,15 @@ class VisibleRows:
     def by_partition(self) -> Mapping[Partition, Sequence[Row]]:
         """Data files by partition values. The first use decodes all of them."""
         if self._by_partition is None:
-            self._by_partition = {known: tuple(rows) for known, rows in _partitioned(self).items()}
+            self._by_partition = Map(
+                {known: tuple(rows) for known, rows in _partitioned(self).items()}
+            )
         return self._by_partition
 
-    def without(self, row_ids: Collection[int]) -> VisibleRows:
+    def without(self, row_ids: Iterable[int]) -> VisibleRows:
         """These rows without those of these ids."""
-        if not row_ids:
-            return self
-        return self._changed([row for row in self._by_name.values() if row.row_id in row_ids], {})
+        names = (self._names_by_id.get(row_id) for row_id in row_ids)
+        return self._changed([self._by_name[name] for name in names if name is not None], {})
 
     def without_rows(self, rows: Sequence[Row]) -> VisibleRows:
         """These rows without ``rows``, all of which must be among them."""
@@ -133,22 +158,28 @@ class VisibleRows:
     def _changed(self, removed_rows: Sequence[Row], coming: dict[str, Row]) -> VisibleRows:
         if not removed_rows and not coming:
             return self
-        by_name, names = self._by_name.copy(), self._names.copy()
-        for row in removed_rows:
-            del by_name[row.name]
-        if removed_rows:
-            names = [name for name in names if name in by_name]
-        by_name |= coming
-        names += coming
-        names.sort()  # nearly sorted: costs little more than a copy
-        return VisibleRows(by_name, names, self._repartitioned(removed_rows, coming.values()))
+        with self._by_name.mutate() as by_name, self._names_by_id.mutate() as names_by_id:
+            for row in removed_rows:
+                del by_name[row.name], names_by_id[row.row_id]
+            for name, row in coming.items():
+                by_name[name], names_by_id[row.row_id] = row, name
+            new_rows, new_ids = by_name.finish(), names_by_id.finish()
+        order = _Order(
+            self._order.rows,
+            (*self._order.came, *coming.values()),
+            self._order.gone.union(row.row_id for row in removed_rows),
+        )
+        if len(order.came) + len(order.gone) > MOST_DIFFERENT:
+            order = order.settled()
+        repartitioned = self._repartitioned(removed_rows, coming.values())
+        return VisibleRows(new_rows, new_ids, order, repartitioned)
 
     def _repartitioned(
         self, removed_rows: Sequence[Row], coming: Iterable[Row]
-    ) -> dict[Partition, tuple[Row, ...]] | None:
+    ) -> Map[Partition, tuple[Row, ...]] | None:
         if self._by_partition is None:
             return None
-        by_partition = self._by_partition.copy()
+        by_partition = self._by_partition.mutate()
         removed_ids = {row.row_id for row in removed_rows}
         for partition in _partitioned(removed_rows):
             remaining_rows = tuple(
@@ -158,7 +189,7 @@ class VisibleRows:
                 by_partition[partition] = remaining_rows
         for partition, rows in _partitioned(coming).items():
             by_partition[partition] = (*by_partition.get(partition, ()), *rows)
-        return by_partition
+        return by_partition.finish()
 
 
 def _partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
@@ -179,7 +210,7 @@ class Shown:
 
     write_ids: ValidWriteIdList
     rows: VisibleRows
-    removed: frozenset[int]
+    removed: Map[int, None]
     hides: bool
 
 
@@ -357,7 +388,7 @@ class Replica:
         """The answer for a list with the writes ``gained`` too; None if it cannot be derived."""
         writes = [write for write in map(self.writes.get, gained) if write is not None]
         newly_removed = {row_id for write in writes for row_id in write.removed}
-        removed = before.removed | newly_removed if newly_removed else before.removed
+        removed = before.removed.update(dict.fromkeys(newly_removed))
         added = [
             row
             for write in writes
@@ -403,7 +434,10 @@ class Replica:
         visible_rows = [row for row in shown if row.row_id not in removed]
         by_name = {row.name: row for row in visible_rows}
         return Shown(
-            write_ids, VisibleRows.of(by_name), frozenset(removed), len(by_name) < len(visible_rows)
+            write_ids,
+            VisibleRows.of(by_name),
+            Map(dict.fromkeys(removed)),
+            len(by_name) < len(visible_rows),
         )
 
 
@@ -425,3 +459,6 @@ def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteI
 
 def _by_id(row: Row) -> int:
     return row.row_id
+
+
+_by_name = attrgetter("name")

@@ -383,6 +383,7 @@ class _Attempts:
         self._closed = closed
         self._pause = FIRST_PAUSE
         self._unknown = always_unknown
+        self._answer: StrandlineError | None = None
 
     def left(self) -> float:
         """Seconds until the deadline, but at least enough for one attempt."""
@@ -396,6 +397,7 @@ class _Attempts:
     def pause(self, loss: Lost) -> None:
         """Wait before the next attempt; raise if the deadline has passed."""
         self._unknown = self._unknown or (loss.sent and bool(self._look))
+        self._answer = loss.answer or self._answer  # the last attempt may have no time for one
         seconds_left = self._end - time.monotonic()
         if seconds_left <= 0 or self._closed.is_set():
             raise (self.unknown(loss) if self._unknown else self._away(loss)) from loss
@@ -414,6 +416,6 @@ class _Attempts:
         return self._seconds - (self._end - time.monotonic())
 
     def _away(self, loss: Lost) -> StrandlineError:
-        return loss.answer or Unavailable(
+        return self._answer or Unavailable(
             f"{self._what} within {self._seconds:g} s ({loss.why}); is it running?"
         )
