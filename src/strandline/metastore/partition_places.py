@@ -39,6 +39,7 @@ from strandline.metastore.store.warehouse import (
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import Place
+from strandline.transactions import ValidWriteIdList
 
 logger = logging.getLogger(__name__)
 
@@ -228,13 +229,21 @@ class _Placed(Protocol):
 
 
 def partition_places(
-    metastore: _Placed, table: TableDescriptor, *, location: str
+    metastore: _Placed,
+    table: TableDescriptor,
+    *,
+    location: str,
+    seen: ValidWriteIdList | None = None,
 ) -> PartitionPlaces:
-    """The places of a table's partitions, by the present moves of the store."""
+    """The places of a table's partitions, by the present moves of the store.
+
+    For past partitions, ``seen`` is the reader's list. Raises `VersionNotFound` if it is older than
+    the last cleaning of the table.
+    """
     return PartitionPlaces(
         table,
         location=location,
-        moves=metastore.store.partition_moves(table.id),
+        moves=metastore.store.partition_moves(table.id, seen=seen),
         folders=metastore.folders,
     )
 

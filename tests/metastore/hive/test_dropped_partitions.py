@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
+from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
+from strandline.config import Settings
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import finish_partition_moves
@@ -108,6 +109,43 @@ def test_a_dropped_partition_is_read_in_the_past_after_its_table_was_renamed(
     new.tableName = "t2"
     stub.alter_table("d1", "t1", new)
     assert texts(stub, before) == FIRST
+
+
+def test_the_folder_of_a_dropped_partition_is_held_for_a_reader_of_the_past(
+    hive: HiveNode, stub: Any
+) -> None:
+    holds = hive.node.transactions.holds
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    after = moment(hive)
+    known = holds.list()
+    assert set(texts(stub, after)) == {"a", "c"}  # no folder of these was moved
+    assert holds.list() == known
+    assert texts(stub, before) == FIRST
+    assert [hold.kind for hold in holds.list()] == ["snapshot"]
+
+
+@pytest.mark.parametrize("exists_again", [False, True])
+def test_a_cleaned_partition_is_not_shown_to_the_past_by_the_cache_of_another_node(
+    tmp_path: Path, *, exists_again: bool
+) -> None:
+    """Its old location may be missing, which Spark takes for empty, or have another partition."""
+    settings = Settings(history_retention_ms=1, snapshot_hold_ms=0, clean_interval_ms=0)
+    with hive_node(tmp_path / "store", settings=settings) as node, node.stub() as client:
+        client.create_database(Database("d1"))
+        client.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+        for value in "abc":
+            add(node, client, value)
+        before = moment(node)
+        client.drop_partition("d1", "t1", ["b"], True)
+        assert texts(client, before) == FIRST  # and memory has the rows
+        if exists_again:
+            add(node, client, "b", text="second")
+        with node.another_node() as other:
+            cleaned = {one.what for one in other.cleaner.clean()}
+            assert cleaned == {"removed rows", "dropped partitions"}
+        kind, message = refusal(lambda: client.get_partitions(before, "t1", -1))
+        assert (kind, "have been cleaned" in message) == ("NoSuchObjectException", True)
 
 
 def test_drops_of_partitions_can_be_undone(hive: HiveNode, stub: Any) -> None:

@@ -318,8 +318,10 @@ class CachedStore(ObjectStore):
     ) -> None:
         self._store.finish_moves(table_id, carry_out)
 
-    def partition_moves(self, table_id: int) -> PartitionMoves:
-        return self._store.partition_moves(table_id)
+    def partition_moves(
+        self, table_id: int, *, seen: ValidWriteIdList | None = None
+    ) -> PartitionMoves:
+        return self._store.partition_moves(table_id, seen=seen)
 
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
         return self._store.rows_of_write(table_id, write_id)

@@ -209,7 +209,7 @@ class HiveReader(Reader):
             return hidden_struct(snapshot, scope.part, schema=scope.name)
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)
         if scope.point.moment is not None:
-            self._keep_past(table, scope.point.moment)
+            self.keep_past(table, scope.point.moment)
         else:
             # Read after the commits: this catalog has every schema version of their files.
             present = self.metastore.catalogs.present().table_by_id(table.id)
@@ -219,7 +219,7 @@ class HiveReader(Reader):
         snapshot = await self._snapshot(table, last_commit or NO_COMMIT)
         return snapshot_view_struct(snapshot, schema=scope.name)
 
-    def _keep_past(self, table: TableDescriptor, moment: Timestamp) -> None:
+    def keep_past(self, table: TableDescriptor, moment: Timestamp) -> None:
         """Keep the files of a past snapshot for its reader, unless they are those of the present.
 
         The hidden tables of the snapshot are asked for at once, and rely on the same hold. Raises

@@ -67,7 +67,7 @@ class Partitions:
             return list(self.plain_structs(rows))
         if self.common is None:
             return []
-        place = self._places(self.common, past=self._scope.is_past)
+        place = self._places(self.common, rows)
         await off_loop()
         # Encoded one by one: all structs together take many times the memory of the answer.
         encode = _encoder(self.common)
@@ -77,15 +77,21 @@ class Partitions:
         """Yield the ``Partition`` structs one by one."""
         if self.common is None or not rows:
             return
-        place = self._places(self.common, past=self._scope.is_past)
+        place = self._places(self.common, rows)
         for row in work.spending(rows):
             yield self.common.struct(row.as_(PartitionRow), place=place(row))
 
-    def _places(self, common: Partitioned, *, past: bool) -> Callable[[Row], str]:
-        if not past:
+    def _places(self, common: Partitioned, rows: Sequence[Row]) -> Callable[[Row], str]:
+        moment = self._scope.point.moment
+        if moment is None:
             return lambda row: common.place(row.as_(PartitionRow))
         # The folders may have moved since: partitions were dropped or renamed.
-        return partition_places(self._call.metastore, common.table, location=common.location).place
+        call, table = self._call, common.table
+        seen = call.metastore.transactions.write_ids(table.id, at=moment)
+        places = partition_places(call.metastore, table, location=common.location, seen=seen)
+        if any(map(places.went_aside, rows)):  # Spark takes a missing folder for an empty one
+            call.reader.keep_past(table, moment)
+        return places.place
 
     async def partition(self, values: Sequence[str] | None) -> Struct:
         """Return the partition with these values. Raises `ObjectNotFound`."""

@@ -173,8 +173,14 @@ class ObjectStore(ABC):
         """The first ``limit`` commits of `data_history.data_commits`."""
 
     @abstractmethod
-    def partition_moves(self, table_id: int) -> PartitionMoves:
-        """The moves of those partition folders of a table that are not where their rows say."""
+    def partition_moves(
+        self, table_id: int, *, seen: ValidWriteIdList | None = None
+    ) -> PartitionMoves:
+        """The moves of those partition folders of a table that are not where their rows say.
+
+        With the list ``seen``, raises `VersionNotFound` if partitions that it sees may have been
+        cleaned: their moves are gone too, even if memory still has the partitions.
+        """
 
     @abstractmethod
     def tables_with_unfinished_moves(self) -> list[int]:
@@ -349,8 +355,12 @@ class SqlObjectStore(ObjectStore):
             moves = partition_moves.unfinished(connection, table_id)
             partition_moves.finish(connection, table_id, carry_out(moves) if moves else ())
 
-    def partition_moves(self, table_id: int) -> PartitionMoves:
+    def partition_moves(
+        self, table_id: int, *, seen: ValidWriteIdList | None = None
+    ) -> PartitionMoves:
         with self._database.read() as connection:
+            if seen is not None:
+                queries.require_kept(connection, table_id, seen)
             return partition_moves.of_table(connection, table_id)
 
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
