@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -296,6 +297,21 @@ def test_other_folders_beside_dropped_partitions_are_kept(in_folder: Lake) -> No
     in_folder.wait()
     in_folder.clean()
     assert parted.aside() == {"mine", "1" * 19, "-1", "777"}
+
+
+def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read sorts all of them. All writers would wait for it."""
+    parted = Parted(in_folder)
+    row_ids = parted.stage(*(parted.partition(f"k={number}") for number in range(10)))
+    parted.stage(remove=row_ids)
+    in_folder.wait()
+    read = Mock(wraps=cleaning._removed)
+    monkeypatch.setattr(cleaning, "_removed", read)
+    monkeypatch.setattr(cleaning, "MOST_ROWS", 2)
+    (cleaned,) = in_folder.node.cleaner.clean()
+    assert (cleaned.rows, read.call_count) == (10, 2)  # the second read finds none
 
 
 def _crash(path: Path) -> None:

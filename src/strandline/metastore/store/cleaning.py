@@ -43,7 +43,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -82,6 +82,8 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS, MOST_EVENTS = 2_000, 10_000
 """The most that one SQL transaction deletes: all writers wait for it."""
+MOST_READ = 50 * MOST_ROWS
+"""The most removed rows that are read at once. Each read sorts all removed rows of the table."""
 
 _FILES = RowKind.DATA_FILE, RowKind.DELETE_FILE
 _RECORDED = (*_FILES, RowKind.PARTITION)
@@ -275,7 +277,7 @@ class Cleaner:
                 cleaned.rows = len(removed)
                 self._count(cleaned, table, table_id, unnamed_files)
             else:
-                while not now.stopped() and (removed := self._forget_removed(table_id, limit)):
+                for removed in self._forget_removed(table_id, limit, now):
                     cleaned.rows += len(removed)
                     if _is_recorded(removed):
                         self._on_rows_gone(table_id)
@@ -285,19 +287,33 @@ class Cleaner:
             if cleaned.rows:
                 yield cleaned
 
-    def _forget_removed(self, table_id: int, limit: Timestamp) -> list[_RemovedRow]:
-        """Delete some removed rows; return them."""
+    def _forget_removed(
+        self, table_id: int, limit: Timestamp, now: _Pass
+    ) -> Iterator[list[_RemovedRow]]:
+        """Delete the removed rows of a table in parts; yield each deleted part."""
+        while not now.stopped():
+            with self._database.read() as connection:  # this may take long: no writer waits for it
+                rows = _removed(connection, table_id, limit, most=MOST_READ)
+            if not rows:
+                return
+            for start in range(0, len(rows), MOST_ROWS):
+                part = rows[start : start + MOST_ROWS]
+                if now.stopped() or not self._forget(table_id, limit, part):
+                    return
+                yield part
+
+    def _forget(self, table_id: int, limit: Timestamp, rows: Sequence[_RemovedRow]) -> bool:
+        """Delete rows that were removed up to ``limit``; return False during a backup."""
         with self._database.write() as connection:
             self._guard(connection)
-            rows = _removed(connection, table_id, limit, most=MOST_ROWS)
-            if not rows or is_backed_up(connection, self._clock.current()):
-                return []
+            if is_backed_up(connection, self._clock.current()):
+                return False
             if _is_recorded(rows):
                 change(connection, _NOTE, (table_id, limit))
             row_ids = [row.row_id for row in rows]
             delete_rows(connection, row_ids)
             partition_moves.forget_rows(connection, table_id, row_ids)
-            return rows
+            return True
 
     def _count(
         self,
