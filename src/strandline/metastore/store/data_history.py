@@ -12,15 +12,24 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select
 from sqlalchemy import Row as SqlRow
 
+from strandline import work
 from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from strandline.metastore.store.row_queries import removals_of_write, rows_by_id, rows_of_write
+from strandline.metastore.store.row_queries import (
+    count_of_write,
+    removals_of_write,
+    rows_by_id,
+    rows_of_write,
+)
 from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
+from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.transactions.tables import TXN, TXN_WRITE_ID
 
 PAGE = 1_000
+_DATA = RowKind.DATA_FILE, RowKind.DELETE_FILE, RowKind.PARTITION
+"""The kinds of rows that a `TableChange` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,13 @@ def data_commits(
     """The commits from ``since`` to ``until`` that changed data, oldest first.
 
     With ``table_ids``, only their changes of these tables; with ``user``, only commits of that
-    user. Reads `PAGE` transactions at a time.
+    user. Reads `PAGE` transactions at a time, and charges them and their rows to the budget.
+
+    Raises `TooLong`.
     """
     committed = (
         select(TXN.c.txn_id, TXN.c.commit_time, TXN.c.user)
+        .where(_changed_data(table_ids))
         .order_by(TXN.c.commit_time, TXN.c.txn_id)
         .limit(PAGE)
     )
@@ -84,13 +96,33 @@ def data_commits(
         last_id, last_time, _ = page[-1]
 
 
+def _changed_data(table_ids: Collection[int] | None) -> ColumnElement[bool]:
+    """Whether a transaction changed data: most may have changed other tables, or only counts."""
+    writes = select(TXN_WRITE_ID.c.txn_id).where(TXN_WRITE_ID.c.txn_id == TXN.c.txn_id)
+    if table_ids is not None:
+        writes = writes.where(TXN_WRITE_ID.c.table_id.in_(table_ids))
+    of_data = STORE_ROW.c.kind.in_([kind.value for kind in _DATA])
+    added = select(STORE_ROW.c.row_id).where(
+        STORE_ROW.c.table_id == TXN_WRITE_ID.c.table_id,
+        STORE_ROW.c.write_id == TXN_WRITE_ID.c.write_id,
+        of_data,
+    )
+    removed = select(STORE_REMOVAL.c.row_id).where(
+        STORE_REMOVAL.c.table_id == TXN_WRITE_ID.c.table_id,
+        STORE_REMOVAL.c.write_id == TXN_WRITE_ID.c.write_id,
+        STORE_REMOVAL.c.row_id == STORE_ROW.c.row_id,
+        of_data,
+    )
+    return writes.where(added.exists() | removed.exists()).exists()
+
+
 def _changing(
     connection: Connection,
     committed: Iterable[SqlRow[Any, Any, Any]],
     table_ids: Collection[int] | None,
 ) -> Iterator[DataCommit]:
     """Those of these transactions that changed data."""
-    for txn_id, commit_time, user in committed:
+    for txn_id, commit_time, user in work.spending(committed):
         writes = select(TXN_WRITE_ID.c.table_id, TXN_WRITE_ID.c.write_id).where(
             TXN_WRITE_ID.c.txn_id == txn_id
         )
@@ -106,8 +138,10 @@ def _changing(
 
 
 def _change(connection: Connection, table_id: int, write_id: int) -> TableChange:
+    work.require(lambda limit: count_of_write(connection, table_id, write_id, limit))
     added = rows_of_write(connection, table_id, write_id)
     removals = removals_of_write(connection, table_id, write_id)
+    work.spend(len(added) + len(removals))
     removed = list(rows_by_id(connection, [removal.row_id for removal in removals]).values())
     return TableChange(
         table_id,

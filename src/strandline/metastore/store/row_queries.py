@@ -351,6 +351,16 @@ def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
             change(connection, f"DELETE FROM {name} WHERE row_id IN {marks(chunk)}", tuple(chunk))
 
 
+def count_of_write(connection: Connection, table_id: int, write_id: int, limit: int) -> int:
+    """Count the rows and removals of a write id in a table, up to ``limit``."""
+    of_write = " FROM {} WHERE table_id = ? AND write_id = ?"
+    both = " UNION ALL ".join(
+        f"SELECT 1{of_write.format(name)}" for name in ("store_row", "store_removal")
+    )
+    count = f"SELECT count(*) FROM ({both} LIMIT ?) AS counted"
+    return int(value(connection, count, (*(table_id, write_id) * 2, limit)))
+
+
 def rows_of_write(
     connection: Connection, table_id: int, write_id: int, *, ids: range | None = None
 ) -> list[Row]:

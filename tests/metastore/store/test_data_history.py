@@ -1,0 +1,81 @@
+"""The history of data costs what the commits cost that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from strandline import work
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.metastore.store import data_history
+from strandline.metastore.store.rows import PartitionRow, new_partition, new_statistics
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from tests.servers import stores
+
+
+@pytest.fixture(params=["folder", "postgresql"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    store = stores.new_store(request.param, tmp_path / "lake")
+    with Node.open(store.address, settings=store.settings) as opened:
+        yield opened
+
+
+def create(node: Node, name: str) -> int:
+    session = node.session(user="ann")
+    columns = (ColumnDefinition("v", BIGINT), ColumnDefinition("k", BIGINT))
+    definition = TableDefinition(name=name, columns=columns, partition_columns=("k",))
+    session.execute(CreateTable(schema="default", definition=definition))
+    return session.table(f"default.{name}").descriptor.id
+
+
+def add_partition(node: Node, table_id: int, name: str) -> int:
+    row = PartitionRow(values=(name[2:],), location=name)
+    with node.store.change(table_id, author="ann") as change:
+        partition, _ = change.stage(
+            add=[new_partition(row, name=name), new_statistics((), name=name)]
+        ).row_ids
+    return partition
+
+
+def test_commits_that_changed_only_counts_or_other_tables_are_not_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_id, other_id = create(node, "t"), create(node, "other")
+    partition = add_partition(node, table_id, "k=1")
+    for number in range(3):
+        node.store.set_parameters(table_id, (("numRows", str(number)),), author="ann")
+        add_partition(node, other_id, f"k={number}")
+    with node.store.change(table_id, author="ann") as change:
+        change.stage(remove=[partition])
+    read = Mock(wraps=data_history._change)
+    monkeypatch.setattr(data_history, "_change", read)
+    commits = node.session(user="ann").data_history(table="default.t")
+    changes = [change for commit in commits for change in commit.changes]
+    assert [(change.partitions_added, change.partitions_removed) for change in changes] == [
+        (1, 0),
+        (0, 1),
+    ]
+    assert read.call_count == 2
+
+
+@pytest.mark.parametrize("of_one", [False, True])
+def test_a_long_history_and_a_large_commit_are_too_long_for_a_thread(
+    node: Node, *, of_one: bool
+) -> None:
+    table_id = create(node, "t")
+    if of_one:
+        names = [f"k={number}" for number in range(60)]
+        rows = [PartitionRow(values=(name[2:],), location=name) for name in names]
+        with node.store.change(table_id, author="ann") as change:
+            change.stage(add=[new_partition(row, name=row.location) for row in rows])
+    else:
+        for number in range(60):
+            add_partition(node, table_id, f"k={number}")
+    session = node.session(user="ann")
+    with work.budget(50), pytest.raises(work.TooLong):
+        session.data_history(table="default.t")
+    assert len(session.data_history(table="default.t")) == (1 if of_one else 60)
