@@ -179,6 +179,23 @@ def test_config_shows_each_value_and_its_origin(
     assert told["host"]["variable"] == "STRANDLINE_HOST"
 
 
+def test_config_and_errors_show_no_password_and_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = "0123456789abcdef" * 4
+    monkeypatch.setenv("STRANDLINE_USERS", f"# team\nann:sha256:{digest}\nbob:token\ntoken\n")
+    monkeypatch.setenv("STRANDLINE_OBJECTS", "postgresql://u:pa55@host/lake?password=pa55")
+    for output in ("text", "json"):
+        shown = strandline("config", "--output", output).stdout
+        assert all(name in shown for name in ("ann:…", "bob:…", "postgresql://host/lake"))
+        assert not any(secret in shown for secret in (digest, "bob:token", "pa55"))
+    monkeypatch.delenv("STRANDLINE_USERS")
+    (tmp_path / FILE_NAME).write_text(f"users = ['ann:sha256:{digest}']\n")
+    refused = strandline("config", tmp_path)
+    assert "users cannot be this value: it is a string" in refused.stderr
+    assert digest not in refused.stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_and_is_listed_with_its_summary(name: str) -> None:
     shown = strandline(name, "--help")

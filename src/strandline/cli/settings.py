@@ -49,6 +49,7 @@ from strandline.cli.options import (
 from strandline.config import Settings
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.faults import ENVIRONMENT_VARIABLE as FAULT_VARIABLE
+from strandline.node.address import shown_address
 
 FILE_NAME = "strandline.toml"
 PREFIX = "STRANDLINE_"
@@ -68,6 +69,18 @@ _UNITS: Mapping[str, Mapping[str, int]] = {
 _SWITCH = {"true": True, "on": True, "false": False, "off": False}
 _NUMBER_WITH_UNIT = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"``(\w+)``:\s*(.*?)(?=\n\s*``\w+``:|\n\s*\n|\Z)", re.DOTALL)
+
+
+def _without_hashes(users: str) -> str:
+    names = (line.partition(":")[0] for line in users.splitlines() if ":" in line)
+    return ", ".join(f"{name}:…" for name in names if not name.startswith("#"))
+
+
+_SHOWN: Mapping[str, Callable[[str], str]] = {
+    "objects": shown_address,
+    "users": _without_hashes,
+}
+"""How settings that contain secrets are shown."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +138,13 @@ class Setting:
         """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""
         value = self._read(given)
         if value is None:
-            raise InvalidInput(f"{self.name} cannot be {given!r}: it is {self.allowed}")
+            shown = "this value" if self.name in _SHOWN else repr(given)
+            raise InvalidInput(f"{self.name} cannot be {shown}: it is {self.allowed}")
         return value
+
+    def shown(self, value: object) -> object:
+        """Return the value without secrets."""
+        return _SHOWN[self.name](value) if self.name in _SHOWN and isinstance(value, str) else value
 
     def _read(self, given: object) -> object | None:
         if self.is_switch:
@@ -395,7 +413,7 @@ def setting_as_json(loaded: Loaded, name: str) -> dict[str, object]:
     setting = REGISTRY[name]
     return {
         "setting": name,
-        "value": getattr(loaded.settings, name),
+        "value": setting.shown(getattr(loaded.settings, name)),
         "from": loaded.origins[name],
         "default": setting.default,
         "option": setting.option,
@@ -409,7 +427,7 @@ def settings_table(loaded: Loaded) -> Table:
     """Return the settings as a table for people."""
     table = new_table("setting", "value", "from")
     for name in REGISTRY:
-        value = getattr(loaded.settings, name)
+        value = REGISTRY[name].shown(getattr(loaded.settings, name))
         text = ", ".join(value) if isinstance(value, tuple) else str(value)
         table.add_row(*cells(name, text or "—", loaded.origins[name]))
     return table
