@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,12 +66,13 @@ from strandline.catalog.commands import (
     SetDefaultZone,
     TableDefinition,
 )
+from strandline.config import Settings
 from strandline.metastore.hive import events as rendering
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ConstraintKind
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
-from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
+from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
 STORES = ("folder", "postgresql")
 
@@ -190,6 +192,29 @@ def test_changes_of_partitions_are_reported_as_partition_events(stub: Any, since
     assert [json.loads(text)["1"]["lst"][2] for text in (before, after)] == ["a", "z"]
     assert dropped["partitions"] == [{"p": "b"}]
     assert name_in(dropped["tableObjJson"]) == "t1"
+
+
+def test_changes_of_partitions_whose_rows_were_cleaned_are_reported_as_alters(
+    tmp_path: Path,
+) -> None:
+    """Not as an ACID_WRITE, which a client would take for a write to a transactional table."""
+    settings = Settings(history_retention_ms=1, snapshot_hold_ms=0, clean_interval_ms=0)
+    with hive_node(tmp_path / "store", settings=settings) as node, node.stub() as client:
+        client.create_database(Database("d1"))
+        client.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+        since: int = client.get_current_notificationEventId().eventId
+        for value in "ab":
+            client.add_partition(Partition([value], "d1", "t1", sd=storage()))
+        altered = client.get_partition("d1", "t1", ["a"])
+        client.alter_partition("d1", "t1", altered)
+        client.drop_partition("d1", "t1", ["b"], True)
+        request = NotificationEventRequest(since, 100)
+        told = [one.eventType for one in client.get_next_notification(request).events][::2]
+        assert told == ["ADD_PARTITION", "ADD_PARTITION", "ALTER_PARTITION", "DROP_PARTITION"]
+        assert sum(one.rows for one in node.node.cleaner.clean()) == 2
+        events = client.get_next_notification(request).events[::2]
+        assert [one.eventType for one in events] == ["ALTER_TABLE"] * 4
+        assert {one.tableName for one in events} == {"t1"}
 
 
 def test_the_writes_and_the_end_of_a_transaction_are_reported_as_events(

@@ -11,6 +11,7 @@ Hive event with the same number, because a client takes a gap in the numbers for
 | constraints of one kind added; a constraint dropped | ADD_PRIMARYKEY, …; DROP_CONSTRAINT |
 | column statistics stored, deleted | UPDATE_, DELETE_TBL_COL_STAT_EVENT or _PART_COL_STAT_EVENT |
 | any other change of a table or view, its counted parameters or its location | ALTER_TABLE |
+| a change of a plain table of which rows were cleaned since | ALTER_TABLE |
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
 | files staged | ACID_WRITE |
 | a transaction ends | COMMIT_TXN, ABORT_TXN |
@@ -283,6 +284,10 @@ class HiveEvents:
             return _event(event, "ACID_WRITE", {"txnid": event.txn_id, "writeId": event.write_id})
         schema, table = home
         added, removed = self._rows_of(body)
+        are_gone = len(added) < body.rows or len(removed) < len(body.removed)
+        if are_gone and not table.transactional:
+            # What is left may look like another change. For this event clients read the table anew.
+            return self._table_altered(event, schema, table)
         kinds = {row.kind for row in (*added, *removed)}
         if RowKind.STATISTICS in kinds:
             written, name = self._written(schema, table), table.name.lower()
