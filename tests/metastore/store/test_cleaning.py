@@ -257,6 +257,27 @@ def test_a_dropped_partition_is_cleaned_with_its_folder_when_its_history_is_no_l
     assert lake.on_disk("p") == {"k=2/f", "k=3/f"}
 
 
+def test_a_drop_that_is_partly_cleaned_is_not_undone_partly(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parted = Parted(lake)
+    for number in range(3):
+        parted.add(f"k={number}")
+    rows = lake.node.store.rows(parted.table.id, RowKind.PARTITION, write_ids=None)
+    row_ids = [row.row_id for row in rows]
+    with lake.node.store.change(parted.table.id, author="ann") as change:
+        change.record_moves(*parted.places.drop(rows, purge=False))
+        change.stage(remove=row_ids)
+    parted.places.finish_moves(lake.node.store)
+    lake.wait()
+    monkeypatch.setattr(cleaning, "MOST_ROWS", 1)
+    lake.node.cleaner.clean_new(stopped=iter([False] * 3 + [True] * 9).__next__)
+    assert 0 < len(lake.node.store.rows_by_id(row_ids)) < 3
+    for partitions in ([], ["k=2"]):
+        with pytest.raises(ObjectNotFound, match="no dropped partition"):
+            lake.session.undrop_partitions("default.p", partitions=partitions)
+
+
 def test_a_dropped_partition_whose_folder_was_not_moved_yet_is_kept(lake: Lake) -> None:
     parted = Parted(lake)
     parted.add("k=1")

@@ -80,6 +80,9 @@ _DROPPED = (
     " JOIN store_row ON store_row.row_id = removal.row_id"
     " WHERE removal.table_id = ? AND store_row.kind = ? AND removal.write_id NOT IN"
     " (SELECT added.write_id FROM store_row AS added WHERE added.table_id = ? AND added.kind = ?)"
+    " AND NOT EXISTS (SELECT 1 FROM cleaned_table AS cleaned JOIN txn_write_id AS writer"
+    " ON writer.table_id = cleaned.table_id AND writer.commit_time <= cleaned.up_to"
+    " WHERE cleaned.table_id = removal.table_id AND writer.write_id = removal.write_id)"
 )
 _ABORTED = (
     "SELECT own.write_id FROM txn_write_id AS own JOIN txn ON txn.txn_id = own.txn_id"
@@ -255,8 +258,9 @@ def rows_of_dropped_partitions(
 ) -> list[tuple[Row, int]]:
     """Rows of partitions that a visible write dropped, each with that write id; oldest drop first.
 
-    A write that also added partitions altered or renamed partitions, and dropped none. ``kind`` is
-    that of partitions or of their statistics. Some statistics may only have been replaced.
+    A write that also added partitions altered or renamed partitions, and dropped none. Drops up to
+    the last cleaning are left out: some of their rows may be gone. ``kind`` is that of partitions
+    or of their statistics. Some statistics may only have been replaced.
     """
     of_table: tuple[Parameter, ...] = (table_id, kind.value, table_id, RowKind.PARTITION.value)
     removed_rows = [
