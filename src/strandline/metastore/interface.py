@@ -287,7 +287,8 @@ class Session(ABC):
 
         Read on from the time of the last one plus 1. With ``table``, only its changes. If
         privileges are enforced, users who are not superusers see only their own commits. Raises
-        `ObjectNotFound`, and `InvalidInput` for a limit that is not 1 to `MOST_COMMITS`.
+        `ObjectNotFound`, and `InvalidInput` for a number that is not a time, and for a limit that
+        is not 1 to `MOST_COMMITS`.
         """
 
     @abstractmethod

@@ -161,6 +161,10 @@ def test_commits_that_changed_rows_are_listed_oldest_first(session: Session, sch
     for limit in (0, -5, MOST_COMMITS + 1):
         with pytest.raises(InvalidInput, match="the limit is a number from 1 to 1000"):
             session.data_history(limit=limit)
+    for number in (0, -5, 1 << 63, 1 << 70):
+        for bound in ("since", "until"):
+            with pytest.raises(InvalidInput, match=r"is not a time|does not fit 64 bits"):
+                session.data_history(**{bound: Timestamp(number)})  # type: ignore[arg-type]  # one of them
     with pytest.raises(ObjectNotFound):
         session.data_history(table=f"{schema}.none")
 

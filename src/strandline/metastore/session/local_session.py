@@ -167,10 +167,15 @@ class LocalSession(Session):
     ) -> list[DataCommit]:
         if type(limit) is not int or not 1 <= limit <= MOST_COMMITS:
             raise InvalidInput(f"the limit is a number from 1 to {MOST_COMMITS}, not {limit!r:.80}")
+        since = MIN_TIMESTAMP if since is None else since
+        until = MAX_TIMESTAMP if until is None else until
+        for at in (since, until):
+            if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+                raise InvalidInput(f"{at} is not a time")
         table_ids = None if table is None else {self.table(table).descriptor.id}
         return self._metastore.store.data_commits(
-            since=MIN_TIMESTAMP if since is None else since,
-            until=MAX_TIMESTAMP if until is None else until,
+            since=since,
+            until=until,
             table_ids=table_ids,
             user=None if self._access().free else self._user,
             limit=limit,
