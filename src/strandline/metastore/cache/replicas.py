@@ -164,10 +164,13 @@ class VisibleRows:
             for name, row in coming.items():
                 by_name[name], names_by_id[row.row_id] = row, name
             new_rows, new_ids = by_name.finish(), names_by_id.finish()
+        order = self._order  # read once: another thread may put the rows in order meanwhile
+        if any(row.row_id in order.gone for row in coming.values()):
+            order = order.settled()  # a row that an older list did not see comes back
         order = _Order(
-            self._order.rows,
-            (*self._order.came, *coming.values()),
-            self._order.gone.union(row.row_id for row in removed_rows),
+            order.rows,
+            (*order.came, *coming.values()),
+            order.gone.union(row.row_id for row in removed_rows),
         )
         if len(order.came) + len(order.gone) > MOST_DIFFERENT:
             order = order.settled()
