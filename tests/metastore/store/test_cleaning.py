@@ -320,6 +320,21 @@ def test_other_folders_beside_dropped_partitions_are_kept(in_folder: Lake) -> No
     assert parted.aside() == {"mine", "1" * 19, "-1", "777"}
 
 
+def test_a_folder_of_dropped_partitions_that_cannot_be_listed_does_not_end_the_cleaning(
+    in_folder: Lake,
+) -> None:
+    parted, other = Parted(in_folder), in_folder.create()
+    path = in_folder.write(other)
+    in_folder.remove(other, path)
+    dropped = in_folder.folder("p").parent / ".dropped"
+    dropped.mkdir(exist_ok=True)
+    (dropped / f"{parted.table.id}.partitions").write_text("in the way")
+    in_folder.node.cleaner.clean()
+    assert in_folder.node.cleaner.statistics().failures == 1
+    in_folder.put("t", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
+    assert [one.what for one in in_folder.node.cleaner.clean()] == ["leftovers"]
+
+
 def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -344,7 +344,14 @@ class Cleaner:
                 continue  # the folders of a dropped table go with it
             if now.stopped():
                 return
-            listed = {int(text): text for text in os.listdir(path) if _ROW_ID.fullmatch(text)}
+            try:
+                names = os.listdir(path)
+            except FileNotFoundError:
+                continue  # the table was purged meanwhile
+            except OSError as error:
+                self._failed_to_clean(path, error)
+                continue
+            listed = {int(text): text for text in names if _ROW_ID.fullmatch(text)}
             with self._database.read() as connection:
                 if is_backed_up(connection, self._clock.current()):
                     return
@@ -555,10 +562,13 @@ class Cleaner:
             if not now.dry_run:
                 delete_folder(path)
         except (FolderRefused, OSError) as error:
-            self._failures += 1
-            logger.warning("the folder %s cannot be cleaned: %s", path, error)
+            self._failed_to_clean(path, error)
             return
         cleaned.names.append(str(path))
+
+    def _failed_to_clean(self, folder: Path, error: Exception) -> None:
+        self._failures += 1
+        logger.warning("the folder %s cannot be cleaned: %s", folder, error)
 
 
 class _RemovedRow(NamedTuple):
