@@ -324,6 +324,18 @@ def test_setting_parameters_replaces_them(dml: Dml) -> None:
     assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
 
 
+def test_newer_parameters_are_charged_to_a_reader_of_the_past(dml: Dml) -> None:
+    dml.store.set_parameters(FLIGHTS, (("numRows", "0"),), author="ann")
+    before = dml.transactions.write_ids(FLIGHTS)
+    for number in range(1, 40):
+        dml.store.set_parameters(FLIGHTS, (("numRows", str(number)),), author="ann")
+    with work.budget(30):
+        assert dml.store.parameters(FLIGHTS, write_ids=None) == (("numRows", "39"),)
+        with pytest.raises(work.TooLong):
+            dml.store.parameters(FLIGHTS, write_ids=before)
+    assert dml.store.parameters(FLIGHTS, write_ids=before) == (("numRows", "0"),)
+
+
 def test_two_writers_can_set_parameters_and_the_newest_row_counts(dml: Dml) -> None:
     dml.store.set_parameters(FLIGHTS, (("numRows", "0"),), author="ann")
     (old,) = dml.store.rows(FLIGHTS, RowKind.TABLE_PARAMETERS, write_ids=None)

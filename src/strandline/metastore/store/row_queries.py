@@ -168,6 +168,7 @@ def _newest_parameters(
     """The newest visible row of parameters: each change adds one, and old ones stay for long."""
     below, most = LAST_ID, _FEWEST
     while rows := run(connection, _NEWEST_PARAMETERS, (table_id, below, most)):
+        work.spend(len(rows))
         of_rows: dict[int, list[Sequence[Any]]] = {}
         for columns in rows:
             of_rows.setdefault(columns[_ID], []).append(columns)
