@@ -24,7 +24,7 @@ from strandline.clock import system_wall_clock
 from strandline.config import Settings
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.partition_places import PartitionPlaces, partition_places
-from strandline.metastore.store import cleaning
+from strandline.metastore.store import cleaning, removed_rows
 from strandline.metastore.store.cleaning import Cleaned
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
@@ -343,8 +343,8 @@ def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
     row_ids = parted.stage(*(parted.partition(f"k={number}") for number in range(10)))
     parted.stage(remove=row_ids)
     in_folder.wait()
-    read = Mock(wraps=cleaning._removed)
-    monkeypatch.setattr(cleaning, "_removed", read)
+    read = Mock(wraps=removed_rows.removed_rows)
+    monkeypatch.setattr(cleaning, "removed_rows", read)
     monkeypatch.setattr(cleaning, "MOST_ROWS", 2)
     (cleaned,) = in_folder.node.cleaner.clean()
     assert (cleaned.rows, read.call_count) == (10, 2)  # the second read finds none

@@ -17,7 +17,7 @@ import pytest
 
 from strandline.clock import MAX_TIMESTAMP, add_milliseconds, system_wall_clock
 from strandline.errors import VersionNotFound, WriteConflict
-from strandline.metastore.store import cleaning
+from strandline.metastore.store import cleaning, removed_rows
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
@@ -185,7 +185,7 @@ def memory_does_not_know_what_is_cleaned(patch: pytest.MonkeyPatch) -> Iterator[
 @contextmanager
 def files_of_open_transactions_are_leftovers(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(cleaning, "_OPEN", "SELECT txn_id FROM txn WHERE txn_id < 0")
-    patch.setattr(cleaning, "_NAMED_FOR_GOOD", f"{cleaning._NAMED} AND stored.row_id < 0")
+    patch.setattr(removed_rows, "_NAMED_FOR_GOOD", f"{removed_rows._NAMED} AND stored.row_id < 0")
     yield
 
 

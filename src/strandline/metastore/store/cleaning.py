@@ -43,20 +43,18 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
-from strandline.metastore.store import partition_moves
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.own_files import (
@@ -67,14 +65,23 @@ from strandline.metastore.store.own_files import (
     size_of,
     times_of_folders,
 )
-from strandline.metastore.store.row_queries import delete_rows, rows_by_id
-from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.removed_rows import (
+    RemovedRow,
+    forget,
+    is_recorded,
+    named_for_good,
+    names_of_files,
+    removed_rows,
+    tables_with_removed_rows,
+    unnamed,
+)
+from strandline.metastore.store.row_queries import rows_by_id
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of, put_places
 from strandline.metastore.store.warehouse import FolderRefused, delete_folder
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED, Place
-from strandline.sql import Database, change, chunks, marks, run
+from strandline.sql import Database, change, run
 from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.holds import is_backed_up
 
@@ -85,31 +92,6 @@ MOST_ROWS, MOST_EVENTS = 2_000, 10_000
 MOST_READ = 50 * MOST_ROWS
 """The most removed rows that are read at once. Each read sorts all removed rows of the table."""
 
-_FILES = RowKind.DATA_FILE, RowKind.DELETE_FILE
-_RECORDED = (*_FILES, RowKind.PARTITION)
-"""The kinds of rows without which an answer would be wrong."""
-
-_REMOVED = (
-    " FROM store_removal AS removal JOIN txn_write_id AS writer"
-    " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
-    " JOIN store_row AS stored ON stored.row_id = removal.row_id WHERE writer.commit_time <= ?"
-    " AND NOT EXISTS (SELECT 1 FROM unfinished_move AS move"
-    " WHERE move.table_id = removal.table_id AND move.up_to_row = removal.row_id)"
-)
-_NOTE = (
-    "INSERT INTO cleaned_table (table_id, up_to) VALUES (?, ?) ON CONFLICT (table_id)"
-    " DO UPDATE SET up_to = excluded.up_to WHERE excluded.up_to > cleaned_table.up_to"
-)
-_ABORTED_ROW = (
-    "EXISTS (SELECT 1 FROM txn_write_id AS writer JOIN txn ON txn.txn_id = writer.txn_id"
-    " WHERE writer.table_id = stored.table_id AND writer.write_id = stored.write_id"
-    f" AND txn.state = {TransactionState.ABORTED.value})"
-)
-_NAMED = (
-    "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
-    f" AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
-)
-_NAMED_FOR_GOOD = f"{_NAMED} AND NOT {_ABORTED_ROW}"
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
 _OLD_EVENTS = (
@@ -261,17 +243,16 @@ class Cleaner:
     # -- removed rows
 
     def _removed_rows(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
-        tables = f"SELECT DISTINCT removal.table_id{_REMOVED}"
         with self._database.read() as connection:
-            table_ids = [table_id for (table_id,) in run(connection, tables, (limit,))]
+            table_ids = tables_with_removed_rows(connection, limit)
         for table_id in table_ids:
             table = self._catalogs.latest_catalog().table_by_id(table_id)
             cleaned = Cleaned("removed rows", self._name(table, table_id))
             if now.dry_run:
                 with self._database.read() as connection:
-                    removed = _removed(connection, table_id, limit, most=None)
-                    names = _names_of_files(removed)
-                    unnamed_files = _unnamed(
+                    removed = removed_rows(connection, table_id, limit, most=None)
+                    names = names_of_files(removed)
+                    unnamed_files = unnamed(
                         connection, table_id, names, rows_of_theirs=Counter(names)
                     )
                 cleaned.rows = len(removed)
@@ -279,21 +260,21 @@ class Cleaner:
             else:
                 for removed in self._forget_removed(table_id, limit, now):
                     cleaned.rows += len(removed)
-                    if _is_recorded(removed):
+                    if is_recorded(removed):
                         self._on_rows_gone(table_id)
                     with self._database.read() as connection:
-                        unnamed_files = _unnamed(connection, table_id, _names_of_files(removed))
+                        unnamed_files = unnamed(connection, table_id, names_of_files(removed))
                     self._count(cleaned, table, table_id, unnamed_files, delete=True)
             if cleaned.rows:
                 yield cleaned
 
     def _forget_removed(
         self, table_id: int, limit: Timestamp, now: _Pass
-    ) -> Iterator[list[_RemovedRow]]:
+    ) -> Iterator[list[RemovedRow]]:
         """Delete the removed rows of a table in parts; yield each deleted part."""
         while not now.stopped():
             with self._database.read() as connection:  # this may take long: no writer waits for it
-                rows = _removed(connection, table_id, limit, most=MOST_READ)
+                rows = removed_rows(connection, table_id, limit, most=MOST_READ)
             if not rows:
                 return
             for start in range(0, len(rows), MOST_ROWS):
@@ -302,17 +283,13 @@ class Cleaner:
                     return
                 yield part
 
-    def _forget(self, table_id: int, limit: Timestamp, rows: Sequence[_RemovedRow]) -> bool:
+    def _forget(self, table_id: int, limit: Timestamp, rows: Sequence[RemovedRow]) -> bool:
         """Delete rows that were removed up to ``limit``; return False during a backup."""
         with self._database.write() as connection:
             self._guard(connection)
             if is_backed_up(connection, self._clock.current()):
                 return False
-            if _is_recorded(rows):
-                change(connection, _NOTE, (table_id, limit))
-            row_ids = [row.row_id for row in rows]
-            delete_rows(connection, row_ids)
-            partition_moves.forget_rows(connection, table_id, row_ids)
+            forget(connection, table_id, limit, rows)
             return True
 
     def _count(
@@ -357,7 +334,7 @@ class Cleaner:
                     return
                 kept = set(rows_by_id(connection, listed))
                 if now.dry_run:
-                    removed = _removed(connection, table.id, limit, most=None)
+                    removed = removed_rows(connection, table.id, limit, most=None)
                     kept -= {row.row_id for row in removed}
             cleaned = Cleaned("dropped partitions", self._name(table, table.id))
             for row_id in sorted(listed.keys() - kept):
@@ -404,9 +381,7 @@ class Cleaner:
                 listed = list(own_files(root))  # before the rows are read: see the module
                 with self._database.read() as connection:
                     still_open = {txn_id for (txn_id,) in run(connection, _OPEN)}
-                    named_files = {
-                        name for (name,) in run(connection, _NAMED_FOR_GOOD, (table.id,))
-                    }
+                    named_files = named_for_good(connection, table.id)
                     if is_backed_up(connection, self._clock.current()):
                         return
                 unnamed = [(name, owner) for name, owner in listed if name not in named_files]
@@ -569,49 +544,3 @@ class Cleaner:
     def _failed_to_clean(self, folder: Path, error: Exception) -> None:
         self._failures += 1
         logger.warning("the folder %s cannot be cleaned: %s", folder, error)
-
-
-class _RemovedRow(NamedTuple):
-    """A row that a commit removed."""
-
-    row_id: int
-    kind: RowKind
-    name: str
-
-
-def _removed(
-    connection: Connection, table_id: int, limit: Timestamp, *, most: int | None
-) -> list[_RemovedRow]:
-    """The rows that commits removed up to ``limit``, by ids; at most ``most``."""
-    statement = (
-        f"SELECT DISTINCT stored.row_id, stored.kind, stored.name{_REMOVED}"
-        " AND removal.table_id = ? ORDER BY stored.row_id"
-    )
-    if most is not None:
-        statement += f" LIMIT {most}"
-    rows = run(connection, statement, (limit, table_id))
-    return [_RemovedRow(row_id, RowKind(kind), name) for row_id, kind, name in rows]
-
-
-def _is_recorded(rows: Iterable[_RemovedRow]) -> bool:
-    return any(row.kind in _RECORDED for row in rows)
-
-
-def _names_of_files(rows: Iterable[_RemovedRow]) -> list[str]:
-    return [row.name for row in rows if row.kind in _FILES]
-
-
-def _unnamed(
-    connection: Connection,
-    table_id: int,
-    names: Collection[str],
-    *,
-    rows_of_theirs: Mapping[str, int] = MappingProxyType({}),
-) -> list[str]:
-    """Return those of ``names`` that no row has, apart from ``rows_of_theirs`` to be deleted."""
-    others = {name: -rows_of_theirs.get(name, 0) for name in names}
-    for chunk in chunks(others):
-        query = f"{_NAMED} AND stored.name IN {marks(chunk)}"
-        for (name,) in run(connection, query, (table_id, *chunk)):
-            others[name] += 1
-    return [name for name, count in others.items() if count == 0]

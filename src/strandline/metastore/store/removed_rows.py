@@ -1,0 +1,113 @@
+"""The SQL statements on rows that commits removed, and on the names of files in rows.
+
+A row goes when its removal is committed up to a limit and no folder is to be moved for it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from strandline.clock import Timestamp
+from strandline.metastore.store import partition_moves
+from strandline.metastore.store.row_queries import delete_rows
+from strandline.metastore.store.rows import RowKind
+from strandline.sql import change, chunks, marks, run
+from strandline.transactions import TransactionState
+
+_FILES = RowKind.DATA_FILE, RowKind.DELETE_FILE
+_RECORDED = (*_FILES, RowKind.PARTITION)
+"""The kinds of rows without which an answer would be wrong."""
+
+_REMOVED = (
+    " FROM store_removal AS removal JOIN txn_write_id AS writer"
+    " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
+    " JOIN store_row AS stored ON stored.row_id = removal.row_id WHERE writer.commit_time <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM unfinished_move AS move"
+    " WHERE move.table_id = removal.table_id AND move.up_to_row = removal.row_id)"
+)
+_NOTE = (
+    "INSERT INTO cleaned_table (table_id, up_to) VALUES (?, ?) ON CONFLICT (table_id)"
+    " DO UPDATE SET up_to = excluded.up_to WHERE excluded.up_to > cleaned_table.up_to"
+)
+_ABORTED_ROW = (
+    "EXISTS (SELECT 1 FROM txn_write_id AS writer JOIN txn ON txn.txn_id = writer.txn_id"
+    " WHERE writer.table_id = stored.table_id AND writer.write_id = stored.write_id"
+    f" AND txn.state = {TransactionState.ABORTED.value})"
+)
+_NAMED = (
+    "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
+    f" AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
+)
+_NAMED_FOR_GOOD = f"{_NAMED} AND NOT {_ABORTED_ROW}"
+
+
+def tables_with_removed_rows(connection: Connection, limit: Timestamp) -> list[int]:
+    """The tables from which commits up to ``limit`` removed rows that are still there."""
+    rows = run(connection, f"SELECT DISTINCT removal.table_id{_REMOVED}", (limit,))
+    return [table_id for (table_id,) in rows]
+
+
+class RemovedRow(NamedTuple):
+    """A row that a commit removed."""
+
+    row_id: int
+    kind: RowKind
+    name: str
+
+
+def removed_rows(
+    connection: Connection, table_id: int, limit: Timestamp, *, most: int | None
+) -> list[RemovedRow]:
+    """The rows that commits removed up to ``limit``, by ids; at most ``most``."""
+    statement = (
+        f"SELECT DISTINCT stored.row_id, stored.kind, stored.name{_REMOVED}"
+        " AND removal.table_id = ? ORDER BY stored.row_id"
+    )
+    if most is not None:
+        statement += f" LIMIT {most}"
+    rows = run(connection, statement, (limit, table_id))
+    return [RemovedRow(row_id, RowKind(kind), name) for row_id, kind, name in rows]
+
+
+def is_recorded(rows: Iterable[RemovedRow]) -> bool:
+    return any(row.kind in _RECORDED for row in rows)
+
+
+def forget(
+    connection: Connection, table_id: int, limit: Timestamp, rows: Collection[RemovedRow]
+) -> None:
+    """Delete rows that were removed up to ``limit``, and record the limit if need be."""
+    if is_recorded(rows):
+        change(connection, _NOTE, (table_id, limit))
+    row_ids = [row.row_id for row in rows]
+    delete_rows(connection, row_ids)
+    partition_moves.forget_rows(connection, table_id, row_ids)
+
+
+def named_for_good(connection: Connection, table_id: int) -> set[str]:
+    """The files of a table that a row names which is not aborted."""
+    return {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table_id,))}
+
+
+def names_of_files(rows: Iterable[RemovedRow]) -> list[str]:
+    return [row.name for row in rows if row.kind in _FILES]
+
+
+def unnamed(
+    connection: Connection,
+    table_id: int,
+    names: Collection[str],
+    *,
+    rows_of_theirs: Mapping[str, int] = MappingProxyType({}),
+) -> list[str]:
+    """Return those of ``names`` that no row has, apart from ``rows_of_theirs`` to be deleted."""
+    others = {name: -rows_of_theirs.get(name, 0) for name in names}
+    for chunk in chunks(others):
+        query = f"{_NAMED} AND stored.name IN {marks(chunk)}"
+        for (name,) in run(connection, query, (table_id, *chunk)):
+            others[name] += 1
+    return [name for name, count in others.items() if count == 0]
