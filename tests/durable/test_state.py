@@ -15,8 +15,11 @@ from strandline.durable import (
     Position,
     ReadOnlyState,
     UpdateLog,
+    joined_anew,
 )
-from strandline.durable.log import Scanned
+from strandline.durable import state as durable_state_module
+from strandline.durable.collections import STORAGE_USAGE_EVENT
+from strandline.durable.log import Replaced, Scanned
 from strandline.durable.transaction import new_update
 from strandline.durable.update import AuditEvent, Change, Entry
 from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync, Stopping
@@ -204,6 +207,8 @@ LEARNING: dict[str, Callable[[DurableCatalogState, CatalogTransaction], object]]
     "commit": lambda state, transaction: state.commit_transaction(transaction),
     "sync": lambda state, transaction: state.updates_after(state.recovered[-1]),
     "confirm": lambda state, transaction: state.confirm_leadership(),
+    "compact": lambda state, transaction: state.compact(2),
+    "prune": lambda state, transaction: state.prune(STORAGE_USAGE_EVENT, 2),
 }
 
 
@@ -220,6 +225,35 @@ def test_a_fenced_holder_gets_an_error_with_the_new_holder_and_the_time(
     for _ in range(2):
         with pytest.raises(Fenced, match=by_whom):
             LEARNING[learning](first, transaction)
+
+
+def test_the_error_names_the_new_holder_after_many_commits_and_the_time_after_a_trim(
+    new_member: Callable[[], LogMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_state_module, "MAX_UPDATES_AT_ONCE", 2)
+    first, early = new_member().open(), new_member().join()
+    second = new_member().open()
+    time = re.escape(format_timestamp(second.recovered[-1].time))
+    for number in range(5):
+        commit(second, f"z{number}")
+    with pytest.raises(Fenced, match=f"epoch 2, which opener took at {time}$"):
+        early.confirm_leadership()
+    assert second.compact(second.log.frontier().upper - 1)
+    with pytest.raises(Fenced, match=f"epoch 2, which was taken at {time} by a member that"):
+        first.confirm_leadership()
+
+
+def test_a_replaced_holder_gets_an_error_with_the_new_holder_and_the_time(
+    new_member: Callable[[], LogMember],
+) -> None:
+    first = new_member().open()
+    second = new_member().open(generation=3)
+    time = re.escape(format_timestamp(second.recovered[-1].time))
+    by_whom = f"generation 3, epoch 2, which opener took at {time}"
+    with pytest.raises(Replaced, match=f"{by_whom}; this node stops$"):
+        joined_anew(first)
+    with pytest.raises(Fenced, match=f"deploy generation 2, .*{by_whom}; start the newer"):
+        new_member().open(generation=2)
 
 
 def test_the_holder_of_a_catalog_that_was_dropped_and_recreated_is_fenced(
@@ -266,7 +300,7 @@ def test_an_older_deploy_generation_cannot_open_a_newer_one(
     new_member: Callable[[], LogMember],
 ) -> None:
     new_member().open(generation=3)
-    with pytest.raises(Fenced, match="generation 2, but generation 3 holds"):
+    with pytest.raises(Fenced, match="generation 2, but the catalog's token is generation 3"):
         new_member().open(generation=2)
     assert new_member().open(generation=4).token.deploy_generation == 4
 

@@ -188,11 +188,12 @@ def test_a_node_of_a_newer_deploy_generation_takes_over_the_store(folder: Path) 
     second = Settings(deploy_generation=2)
     with Node.open(folder) as node, Node.open(folder, settings=second) as newer:
         assert newer.catalogs.token.rank == (2, 2)
-        assert "generation 2 of this deployment" in node.replaced.result(timeout=30)
+        by_whom = f"generation 2, epoch 2, which {newer.catalogs.state.member} took at "
+        assert by_whom in node.replaced.result(timeout=30)
         newer.session(user="ann").execute(CreateSchema(name="late"))
         with Node.open(folder, settings=second) as beside:
             assert beside.catalogs.token == newer.catalogs.token
-        with pytest.raises(Fenced, match="generation 2 of this deployment owns the store"):
+        with pytest.raises(Fenced, match=r"generation 2 of this deployment owns .* took at "):
             Node.open(folder, settings=Settings(deploy_generation=1))
         assert not newer.replaced.done()
     with Node.open(folder) as node:

@@ -17,6 +17,7 @@ from strandline.durable.state import (
     FENCE,
     DurableCatalogState,
     ReadOnlyState,
+    token_with_holder,
 )
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.errors import CorruptData, Fenced, NotFound, NotFresh, OutOfSync
@@ -181,8 +182,8 @@ class OpenableState:
             deploy_generation = holder.deploy_generation
         if holder.deploy_generation > deploy_generation:
             raise Fenced(
-                f"this node has deploy generation {deploy_generation}, but generation "
-                f"{holder.deploy_generation} holds the catalog; start the newer program"
+                f"this node has deploy generation {deploy_generation}, but the catalog's token is "
+                f"{token_with_holder(self._log, holder)}; start the newer program"
             )
         token = holder.next(deploy_generation)
         fencing = fencing_transaction(position, token, author=author)
@@ -253,8 +254,8 @@ def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
     if current is not None and current.deploy_generation > fenced.token.deploy_generation:
         raise Replaced(
             f"generation {current.deploy_generation} of this deployment has taken the store over "
-            f"from generation {fenced.token.deploy_generation}, which this node belongs to; this "
-            "node stops"
+            f"from generation {fenced.token.deploy_generation}, which this node belongs to. The "
+            f"catalog's token is {token_with_holder(fenced.log, current)}; this node stops"
         )
     state = durable_state(fenced.log).join(member=fenced.member)
     if state.token.deploy_generation > fenced.token.deploy_generation:

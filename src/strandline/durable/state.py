@@ -225,6 +225,17 @@ class DurableCatalogState(ReadOnlyState):
             self._compare_token()
             raise
 
+    @contextmanager
+    def _naming_the_holder(self) -> Iterator[None]:
+        """Keep this state fenced if the log refuses its token, and name the newer holder."""
+        try:
+            yield
+        except Fenced as error:
+            self._fenced = error.message
+            if type(error) is Fenced:
+                self._compare_token()  # also raises, with the newer holder in the message
+            raise
+
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
         """See `ReadOnlyState.updates_after`.
 
@@ -263,13 +274,8 @@ class DurableCatalogState(ReadOnlyState):
             transaction.contents.written_by(update.changes())
             for transaction, update in zip(transactions, updates, strict=True)
         ]
-        try:
+        with self._naming_the_holder():
             appended = self.log.append(updates[0].version, self.token, updates, companion=companion)
-        except Fenced as error:
-            self._fenced = error.message
-            if type(error) is Fenced:
-                self._compare_token()  # also raises, and names the newer holder
-            raise
         if companion is not None:
             companion.committed()
         applied = []
@@ -313,36 +319,89 @@ class DurableCatalogState(ReadOnlyState):
 
     def _overtaken_by(self, current: FenceToken | None) -> str:
         """A text that says why this state is fenced and, if the log has it, by which member."""
-        opening = None if current is None else opening_with(self.log, current)
-        shown = "gone" if current is None else current.beside(self.token)
-        return f"this node holds fence token {self.token}, but the catalog's token is {shown}" + (
-            "" if opening is None else f", which {opening}"
-        )
+        shown = "gone" if current is None else token_with_holder(self.log, current, self.token)
+        return f"this node holds fence token {self.token}, but the catalog's token is {shown}"
 
     def compact(self, version: int) -> bool:
         """Trim the log up to ``version``; see `UpdateLog.compact`."""
         self._check_usable()
-        return self.log.compact(version, self.token)
+        with self._naming_the_holder():
+            return self.log.compact(version, self.token)
 
     def prune(self, kind: str, version: int) -> bool:
         """Remove old objects of an append-only kind; see `UpdateLog.prune`."""
         self._check_usable()
-        return self.log.prune(kind, version, self.token)
+        with self._naming_the_holder():
+            return self.log.prune(kind, version, self.token)
+
+
+def token_with_holder(log: UpdateLog, token: FenceToken, held: FenceToken | None = None) -> str:
+    """``token`` as text, with the member that took it and the time, as far as the log has them.
+
+    ``held`` is a token that the message has already named (`FenceToken.beside`).
+    """
+    opening = opening_with(log, token)
+    return token.beside(held) + ("" if opening is None else f", which {opening}")
 
 
 def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
-    """A clause that says which member took ``token`` and when, or None if it is not in the log."""
-    frontier = log.frontier()
-    first = max(frontier.since + 1, frontier.upper - MAX_UPDATES_AT_ONCE)
+    """A clause that says which member took ``token`` and when, or None if it is not in the log.
+
+    Reads the log backwards up to that opening. Updates that this release cannot read are skipped,
+    because the newer holder may be of a newer release.
+    """
     try:
-        for update in reversed(log.updates(first, frontier.upper)):
+        for update in _latest_first(log):
             for change in update.changes():
                 if change.kind == FENCES.kind and change.new is not None:
                     entry = decode(change.new, FenceEntry)
                     if (entry.deploy_generation, entry.epoch) == token.rank:
                         return f"{update.member} took at {format_timestamp(update.time)}"
+        return _trimmed_opening(log, token)
     except StrandlineError:  # unreadable here or now; the newer fence counts all the same
         return None
+
+
+def _latest_first(log: UpdateLog) -> Iterator[Update]:
+    """The updates of ``log`` that can be read, the latest first.
+
+    Ends early if it finds a thousand updates in a row that cannot be read, because each of these
+    needs a read of its own.
+    """
+    frontier = log.frontier()
+    end = frontier.upper
+    while (first := frontier.since + 1) < end:
+        start = max(first, end - MAX_UPDATES_AT_ONCE)
+        readable = _readable(log, start, end)
+        if not readable:
+            return
+        yield from reversed(readable)
+        end = start
+
+
+def _readable(log: UpdateLog, start: int, end: int) -> tuple[Update, ...]:
+    """The updates of versions ``start`` to ``end`` − 1 without those that cannot be decoded."""
+    try:
+        return log.updates(start, end)
+    except (CorruptData, IncompatibleFormat):
+        if end - start == 1:
+            return ()
+        middle = (start + end) // 2
+        return _readable(log, start, middle) + _readable(log, middle, end)
+
+
+def _trimmed_opening(log: UpdateLog, token: FenceToken) -> str | None:
+    """Like `opening_with`, from the snapshot of a trimmed log, which has only the time."""
+    snapshot = log.first_snapshot()
+    for (kind, records), times in zip(snapshot.kinds, snapshot.times, strict=False):
+        if kind == FENCES.kind:
+            for record, time in zip(records, times, strict=True):
+                entry = decode(record, FenceEntry)
+                if (entry.deploy_generation, entry.epoch) == token.rank:
+                    return (
+                        f"was taken at {format_timestamp(time)} by a member that the trimmed log "
+                        "no longer names"
+                    )
     return None
 
 

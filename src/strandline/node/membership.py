@@ -31,6 +31,7 @@ from strandline.durable import (
 )
 from strandline.durable.migrations import NeedsMigration
 from strandline.durable.opening import RaiseFence
+from strandline.durable.state import token_with_holder
 from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import Database, FenceRow
@@ -119,7 +120,8 @@ def _joined(
             return None
         raise Replaced(
             f"generation {present} of this deployment owns the store, and this node is "
-            f"of generation {deploy_generation}; start the newer program"
+            f"of generation {deploy_generation}. The catalog's token is "
+            f"{token_with_holder(state.log, state.token)}; start the newer program"
         )
     if half_raised(database, state) is not None:
         return None
