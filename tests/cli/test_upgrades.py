@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +12,18 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateCluster, CreateSchema
 from strandline.cli import main
-from strandline.cli.stores import database_of, log_of
+from strandline.cli.stores import address_of, database_of, log_of
+from strandline.clock import HybridClock
 from strandline.config import Settings
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.migrations import FORMAT
 from strandline.errors import StrandlineError, surface_of
+from strandline.model.descriptors import Setting
 from strandline.node import Node
+from strandline.node.catalog_log import LogPlace, deciding_part, opening_of
 from strandline.node.membership import raises_fence_of
 from strandline.node.place import DATABASE_FILE
+from tests.durable.test_opening import stored_on_server
 from tests.servers import stores
 
 
@@ -126,6 +130,44 @@ def test_upgrade_check_changes_no_byte_and_does_not_fence_a_running_node(tmp_pat
         run("upgrade-check", tmp_path / "lake")
         node.session(user="ann").execute(CreateSchema(name="later"))
         assert node.catalogs.state.token.epoch == 1
+
+
+@pytest.mark.parametrize("log", ["shadow", "shadow:persist+metastorage"])
+def test_reading_commands_write_nothing_to_etcd_even_if_one_log_of_a_shadow_is_behind(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stores.new_store("etcd", tmp_path)
+    address, objects = made.address, made.settings.objects
+    monkeypatch.setenv("STRANDLINE_OBJECTS", objects)
+    settings = replace(made.settings, catalog_log=log, catalog_blobs=str(tmp_path / "blobs"))
+    with Node.open(address, settings=settings) as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+    with database_of(address, read_only=False) as database, ExitStack() as opened:
+        place = LogPlace(database, address_of(address), HybridClock())
+        first = opening_of(deciding_part(log), place)(place, opened).log
+        durable_state(first).edit(
+            put_note, member="a test", raise_fence=raises_fence_of(database), author="ann"
+        )
+
+    def stored() -> list[dict[str, object]]:
+        files = (tmp_path / "blobs").glob("s*")
+        blobs: dict[str, object] = {str(file): file.read_bytes() for file in files}
+        return [stored_on_server(address), stored_on_server(objects), blobs]
+
+    before = stored()
+    assert "can open" in run("upgrade-check", address)
+    assert '"seen"' in run("debug", "dump", address)
+    run("debug", "epoch", address)
+    run("upgrade-check", f"{address}-another", fails=True)
+    assert stored() == before
+    with Node.open(address, settings=settings) as node:
+        assert node.catalogs.present().schema("shop") is not None
+    assert stored() != before
+
+
+def put_note(transaction: CatalogTransaction) -> None:
+    with transaction.entry("configure", {}):
+        transaction.put(Setting("note", "seen"))
 
 
 def test_upgrade_check_compares_the_sizes_of_clusters_with_the_given_list(tmp_path: Path) -> None:

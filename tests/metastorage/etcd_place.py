@@ -42,6 +42,11 @@ class EtcdPlace:
         self._stack.callback(store.close)
         return store
 
+    def everything(self) -> list[Pair]:
+        """All keys of the place, with their values."""
+        prefix = parse_etcd_url(self.url).prefix.encode()
+        return self.gateway.range(prefix + b"/", prefix + b"0").pairs
+
     def chunks(self) -> list[Pair]:
         """All chunks of all values, without their contents."""
         start, end = self.keys.chunk_bound(""), self.keys.chunks_end

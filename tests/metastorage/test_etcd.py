@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import psutil
 import pytest
@@ -19,12 +19,14 @@ from strandline.errors import (
     Stopping,
     Unavailable,
     UnknownOutcome,
+    UnsupportedOperation,
 )
 from strandline.metastorage import (
     Absent,
     Delete,
     DeleteRange,
     Exists,
+    Lease,
     Put,
     ValueIs,
 )
@@ -54,6 +56,30 @@ def place() -> Iterator[EtcdPlace]:
 @pytest.fixture
 def store(place: EtcdPlace) -> EtcdMetastorage:
     return place.node()
+
+
+def test_a_store_opened_for_reading_refuses_writes_and_creates_nothing(place: EtcdPlace) -> None:
+    reader = EtcdMetastorage(place.url, HybridClock(), read_only=True)
+    with closing(reader):
+        assert reader.get("a") is None
+        assert place.everything() == []
+        put(place.node(), "a", b"1")
+        before = place.everything()
+        pair = reader.get("a")
+        assert pair is not None
+        assert pair.value == b"1"
+        assert reader.revision() == 1
+        lease = Lease("l", "me", Timestamp(0), 1)
+        for write in (
+            lambda: put(reader, "a", b"2"),
+            reader.check,
+            lambda: reader.acquire_lease("l", "me", ttl_ms=1000),
+            lambda: reader.renew_lease(lease, ttl_ms=1000),
+            lambda: reader.release_lease(lease),
+        ):
+            with pytest.raises(UnsupportedOperation, match="opened for reading"):
+                write()
+        assert place.everything() == before
 
 
 # Addresses

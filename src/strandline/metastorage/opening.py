@@ -9,11 +9,14 @@ from strandline.metastorage.store import Metastorage
 from strandline.sql import DIALECTS, PATIENCE, open_engine
 
 
-def open_metastorage(url: str, clock: HybridClock, *, patience: float = PATIENCE) -> Metastorage:
+def open_metastorage(
+    url: str, clock: HybridClock, *, patience: float = PATIENCE, read_only: bool = False
+) -> Metastorage:
     """Open the store at ``url``, on connections of its own that `Metastorage.close` closes.
 
     ``url`` is ``sqlite:////folder/file``, ``postgresql://user@host/database`` or
-    ``etcd://host:port``. A call without an answer fails after ``patience`` seconds. Raises
+    ``etcd://host:port``. A call without an answer fails after ``patience`` seconds. With
+    ``read_only``, calls that would write raise `UnsupportedOperation`. Raises
     `InvalidInput` for a malformed URL or a library that is not installed, `UnsupportedOperation`
     for an unknown scheme, `IncompatibleFormat`, and `Unavailable` if nothing answers there.
     """
@@ -22,12 +25,12 @@ def open_metastorage(url: str, clock: HybridClock, *, patience: float = PATIENCE
         # Imported here, because only its users need the client library.
         from strandline.metastorage.etcd.store import EtcdMetastorage
 
-        return EtcdMetastorage(url, clock, patience=patience)
+        return EtcdMetastorage(url, clock, patience=patience, read_only=read_only)
     if scheme not in DIALECTS:
         raise UnsupportedOperation(
             f"{scheme!r} is not the scheme of a store; use one of {', '.join(DIALECTS)}, etcd"
         )
-    database = open_engine(url, patience=patience)
+    database = open_engine(url, patience=patience, read_only=read_only)
     try:
         return SqlMetastorage(database, clock, owns_database=True)
     except BaseException:

@@ -110,9 +110,10 @@ class Kept:
 class LogPlace:
     """The arguments that open a log: the store's SQL database, its address, and more.
 
-    ``blobs`` is where the user wants the blobs of the catalog, or empty if the user did not say.
-    The blobs of a new catalog then go below ``warehouse`` or the folder of the store.
-    ``environment`` is the environment id of a catalog that moves here from another log.
+    If the database was opened for reading, etcd is opened for reading too. ``blobs`` is where the
+    user wants the blobs of the catalog, or empty if the user did not say. The blobs of a new
+    catalog then go below ``warehouse`` or the folder of the store. ``environment`` is the
+    environment id of a catalog that moves here from another log.
     """
 
     database: Database
@@ -148,7 +149,9 @@ def _metastorage_of(
     The metastorage has the last version of that log under ``version_key``.
     """
     if not place.address.is_one_database:
-        metastorage = open_metastorage(place.address.catalog, place.clock)
+        metastorage = open_metastorage(
+            place.address.catalog, place.clock, read_only=place.database.read_only
+        )
         opened.callback(metastorage.close)
         return metastorage, None
     store = SqlMetastorage(place.database, place.clock)

@@ -50,6 +50,7 @@ from strandline.errors import (
     Stopping,
     StrandlineError,
     Unavailable,
+    UnsupportedOperation,
 )
 from strandline.metastorage.etcd.chunks import ChunkedValues
 from strandline.metastorage.etcd.feed import ChangeFeed
@@ -101,7 +102,8 @@ class EtcdMetastorage(Metastorage):
 
     A call that gets no answer for ``patience`` seconds ends with `DeadlineExceeded`, or with
     `UnknownOutcome` if it may have changed something. Opening a store that does not exist creates
-    an empty one.
+    an empty one. With ``read_only`` nothing is created, and calls that would write raise
+    `UnsupportedOperation`, also `check`, which writes the time.
     """
 
     max_operations = MAX_OPERATIONS
@@ -113,8 +115,11 @@ class EtcdMetastorage(Metastorage):
         *,
         patience: float = PATIENCE,
         changes_kept: int = CHANGES_KEPT,
+        read_only: bool = False,
     ) -> None:
         address = parse_etcd_url(url)
+        self._url = url
+        self._read_only = read_only
         self._clock = clock
         self._changes_kept = changes_kept
         self._keys = EtcdKeys(address.prefix)
@@ -129,7 +134,7 @@ class EtcdMetastorage(Metastorage):
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
         try:
-            self._ensure_format(url)
+            self._ensure_format()
         except BaseException:
             self._gateway.close()
             raise
@@ -155,6 +160,7 @@ class EtcdMetastorage(Metastorage):
         on_failure: Sequence[Operation] = (),
     ) -> Outcome:
         self._enter("invokes")
+        self._refuse_if_read_only()
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         invoke = Invoke(self._keys, conditions, on_success, on_failure)
         written: dict[AnyPut, Reference] = {}
@@ -177,6 +183,7 @@ class EtcdMetastorage(Metastorage):
 
     def check(self) -> Head:
         self._enter("checks")
+        self._refuse_if_read_only()
         return self._raise_time()
 
     def revision(self) -> int:
@@ -214,17 +221,20 @@ class EtcdMetastorage(Metastorage):
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
         self._enter("lease_calls")
+        self._refuse_if_read_only()
         check_ttl(ttl_ms)
         return self._leases.acquire(check_key(name), check_key(holder), ttl_ms=ttl_ms)
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
         self._enter("lease_calls")
+        self._refuse_if_read_only()
         check_ttl(ttl_ms)
         check_key(lease.name)
         return self._leases.renew(lease, ttl_ms=ttl_ms)
 
     def release_lease(self, lease: Lease) -> None:
         self._enter("lease_calls")
+        self._refuse_if_read_only()
         check_key(lease.name)
         self._leases.release(lease)
 
@@ -244,7 +254,11 @@ class EtcdMetastorage(Metastorage):
         self._gateway.close()
         self._feed.close()
 
-    def _ensure_format(self, url: str) -> None:
+    def _ensure_format(self) -> None:
+        if self._read_only:
+            pairs = self._gateway.range(self._keys.format).pairs
+            self._refuse_other_format(pairs[0].value if pairs else FORMAT)
+            return
         answer = self._gateway.txn(
             [if_modified_at(self._keys.format, 0)],
             [
@@ -254,11 +268,14 @@ class EtcdMetastorage(Metastorage):
             [range_operation(self._keys.format)],
             repeatable=True,
         )
-        present = FORMAT if answer.succeeded else answer.pages[0].pairs[0].value
+        self._refuse_other_format(FORMAT if answer.succeeded else answer.pages[0].pairs[0].value)
+
+    def _refuse_other_format(self, present: bytes) -> None:
         if present != FORMAT:
             raise IncompatibleFormat(
-                f"the metastorage at {url} has layout {present.decode(errors='replace')}, but "
-                f"this release knows only layout {FORMAT.decode()}; run the release that wrote it"
+                f"the metastorage at {self._url} has layout {present.decode(errors='replace')}, "
+                f"but this release knows only layout {FORMAT.decode()}; run the release that wrote "
+                "it"
             )
 
     def _read(self, start: bytes, end: bytes, *, limit: int | None) -> list[KeyValue]:
@@ -380,6 +397,10 @@ class EtcdMetastorage(Metastorage):
         self._count(call)
         if call != "waits":  # a wait has a time-out of its own
             self._settle()
+
+    def _refuse_if_read_only(self) -> None:
+        if self._read_only:
+            raise UnsupportedOperation(f"{self._url} was opened for reading; nothing was written")
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
