@@ -1,7 +1,8 @@
-"""A log that release 0.4.0 wrote to a stash or a shard is read and continued.
+"""A log that release 0.4.0 or 0.5.0 wrote is read and continued, for each kind of log.
 
-``tests/golden/log_0_4_0_*.json`` contain the statements that recreate its SQLite database, its
-blobs, and the objects and time of each version as that release showed them. Each log was trimmed.
+``tests/golden/log_0_4_0_*.json`` and ``log_0_5_0_*.json`` contain the statements that recreate the
+SQLite database of the log, its blobs, and the objects and time of each version as that release
+showed them. Each log was trimmed. Those of 0.5.0 begin with the fence of a second epoch.
 """
 
 from __future__ import annotations
@@ -26,12 +27,22 @@ from tests.durable.logs import LOGS
 NewManager = Callable[[], CatalogManager]
 
 
+KINDS = {
+    "metastorage": "metastorage on sqlite",
+    "stash": "stash on sqlite",
+    "persist": "persist on sqlite",
+    "shadow": "shadow in sqlite",
+}
+OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
+
+
 class Golden:
-    def __init__(self, kind: str, folder: Path) -> None:
-        read = json.loads((FOLDER / f"log_0_4_0_{kind}.json").read_text())
+    def __init__(self, name: str, folder: Path) -> None:
+        read = json.loads((FOLDER / f"log_{name}.json").read_text())
         self.objects = {int(version): names for version, names in read["objects"].items()}
         self.times = {int(version): time for version, time in read["times"].items()}
-        self.kind = LOGS[f"{kind} on sqlite"]
+        self.token = tuple(read.get("token", (0, 1)))
+        self.kind = LOGS[KINDS[name.rpartition("_")[2]]]
         self.address = self.kind.create(folder)
         with closing(sqlite3.connect(folder / read["database"])) as database:
             database.executescript("\n".join(read["sql"]))
@@ -41,7 +52,7 @@ class Golden:
             blob.write_bytes(bytes.fromhex(data))
 
 
-@pytest.fixture(params=["stash", "persist"])
+@pytest.fixture(params=[*OF_0_4_0, *(f"0_5_0_{kind}" for kind in KINDS)])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     return Golden(request.param, tmp_path)
 
@@ -65,6 +76,7 @@ def test_each_version_has_the_objects_and_the_time_that_the_release_showed(
     new_manager: NewManager, golden: Golden
 ) -> None:
     manager = new_manager()
+    assert manager.token.rank == golden.token
     assert manager.earliest_catalog().version == min(golden.objects)
     assert manager.latest_catalog().version == max(golden.objects)
     assert list(broken_rules(manager.latest_catalog().contents)) == []
