@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from strandline.durable import DurableCatalogState, MetastorageLog, StashLog, UpdateLog, rows
+from strandline.durable import (
+    DurableCatalogState,
+    MetastorageLog,
+    StashLog,
+    UpdateLog,
+    metastorage_log,
+    rows,
+)
 from strandline.durable.persist import persist_log
 from strandline.durable.persist.shard_state import Append, compare_and_append
 from tests.durable.planting import plant
@@ -105,7 +112,7 @@ def a_commit_is_made_twice(patch: pytest.MonkeyPatch) -> None:
 @planted_in("metastorage on sqlite", finding="for e in events")
 def audit_events_are_lost(patch: pytest.MonkeyPatch) -> None:
     every, none = "enumerate(update.appended)", "enumerate(update.appended[:0])"
-    plant(patch, MetastorageLog, "append", every, none)
+    plant(patch, metastorage_log, "_puts", every, none)
 
 
 @planted_in("metastorage on sqlite", finding=WHICHEVER)

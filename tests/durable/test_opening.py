@@ -14,10 +14,18 @@ import psycopg
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.durable import CatalogTransaction, DurableCatalogState, OpenableState
+from strandline.durable import CatalogTransaction, DurableCatalogState, OpenableState, StashLog
 from strandline.durable.buffered_log import BufferedLog
 from strandline.durable.log import Frontier
-from strandline.errors import Fenced, NotFound, OutOfSync, UnsupportedOperation, VersionNotFound
+from strandline.durable.persist.persist_log import PersistLog
+from strandline.errors import (
+    Fenced,
+    InvalidInput,
+    NotFound,
+    OutOfSync,
+    UnsupportedOperation,
+    VersionNotFound,
+)
 from strandline.model.descriptors import Setting
 from strandline.node.catalog_dump import write_dump
 from tests.conftest import NOTHING, LogMember
@@ -225,6 +233,28 @@ def test_an_edit_that_fails_or_changes_nothing_takes_no_epoch(
     with pytest.raises(NotFound):
         edit(editor, fails)
     assert (holder.head(), editor.fences) == (head, fences)
+    state.confirm_leadership()
+
+
+def test_an_edit_that_is_too_large_for_the_log_fences_nobody(
+    new_member: Callable[[], LogMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, editor = new_member(), new_member()
+    state = holder.open()
+    head = holder.head()
+    monkeypatch.setattr("strandline.metastorage.store.MAX_VALUE_BYTES", 100_000)
+    change = put_setting("note", "x" * 120_000)
+    if isinstance(holder.log, StashLog | PersistLog):  # they have no limit for an update
+        assert edit(editor, change) is not None
+        return
+    with pytest.raises(InvalidInput, match="at most 100000 are allowed"):
+        edit(editor, change)
+    tried = editor.openable().check_open(member="trial")
+    transaction = tried.transaction(tried.recovered[-1], author="ann")
+    change(transaction)
+    with pytest.raises(InvalidInput, match="at most 100000 are allowed"):
+        tried.commit_transaction(transaction)
+    assert (holder.head(), editor.fences) == (head, [])
     state.confirm_leadership()
 
 

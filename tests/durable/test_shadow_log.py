@@ -29,7 +29,14 @@ from strandline.durable import (
 )
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned
-from strandline.errors import CorruptData, Fenced, IncompatibleFormat, OutOfSync, Unavailable
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    IncompatibleFormat,
+    InvalidInput,
+    OutOfSync,
+    Unavailable,
+)
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.sql import Database, open_engine
@@ -302,6 +309,21 @@ def test_an_append_refused_by_the_first_log_is_not_sent_to_the_second(
         log.append(2, TOKEN, [update(2)])
     with pytest.raises(Fenced):
         log.append(3, NEXT, [update(3)])
+    assert contents(first) == contents(second)
+
+
+def test_an_update_that_is_too_large_for_the_second_log_is_appended_to_neither(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = shadow(second, first)
+    begin(log, 2)
+    before = contents(log)
+    monkeypatch.setattr("strandline.metastorage.store.MAX_VALUE_BYTES", 20_000)
+    large = replace(update(3), author="a" * 30_000)
+    with pytest.raises(InvalidInput, match="at most 20000 are allowed"):
+        log.append(3, TOKEN, [large])
+    assert contents(first) == contents(second) == before
+    log.append(3, TOKEN, [update(3)])
     assert contents(first) == contents(second)
 
 

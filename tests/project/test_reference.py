@@ -240,7 +240,8 @@ LIMITS = {
     "levels of nesting in a type": types.MAX_DEPTH,
     "precision of a decimal": types.MAX_DECIMAL_PRECISION,
     "commands in one batch (one version)": manager.MAX_COMMANDS,
-    "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
+    "bytes of a value in a metastorage, so of one update in the log `metastorage`, also as a part"
+    " of a shadow": MAX_VALUE_BYTES,
     "bytes of an HTTP request": bodies.MAX_BODY_BYTES,
     "HTTP connections of a node": http_connections.MAX_CONNECTIONS,
     "seconds to receive the head of an HTTP request; seconds that a connection may be idle": int(

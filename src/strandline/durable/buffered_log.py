@@ -85,11 +85,15 @@ class BufferedLog(UpdateLog):
             raise OutOfSync(
                 f"version {expected_upper} cannot be appended; the next version is {self._upper}"
             )
+        self.check_sizes(updates)
         self._time = Timestamp(self._time + 1)
         appended = tuple(update.at(self._time) for update in updates)
         self._appended += appended
         self._token = new_token or self._token
         return appended
+
+    def check_sizes(self, updates: Sequence[Update]) -> None:
+        self._log.check_sizes(updates)
 
     def time_of(self, update: Update) -> Timestamp | None:
         if update.version < self._base:

@@ -162,6 +162,12 @@ class UpdateLog(ABC):
         if the append was sent and its outcome cannot be determined now.
         """
 
+    def check_sizes(self, updates: Sequence[Update]) -> None:  # noqa: B027 - no limit by default
+        """Raise `InvalidInput` if this log can never append ``updates`` because of their sizes.
+
+        `append` raises the same. It is for callers that do something else before they append.
+        """
+
     @abstractmethod
     def time_of(self, update: Update) -> Timestamp | None:
         """The time of ``update``, or None if the log does not have it at its version.

@@ -66,6 +66,7 @@ from strandline.metastorage import (
     PutTimed,
     ValueIs,
 )
+from strandline.metastorage.store import check_invoke
 from strandline.wire.registry import (
     decode,
     decode_up_to,
@@ -121,6 +122,19 @@ def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
         return Put(key, data)
     operation = PutTimed(key, *timed)
     return operation if time is None else operation.at(time)
+
+
+def _puts(updates: Sequence[Update], times: Sequence[Timestamp] | None) -> list[Operation]:
+    """The puts of an append, without its fence token."""
+    operations: list[Operation] = [Put(VERSION, _digits(updates[-1].version))]
+    given: Sequence[Timestamp | None] = times or [None] * len(updates)
+    for update, time in zip(updates, given, strict=True):
+        operations.append(_put(update_key(update.version), encode(update), time))
+        operations += [
+            _put(append_key(appended.kind, update.version, number), appended.data, time)
+            for number, appended in enumerate(update.appended)
+        ]
+    return operations
 
 
 def time_of(pair: KeyValue) -> Timestamp:
@@ -253,14 +267,7 @@ class MetastorageLog(UpdateLog):
         ]
         if times is not None:
             self._check_times(updates, times)
-        operations: list[Operation] = [Put(VERSION, _digits(updates[-1].version))]
-        given: Sequence[Timestamp | None] = times or [None] * len(updates)
-        for update, time in zip(updates, given, strict=True):
-            operations.append(_put(update_key(update.version), encode(update), time))
-            operations += [
-                _put(append_key(appended.kind, update.version, number), appended.data, time)
-                for number, appended in enumerate(update.appended)
-            ]
+        operations = _puts(updates, times)
         if new_token is not None:
             operations.append(Put(FENCE, encode(new_token)))
         if companion is not None:
@@ -276,6 +283,9 @@ class MetastorageLog(UpdateLog):
                 self._saw(outcome.revision, replace(seen[1], upper=updates[-1].version + 1))
             return at_times(updates, times, outcome.time)
         return self._refused(token, updates, times)
+
+    def check_sizes(self, updates: Sequence[Update]) -> None:
+        check_invoke([], _puts(updates, None), (), at_most=self._store.max_operations)
 
     def _check_times(self, updates: Sequence[Update], times: Sequence[Timestamp]) -> None:
         """Raise `InvalidInput` for times that no log could have given to ``updates``."""

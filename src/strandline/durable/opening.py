@@ -195,6 +195,7 @@ class OpenableState:
             for transaction in (fencing, filling)
             if transaction.entries
         ]
+        self._log.check_sizes(updates)
         if environment is not None:
             raise_fence(token, environment)
         try:

@@ -98,6 +98,8 @@ class ShadowLog(UpdateLog):
         companion: Companion | None = None,
     ) -> tuple[Update, ...]:
         self._copy.level()
+        # Otherwise the second log could never follow the first again.
+        self._second.check_sizes(updates)
         appended = self._first.append(
             expected_upper,
             token,
@@ -125,6 +127,10 @@ class ShadowLog(UpdateLog):
                 error,
             )
         return appended
+
+    def check_sizes(self, updates: Sequence[Update]) -> None:
+        self._first.check_sizes(updates)
+        self._second.check_sizes(updates)
 
     def _read_back(self, appended: Sequence[Update]) -> None:
         """Compare the appended updates with what both logs have now."""
