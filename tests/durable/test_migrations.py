@@ -16,8 +16,9 @@ from strandline.durable.migrations import (
     NeedsMigration,
     format_of,
 )
+from strandline.durable.state import ENVIRONMENT
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
-from strandline.model.descriptors import ConfigEntry, Setting
+from strandline.model.descriptors import ConfigEntry, FenceEntry, Setting
 from tests.conftest import LogMember
 
 KNOWN = len(migrations.MIGRATIONS)
@@ -141,6 +142,35 @@ def test_the_next_opener_continues_a_migration_that_crashed_between_two_steps(
     contents = member.open().recovered[-1].contents
     assert format_of(contents) == KNOWN + 2
     assert {stored.name for stored in contents.objects("setting")} == {CONTENT, "one", "two"}
+
+
+@pytest.mark.parametrize("how", ["change", "delete", "fence"])
+def test_a_migration_that_changes_what_every_release_must_read_is_not_committed(
+    member: LogMember, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = member.open().recovered[-1]
+
+    def step(transaction: CatalogTransaction) -> None:
+        transaction.put(Setting("added", "done"))
+        if how == "change":
+            transaction.put(Setting(CONTENT, "0"))
+        elif how == "delete":
+            transaction.delete("config", ENVIRONMENT)
+        else:
+            transaction.put(FenceEntry("catalog", 7, 7))
+
+    later = [*migrations.MIGRATIONS, Migration("wrong", step)]
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", later)
+        refusal = r"'wrong' changes .* may only add"
+        with pytest.raises(RuntimeError, match=refusal):
+            member.openable().check_open(member="trial")
+        with pytest.raises(RuntimeError, match=refusal):
+            member.open()
+    after = member.join().recovered[-1]
+    assert after.version == before.version + 1  # the epoch of the failed opening
+    assert after.contents.get("setting", b"added") is None
+    assert format_of(after.contents) == KNOWN
 
 
 def test_an_opener_overtaken_during_its_migration_is_fenced(

@@ -7,9 +7,10 @@ applied (`FORMAT`). A new catalog has all of them from its first version on.
 
 `OpenableState.open` applies the missing steps after it took the new epoch, each in its own version.
 So no older program writes to the catalog in the meantime. A crash leaves the catalog between two
-steps, and the next `open` continues. To join or read a catalog, a program must have exactly the
-catalog's steps. Versions before a migration keep their old meaning, so code that reads the past
-must know it.
+steps, and the next `open` continues. A step may add an object of a kind that is not migratable
+(`Collection.migratable`), but not change one that exists, because other releases rely on it. To
+join or read a catalog, a program must have exactly the catalog's steps. Versions before a migration
+keep their old meaning, so code that reads the past must know it.
 
 The program's own objects in the catalog (its system views) are not a migration. They are updated by
 fingerprint (`strandline.catalog.system_views.synchronization`), not by a step. Their number is the
@@ -22,12 +23,14 @@ for ever).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from strandline.durable.collections import CONFIG, collection
 from strandline.durable.contents import Contents
 from strandline.durable.state import DurableCatalogState, config_in
 from strandline.durable.transaction import CatalogTransaction
+from strandline.durable.update import Change
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.model.descriptors import ConfigEntry, Setting
 
@@ -122,5 +125,17 @@ def migrate(state: DurableCatalogState) -> bool:
         with transaction.entry(MIGRATE, {"step": migration.name}):
             migration.change(transaction)
             transaction.put(ConfigEntry(FORMAT, str(number)))
+        _refuse_fixed(migration, transaction.changes())
         position = state.commit_transaction(transaction)
     return first < len(MIGRATIONS)
+
+
+def _refuse_fixed(migration: Migration, changes: Iterable[Change]) -> None:
+    """Raise `RuntimeError` if a step changes or removes an object that no step may change."""
+    for change in changes:
+        is_format = (change.kind, change.key) == (CONFIG.kind, FORMAT.encode())
+        if change.old is not None and not collection(change.kind).migratable and not is_format:
+            raise RuntimeError(
+                f"the migration {migration.name!r} changes {change.kind} {change.key.decode()!r}, "
+                "which every release must be able to read; a migration may only add such objects"
+            )
