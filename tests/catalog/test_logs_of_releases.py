@@ -28,7 +28,7 @@ from strandline.durable.metastorage_log import update_key
 from strandline.durable.migrations import NeedsMigration
 from strandline.durable.state import ReadOnlyState
 from strandline.metastorage import Metastorage, Put
-from strandline.node.verification import compare_times
+from strandline.node.verification import compare_history
 from tests.metastorage.stores import STORES
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -171,7 +171,7 @@ def test_a_changed_time_of_a_record_is_found_by_its_copy_in_the_history(
     log = MetastorageLog(store)
 
     def wrong_versions() -> list[str]:
-        findings = compare_times(ReadOnlyState(log), read_history(log))
+        findings = compare_history(ReadOnlyState(log), read_history(log))
         return [finding.place for finding in findings]
 
     assert wrong_versions() == []

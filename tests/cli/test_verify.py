@@ -21,6 +21,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
+from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store.rows import (
@@ -274,6 +275,46 @@ RECORDS = {
 def test_a_damaged_record_is_found(store: Store, damage: str) -> None:
     store.sql(RECORDS[damage])
     assert "record" in {one["finding"] for one in findings(store)}
+
+
+_EVENT = "catalog.append.audit_event."
+HIDDEN_ENTRIES = {
+    "lost": ("metastorage", f"DELETE FROM metastorage WHERE key = '{_EVENT}{3:020d}.000000'"),
+    "under another name": (
+        "metastorage",
+        "UPDATE metastorage SET key = replace(key, 'audit_event', 'audit_evenu')"
+        f" WHERE key = '{_EVENT}{3:020d}.000000'",
+    ),
+    "at another version": (
+        "metastorage",
+        f"UPDATE metastorage SET key = '{_EVENT}{1:020d}.000000'"
+        f" WHERE key = '{_EVENT}{3:020d}.000000'",
+    ),
+    "beyond the last version": (
+        "stash",
+        "UPDATE stash_appended SET version = version + 1024 WHERE version = 3",
+    ),
+    "in another collection": (
+        "stash",
+        "UPDATE stash_appended SET collection = 99 WHERE version = 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", HIDDEN_ENTRIES)
+def test_an_entry_of_the_history_that_is_not_at_its_place_is_found(
+    tmp_path: Path, damage: str
+) -> None:
+    log, statement = HIDDEN_ENTRIES[damage]
+    with Node.open(tmp_path, settings=Settings(catalog_log=log)) as node:
+        for name in ("shop", "other"):
+            node.session(user="ann").execute(CreateSchema(name=name))
+    store = Store(tmp_path)
+    assert findings(store) == []
+    store.sql(statement)
+    (found,) = [one for one in findings(store) if one["finding"] == "record"]
+    assert "history" in str(found["message"])
+    assert "version 3" in f"{found['place']}: {found['message']}"
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import UpdateLog
 from strandline.durable.update import Arguments, AuditEvent, Entry, Update
+from strandline.errors import CorruptData
 from strandline.wire.registry import decode
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,11 @@ def read_history(
     for scanned in work.spending(log.scan(AUDIT_EVENT, start, stop)):
         work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have many actions
         event = decode(scanned.data, AuditEvent)
+        if event.version != scanned.version:
+            raise CorruptData(
+                f"the history has the entry of version {event.version} at version "
+                f"{scanned.version}; restore the store from a backup"
+            )
         infos.append(
             VersionInfo(
                 event.version,

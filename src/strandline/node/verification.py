@@ -141,7 +141,7 @@ class Verification:
             state = self.state()
             history = read_history(state.log)
             _parse_arguments(state, history)
-            yield from compare_times(state, history)
+            yield from compare_history(state, history)
             tables = _tables(state)
             yield from _broken(state)
             self.verified.records += state.recovered[-1].version
@@ -378,22 +378,33 @@ class Verification:
                     yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
 
 
-def compare_times(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
-    """Find versions whose time in the log differs from the time in their ``history`` entry.
+def compare_history(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
+    """Find versions in the log that differ from their ``history`` entries.
 
-    Releases up to 0.2.0 stored the time beside the record, where no checksum covers it. A version
-    and its history entry got the same time, so each can be checked against the other.
+    Each version that is not silent has one entry. The entry is stored under a key of its own, which
+    no checksum covers. So a changed key could hide an entry. Releases up to 0.2.0 stored the time
+    beside the record too. A version and its entry got the same time, so each can be checked against
+    the other.
     """
-    times = {applied.version: applied.time for applied in state.recovered[1:]}
+    updates = {applied.version: applied.update for applied in state.recovered[1:]}
+    missing = {version for version, update in updates.items() if not update.silent}
     for entry in history:
-        time = times.get(entry.version, entry.time)
-        if time != entry.time:
+        update = updates.get(entry.version)
+        if update is None:
+            continue  # trimmed, or newer than the state
+        missing.discard(entry.version)
+        place = f"version {entry.version}"
+        if update.time != entry.time:
             yield Finding(
                 Kind.RECORD,
-                f"version {entry.version}",
-                f"its time is {format_timestamp(time)} in the log and"
+                place,
+                f"its time is {format_timestamp(update.time)} in the log and"
                 f" {format_timestamp(entry.time)} in the history",
             )
+        elif (update.author, update.member) != (entry.author, entry.member) or update.silent:
+            yield Finding(Kind.RECORD, place, "its entry in the history is that of another version")
+    for version in sorted(missing):
+        yield Finding(Kind.RECORD, f"version {version}", "its entry in the history is missing")
 
 
 def _broken(state: ReadOnlyState) -> Iterator[Finding]:
