@@ -33,7 +33,7 @@ class Planted(NamedTuple):
 
 
 FAULTS: dict[str, Planted] = {}
-WHICHEVER = "== acknowledged|for e in events|status in|in_epochs ==|open_read_only"
+WHICHEVER = "== acknowledged|for e in events|status in|in_epochs ==|open_read_only|_contents.apply"
 """Which check finds the fault first depends on how the processes interleave."""
 LAST_COMMIT = " 4"
 """The suffix of the author of a process's last commit."""
