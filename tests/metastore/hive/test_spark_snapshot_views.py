@@ -392,7 +392,7 @@ def test_an_overwrite_is_refused_while_other_threads_of_the_application_call_the
     whole = f"SELECT * FROM {orders} ORDER BY Id"
     before = spark.sql(whole)
     for meanwhile in ("SHOW TABLES IN nyc", "DESCRIBE DATABASE nyc", f"SELECT * FROM {orders}"):
-        for _ in range(5):
+        for _ in range(2):
             with pytest.raises(SparkError, match="cannot be replaced or overwritten"):
                 spark.save(ROW, orders, mode="overwrite", meanwhile=meanwhile)
     assert spark.sql(whole) == before
