@@ -11,12 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from strandline.durable.buffered_log import BufferedLog
-from strandline.durable.log import Replaced, UpdateLog, refuse_sealed
+from strandline.durable.log import Replaced, UpdateLog
 from strandline.durable.migrations import migrate, refuse_newer, refuse_other
 from strandline.durable.state import (
     FENCE,
     DurableCatalogState,
     ReadOnlyState,
+    refuse_moved,
     token_with_holder,
 )
 from strandline.durable.transaction import CatalogTransaction, Position
@@ -176,7 +177,7 @@ class OpenableState:
                 f"the log has versions up to {position.version} but no fence token, although "
                 "every version is written with one; restore the store from a backup"
             )
-        refuse_sealed(current)
+        refuse_moved(self._log, current)
         holder = FenceToken(0, 0) if current is None else current
         if deploy_generation is None:
             deploy_generation = holder.deploy_generation
@@ -216,7 +217,7 @@ class OpenableState:
         token = self._log.token()
         if token is None:
             raise NotFound(_NOTHING_HERE)
-        refuse_sealed(token)
+        refuse_moved(self._log, token)
         state = DurableCatalogState(self._log, token=token, member=member)
         if state.recovered[-1].version == 0:
             raise CorruptData(
@@ -251,7 +252,7 @@ def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
     Raises `Replaced` if the holder has a newer deploy generation, and what `join` raises.
     """
     current = fenced.log.token()
-    refuse_sealed(current)
+    refuse_moved(fenced.log, current)
     if current is not None and current.deploy_generation > fenced.token.deploy_generation:
         raise Replaced(
             f"generation {current.deploy_generation} of this deployment has taken the store over "

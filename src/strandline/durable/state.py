@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable.collections import FENCE as FENCES
 from strandline.durable.contents import Contents, restore, stamp
-from strandline.durable.log import MOVED, Companion, UpdateLog
+from strandline.durable.log import MOVED, Companion, Replaced, UpdateLog
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -234,6 +234,10 @@ class DurableCatalogState(ReadOnlyState):
             self._fenced = error.message
             if type(error) is Fenced:
                 self._compare_token()  # also raises, with the newer holder in the message
+            token = self.log.token()
+            if token is not None and token.is_sealed:
+                self._fenced = moved(self.log, token)
+                raise Replaced(self._fenced) from error
             raise
 
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
@@ -312,7 +316,7 @@ class DurableCatalogState(ReadOnlyState):
     def _compare_token(self) -> None:
         current = self.log.token()
         if current is not None and current.is_sealed:
-            self._fenced = MOVED
+            self._fenced = moved(self.log, current)
         elif current != self.token:
             self._fenced = self._overtaken_by(current)
         self._check_usable()
@@ -342,6 +346,23 @@ def token_with_holder(log: UpdateLog, token: FenceToken, held: FenceToken | None
     """
     opening = opening_with(log, token)
     return token.beside(held) + ("" if opening is None else f", which {opening}")
+
+
+def moved(log: UpdateLog, token: FenceToken) -> str:
+    """A text that says that the catalog was moved from ``log``, which was sealed with ``token``.
+
+    It names the member that sealed the log and the time, as far as the log has them.
+    """
+    opening = opening_with(log, token)
+    return (
+        MOVED if opening is None else f"{MOVED}. The log was sealed with the token that {opening}"
+    )
+
+
+def refuse_moved(log: UpdateLog, token: FenceToken | None) -> None:
+    """Raise `Replaced` if ``token``, that of ``log``, says that the catalog was moved from it."""
+    if token is not None and token.is_sealed:
+        raise Replaced(moved(log, token))
 
 
 def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
