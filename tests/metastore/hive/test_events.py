@@ -582,4 +582,5 @@ def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:
     stub.create_table(table("other", schema="default"))
     assert (count(), count("default"), count("none")) == (3, 1, 0)
     assert (count(toEventId=since + 2), count(limit=1)) == (2, 1)
+    assert (count(toEventId=-5), count(limit=-5), count(limit=0)) == (0, 3, 3)
     stub.drop_table("default", "other", True)

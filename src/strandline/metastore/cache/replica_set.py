@@ -161,8 +161,8 @@ class ReplicaSet:
     def apply(self, event_id: int, changes: Sequence[tuple[int, Change]]) -> None:
         """Apply the changes of an event, each with its table id, in one step."""
         with self._lock:
-            held = {table_id: self._replicas.get(table_id) for table_id, _ in changes}
-        for replica in held.values():
+            changed = [self._replicas.get(table_id) for table_id, _ in changes]
+        for replica in changed:
             if replica is not None and not isinstance(replica, Replica):
                 self._unpack(replica)
         with self._lock:

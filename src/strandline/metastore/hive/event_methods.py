@@ -101,14 +101,18 @@ def _filter(request: Struct) -> Callable[[Struct], bool] | None:
 
 @reads("get_notification_events_count")
 async def get_notification_events_count(call: Call) -> Struct:
-    """The number of events about a schema after a given one, up to ``toEventId`` and ``limit``."""
+    """The number of events about a schema after a given one, up to ``toEventId`` and ``limit``.
+
+    A limit below 1 is none, as in `get_next_notification`.
+    """
     await off_loop()
     call.reader.access.require_superuser("read the notification log")
     request = call.of("rqst")
     schema, last = request.text("dbName").lower(), request.args["fromEventId"]
     head = call.notifications.head()
     to = request.args.get("toEventId") or head
-    most = request.args.get("limit") or head
+    limit = request.args.get("limit") or 0
+    most = limit if limit > 0 else head
     events = HiveEvents(call.metastore)
     count = 0
     while last < min(to, head) and count < most:

@@ -212,9 +212,9 @@ class HiveEvents:
         relation_name = body.arguments.get("table") or body.arguments.get("view")
         schema, _, name = str(relation_name or f".{relation.name}").lower().partition(".")
         if event.verb in _OF_CONSTRAINTS and before is not None and after is not None:
-            told = self._constraint_event(event, body, after, schema=schema, table=name)
-            if told is not None:
-                return _event(event, *told, schema=schema, table=name)
+            constraint = self._constraint_event(event, body, after, schema=schema, table=name)
+            if constraint is not None:
+                return _event(event, *constraint, schema=schema, table=name)
         new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
@@ -292,12 +292,12 @@ class HiveEvents:
         if RowKind.STATISTICS in kinds:
             written, name = self._written(schema, table), table.name.lower()
             keys = written.partitioned.key_names
-            told = statistics_event(added, removed, schema=schema, table=name, keys=keys)
-            if told is not None:
-                message = told.message
-                if told.needs_table:
+            statistics = statistics_event(added, removed, schema=schema, table=name, keys=keys)
+            if statistics is not None:
+                message = statistics.message
+                if statistics.needs_table:
                     message["tableObjJson"] = written.text
-                return _event(event, told.kind, message, schema=schema, table=name)
+                return _event(event, statistics.kind, message, schema=schema, table=name)
         if RowKind.PARTITION in kinds:
             return self._partitions(event, schema, table, added, removed)
         if kinds and kinds <= {RowKind.TABLE_PARAMETERS, RowKind.STATISTICS}:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from strandline.errors import StrandlineError
 from strandline.metastore.hive.names import present_schema
@@ -91,10 +91,10 @@ class RecentCalls:
 
     def drop_replaces(self, schema: str, name: str) -> bool:
         """Whether a drop of the transactional table ``name`` now is not a user's DROP TABLE."""
-        last = list(islice(self._latest_first(schema, name), len(_OR_REPLACE_CALLS)))
-        if last == _OR_REPLACE_CALLS:
+        calls = list(self._latest_first(schema, name))
+        if calls[: len(_OR_REPLACE_CALLS)] == _OR_REPLACE_CALLS:
             return True
-        concerned = (call for call in self._latest_first(schema, name) if call is not _Call.OTHER)
+        concerned = (call for call in calls if call is not _Call.OTHER)
         since = list(takewhile(lambda call: call is not _Call.DROP, concerned))
         return _Call.READ in since and since[: len(_DROP_TABLE_CALLS)] != _DROP_TABLE_CALLS
 
