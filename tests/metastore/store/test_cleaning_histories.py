@@ -22,7 +22,7 @@ from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
 from strandline.transactions import ValidWriteIdList, holds, records
-from tests.metastore.store.test_cleaning import RETENTION, SETTINGS, Lake
+from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
 
 STEPS = 60
 DAY = 24 * 3_600_000
