@@ -156,6 +156,37 @@ def test_a_client_can_create_a_table_over_the_kept_files_of_a_dropped_table(
     assert (place / "f").exists()
 
 
+def test_a_create_asks_who_has_its_place_only_if_a_client_may_have_written_there(
+    stub: Any, hive: HiveNode, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    tables_at = hive.node.metastore.store.tables_at
+
+    def spied(places: Any) -> Any:
+        asked.append(places)
+        return tables_at(places)
+
+    monkeypatch.setattr(hive.node.metastore.store, "tables_at", spied)
+    stub.create_table(table("fresh"))
+    assert not asked
+    (lake / "warehouse/d1.db/written").mkdir()
+    stub.create_table(table("written"))
+    assert len(asked) == 1
+
+
+def test_a_place_whose_folder_was_deleted_stays_that_of_the_dropped_table(
+    stub: Any, lake: Path
+) -> None:
+    place = lake / "warehouse/d1.db/orders"
+    stub.drop_table("d1", "orders", False)
+    shutil.rmtree(place)
+    stub.create_table(table("orders"))
+    location = stub.get_table("d1", "orders").sd.location
+    assert location.startswith(f"file:{place}~")
+    assert Path(location.removeprefix("file:")).is_dir()
+    assert not place.exists()
+
+
 def test_locations_inside_a_copied_folder_point_into_the_copy(tmp_path: Path) -> None:
     lake, copy = tmp_path / "lake", tmp_path / "copy"
     with hive_node(lake) as hive, hive.stub() as client:

@@ -132,10 +132,15 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
 
 
 def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
-    """The dropped table that has ``place``, or None. Raises `InvalidInput` if one in use has it."""
+    """The dropped table that has ``place``, or None. Raises `InvalidInput` if one in use has it.
+
+    If there is no folder, the client has written nothing there, and any place will do for it.
+    """
+    at = call.folders.place(place)
+    if call.folders.reaches(at) and not call.folders.exists(at):
+        return None
     catalog = call.metastore.catalogs.latest_catalog()
     call.metastore.projector.project_up_to(catalog.version)
-    at = call.folders.place(place)
     holders = call.metastore.store.tables_at([at]).get(at, set())
     for holder in map(catalog.table_by_id, holders):
         if holder is not None and holder.name.lower() != table.lower():
