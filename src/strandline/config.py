@@ -1,7 +1,7 @@
 """The settings of a node, with their defaults and bounds.
 
 A setting is declared once, as a field of `Settings` with its default and its paragraph in the
-docstring. `strandline.cli.settings` derives the rest from that: the option, the environment
+docstring. `strandline.node.settings` derives the rest from that: the option, the environment
 variable and the entry in ``strandline.toml``.
 """
 
@@ -183,3 +183,24 @@ class Settings:
                 raise InvalidInput(
                     f"location_roots contains {root!r}, which is not an absolute path"
                 )
+
+
+ShownValue = str | int | float | bool | list[str] | None
+"""The value of a setting; None if it is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingValue:
+    """A setting of a node as users see it, without secrets.
+
+    ``origin`` is the place that its value comes from: an option, a variable, a file, or "default".
+    """
+
+    setting: str
+    value: ShownValue
+    origin: str
+    default: ShownValue
+    option: str
+    variable: str
+    allowed: str
+    meaning: str

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from strandline.cli import main
 from strandline.cli.main import COMMANDS, IO_ERROR
-from strandline.cli.settings import FILE_NAME, REGISTRY, load, registry_of
 from strandline.config import Settings
 from strandline.errors import InvalidInput
+from strandline.node.settings import FILE_NAME, REGISTRY, load, registry_of
 
 
 def strandline(*arguments: object) -> Result:

@@ -21,7 +21,6 @@ from strandline import errors
 from strandline.catalog import manager
 from strandline.catalog.commands import definition
 from strandline.cli.main import COMMANDS, IO_ERROR, main
-from strandline.cli.settings import REGISTRY
 from strandline.cli.status import Status
 from strandline.config import Settings
 from strandline.durable import stash_tables
@@ -41,6 +40,7 @@ from strandline.model import identifiers, types
 from strandline.node import catalog_log, http_connections, place
 from strandline.node.metrics import METRICS, Count
 from strandline.node.monitoring import Monitoring
+from strandline.node.settings import REGISTRY
 from strandline.sql import ground
 from strandline.transactions import tables as transaction_tables
 from strandline.wire import formats

@@ -16,11 +16,11 @@ from strandline.catalog.undo.reading import restorable
 from strandline.catalog.verbs import describe
 from strandline.cli.history import version_as_json
 from strandline.cli.options import OUTPUT, STORE, USER, Store, print_json
-from strandline.cli.settings import load
 from strandline.cli.stores import address_of, catalog_named, catalogs_of, database_of, log_of
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import Executed, Session
 from strandline.node.node import Node
+from strandline.node.settings import load
 
 PARTITIONS = "partitions"
 _KINDS = (*restorable(), PARTITIONS)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import click
 
 from strandline.cli.options import STORE_TYPE, Store
-from strandline.cli.settings import load
 from strandline.cli.stores import database_at
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput
@@ -15,6 +14,7 @@ from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import PERSIST, LogPlace, parts_of, refuse_unknown
 from strandline.node.catalog_move import move_catalog
 from strandline.node.place import settle
+from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
 from strandline.node.warehouse_place import recorded_warehouse
 from strandline.sql import SqliteDatabase

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, inspect
 from strandline.catalog import Catalog
 from strandline.catalog.configuration import HISTORY_RETENTION
 from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new_table, print_json
-from strandline.cli.settings import load
 from strandline.cli.stores import catalogs_and_rows
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
+from strandline.node.settings import load
 from strandline.sql import present_time
 from strandline.transactions import Holder, Holders
 from strandline.transactions.holders import MOST_HOLDERS, read_holders

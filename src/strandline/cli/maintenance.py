@@ -20,7 +20,6 @@ import click
 
 from strandline.cli.changes import joining
 from strandline.cli.options import FILE_TYPE, FOLDER, OUTPUT, STORE, USER, Store, print_json
-from strandline.cli.settings import load
 from strandline.cli.stores import address_of, database_at, database_of, ensure_store
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.durable import durable_state
@@ -36,6 +35,7 @@ from strandline.node.backup import restore as restore_backup
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database
+from strandline.node.settings import load
 from strandline.node.store_database import compare_head, refuse_older_parts
 from strandline.node.verification import Finding, Verification, Verified
 from strandline.node.warehouse_place import recorded_warehouse

@@ -1,36 +1,12 @@
-"""One registry of all settings of a node, with their options, environment variables and file keys.
-
-`REGISTRY` is derived from the fields of `strandline.config.Settings`. A new field there gets its
-option (``--thrift-port``), its variable (``STRANDLINE_THRIFT_PORT``), its key in a file
-(``thrift_port``), its help and its line in ``strandline config`` automatically.
-
-A value is taken from the first place that has one:
-
-1. the option of the command;
-2. the environment variable;
-3. the file that ``--config`` (or the variable ``STRANDLINE_CONFIG``) names;
-4. the file ``strandline.toml`` in the folder of the store;
-5. the default.
-
-What must stay true: a file with an unknown key or an invalid value is refused, with an error that
-names the file, the key and what is allowed. Unknown variables are accepted, because the program
-that starts this one may set variables with the same prefix (Kubernetes does, for a service called
-``strandline``). ``strandline config`` shows them.
-
-The command ``serve`` runs a node with these settings, and ``config`` shows them.
-"""
+"""The settings of a node as options, and the commands ``serve`` and ``config``."""
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
-import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from rich.table import Table
@@ -46,275 +22,9 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.config import Settings
-from strandline.errors import InvalidInput, StrandlineError
-from strandline.faults import ENVIRONMENT_VARIABLE as FAULT_VARIABLE
-from strandline.node.address import shown_address
-
-FILE_NAME = "strandline.toml"
-PREFIX = "STRANDLINE_"
-CONFIG_VARIABLE = "STRANDLINE_CONFIG"
-DEFAULT = "default"
-
-_UNITS: Mapping[str, Mapping[str, int]] = {
-    "_ms": {
-        "ms": 1,
-        "s": 1_000,
-        "min": 60_000,
-        "h": 3_600_000,
-        "d": 86_400_000,
-    },
-    "_bytes": {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30},
-}
-_SWITCH = {"true": True, "on": True, "false": False, "off": False}
-_NUMBER_WITH_UNIT = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
-_PARAGRAPH = re.compile(r"``(\w+)``:\s*(.*?)(?=\n\s*``\w+``:|\n\s*\n|\Z)", re.DOTALL)
-
-
-def _without_hashes(users: str) -> str:
-    names = (line.partition(":")[0] for line in users.splitlines() if ":" in line)
-    return ", ".join(f"{name}:…" for name in names if not name.startswith("#"))
-
-
-_SHOWN: Mapping[str, Callable[[str], str]] = {
-    "objects": shown_address,
-    "users": _without_hashes,
-}
-"""How settings that contain secrets are shown."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting of a node, as users see it. ``kind`` is the type of its values."""
-
-    name: str
-    kind: Any  # Any: a type or a construct of typing
-    default: object
-    meaning: str
-
-    @property
-    def option(self) -> str:
-        """Its option on the command line."""
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def variable(self) -> str:
-        """Its environment variable."""
-        return PREFIX + self.name.upper()
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether its values are on and off."""
-        return self.kind is bool
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it has several values."""
-        return get_origin(self.kind) in (tuple, list)
-
-    @property
-    def units(self) -> Mapping[str, int]:
-        """The units that its number can have, the smallest first. Its value is in the smallest."""
-        return next((u for ending, u in _UNITS.items() if self.name.endswith(ending)), {})
-
-    @cached_property
-    def allowed(self) -> str:
-        """The values that it accepts, in words."""
-        if get_origin(self.kind) is Literal:
-            return "one of " + ", ".join(map(str, get_args(self.kind)))
-        if self.is_switch:
-            return "true or false"
-        if self.is_list:
-            return "a list of strings"
-        if self.kind is int and self.units:
-            words = {
-                "_ms": "a whole number of milliseconds, or a number with a unit (500, 30s, 7d)",
-                "_bytes": "a whole number of bytes, or a number with a unit (65536, 256MiB)",
-            }
-            return next(text for ending, text in words.items() if self.name.endswith(ending))
-        return {int: "a whole number", float: "a number"}.get(self.kind, "a string")
-
-    def read(self, given: object) -> object:
-        """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""
-        value = self._read(given)
-        if value is None:
-            shown = "this value" if self.name in _SHOWN else repr(given)
-            raise InvalidInput(f"{self.name} cannot be {shown}: it is {self.allowed}")
-        return value
-
-    def shown(self, value: object) -> object:
-        """Return the value without secrets."""
-        return _SHOWN[self.name](value) if self.name in _SHOWN and isinstance(value, str) else value
-
-    def _read(self, given: object) -> object | None:
-        if self.is_switch:
-            return given if isinstance(given, bool) else _SWITCH.get(str(given).strip().lower())
-        if isinstance(given, bool):
-            return None
-        if self.kind is int:
-            return given if isinstance(given, int) else self._number(str(given))
-        if self.kind is float:
-            try:
-                return float(str(given))
-            except ValueError:
-                return None
-        if self.is_list:
-            parts = given.split(",") if isinstance(given, str) else given
-            if not isinstance(parts, list | tuple) or not all(isinstance(p, str) for p in parts):
-                return None
-            return tuple(part.strip() for part in parts if part.strip())
-        if not isinstance(given, str):
-            return None
-        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        return given if not choices or given in choices else None
-
-    def _number(self, text: str) -> int | None:
-        match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
-        if match is None:
-            return None
-        number, unit = int(match[1]), match[2].lower()
-        factor = 1 if not unit else self.units.get(unit)
-        return None if factor is None else number * factor
-
-
-def _setting(field: Field[Any], kind: Any, meaning: str) -> Setting:  # Any: a construct of typing
-    if get_origin(kind) in (Union, types.UnionType):  # ``str | None``: None is "not set"
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
-    default = field.default if field.default is not MISSING else None
-    if field.default_factory is not MISSING:
-        default = field.default_factory()
-    return Setting(field.name, kind, default, meaning)
-
-
-def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
-    """Return the settings that a dataclass declares, by name; its docstring describes them."""
-    described = _PARAGRAPH.findall(declared.__doc__ or "")
-    meanings = {name: " ".join(text.split()) for name, text in described}
-    kinds = get_type_hints(declared)
-    return {
-        field.name: _setting(field, kinds[field.name], meanings.get(field.name, ""))
-        for field in fields(declared)
-    }
-
-
-REGISTRY: Mapping[str, Setting] = registry_of(Settings)
-"""Every setting of a node, by name, in the order of `Settings`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The settings of a node, the origin of each value, and the unknown variables."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-    unknown_variables: Sequence[str]
-
-
-def load(
-    store: Path | str | None = None,
-    *,
-    config: Path | None = None,
-    options: Mapping[str, object] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Loaded:
-    """Return the settings of a node on ``store``; see the module.
-
-    ``options`` maps the names of settings to values, or to None for an option that was not given.
-    Raises `InvalidInput`, with the origin, the key and what is allowed.
-    """
-    variables = os.environ if environment is None else environment
-    config_variable = variables.get(CONFIG_VARIABLE, "").strip()
-    if config is None and config_variable:
-        config = Path(config_variable)
-    values: dict[str, object] = {}
-    origins = dict.fromkeys(REGISTRY, DEFAULT)
-    folder = store if isinstance(store, Path) else None
-    for origin, place_values in _places(folder, config, options or {}, variables):
-        for setting, value in place_values:
-            try:
-                values[setting.name] = setting.read(value)
-            except InvalidInput as error:
-                raise InvalidInput(f"{origin(setting)}: {error.message}") from None
-            origins[setting.name] = origin(setting)
-    try:
-        settings = Settings(**values)  # type: ignore[arg-type]  # `Setting.read` checks them
-    except InvalidInput as error:
-        raise InvalidInput(f"{error.message}{_where(error, origins)}") from None
-    known = {setting.variable for setting in REGISTRY.values()} | {CONFIG_VARIABLE, FAULT_VARIABLE}
-    unknown = sorted(v for v in variables if v.startswith(PREFIX) and v not in known)
-    return Loaded(settings, origins, unknown)
-
-
-_Place = tuple[Callable[[Setting], str], list[tuple[Setting, object]]]
-
-
-def _places(
-    folder: Path | None,
-    config: Path | None,
-    options: Mapping[str, object],
-    variables: Mapping[str, str],
-) -> list[_Place]:
-    """Return the values that each place gives; the last place wins."""
-    places: list[_Place] = []
-    if folder is not None and _has_settings(folder):
-        places.append(_of_file(folder / FILE_NAME))
-    if config is not None:
-        places.append(_of_file(config))
-    set_variables: list[tuple[Setting, object]] = [
-        (setting, variables[setting.variable])
-        for setting in REGISTRY.values()
-        if variables.get(setting.variable, "").strip()  # empty counts as unset, as in most programs
-    ]
-    places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
-    option_values = [
-        (REGISTRY[name], value) for name, value in options.items() if value is not None
-    ]
-    places.append((lambda setting: f"option {setting.option}", option_values))
-    return places
-
-
-def _has_settings(folder: Path) -> bool:
-    try:
-        return (folder / FILE_NAME).is_file()
-    except PermissionError as error:
-        raise InvalidInput(
-            f"this user may not read the folder {folder}; run the command as the owner of the "
-            "folder, or let the owner set file_access and the permissions of the folder"
-        ) from error
-
-
-def _of_file(file: Path) -> _Place:
-    try:
-        with file.open("rb") as opened:
-            entries = tomllib.load(opened)
-    except OSError as error:
-        raise InvalidInput(f"the settings in {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the settings in {file} are not TOML: {error}") from error
-    for key in entries:
-        if key not in REGISTRY:
-            raise InvalidInput(
-                f"{file}: {key!r} is not a setting of a node{_likeness(key)}; the settings are "
-                f"{', '.join(REGISTRY)}"
-            )
-    return (lambda _: str(file)), [(REGISTRY[key], value) for key, value in entries.items()]
-
-
-def _likeness(key: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key.lower().replace("-", "_"), REGISTRY, n=1)
-    return f" (is {near[0]} meant?)" if near else ""
-
-
-def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:
-    """Return a text with the origins of the settings that the error names."""
-    named_settings = [
-        f"{name} comes from {origin}"
-        for name, origin in origins.items()
-        if origin != DEFAULT and re.search(rf"\b{name}\b", error.message)
-    ]
-    return f" ({'; '.join(named_settings)})" if named_settings else ""
+from strandline.config import Settings, SettingValue
+from strandline.errors import InvalidInput
+from strandline.node.settings import FILE_NAME, REGISTRY, Setting, load, shown_settings
 
 
 class _Kind(click.ParamType[object]):
@@ -345,7 +55,7 @@ class _Kind(click.ParamType[object]):
         return value
 
 
-def _names_another(error: StrandlineError, name: str) -> bool:
+def _names_another(error: InvalidInput, name: str) -> bool:
     return any(
         other != name and re.search(rf"\b{other}\b", error.message) is not None
         for other in REGISTRY
@@ -401,35 +111,26 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     Each option can also be set by an environment variable (STRANDLINE_THRIFT_PORT=9083) or in the
     file strandline.toml in the folder (thrift_port = 9083); see "strandline config --help".
     """
-    settings = load(store, config=config, options=options).settings
+    loaded = load(store, config=config, options=options)
+    settings = loaded.settings
     logs.configure(level=settings.log_level, form=settings.log_format)
     from strandline.node import server
 
-    server.serve(store, settings=settings, ready=lambda line: click.echo(line))
+    server.serve(store, settings=settings, ready=click.echo)
 
 
-def setting_as_json(loaded: Loaded, name: str) -> dict[str, object]:
+def setting_as_json(setting: SettingValue) -> dict[str, object]:
     """Return one setting as ``--output json`` prints it."""
-    setting = REGISTRY[name]
-    return {
-        "setting": name,
-        "value": setting.shown(getattr(loaded.settings, name)),
-        "from": loaded.origins[name],
-        "default": setting.default,
-        "option": setting.option,
-        "variable": setting.variable,
-        "allowed": setting.allowed,
-        "meaning": setting.meaning,
-    }
+    return {"from" if name == "origin" else name: of for name, of in asdict(setting).items()}
 
 
-def settings_table(loaded: Loaded) -> Table:
+def settings_table(settings: Iterable[SettingValue]) -> Table:
     """Return the settings as a table for people."""
     table = new_table("setting", "value", "from")
-    for name in REGISTRY:
-        value = REGISTRY[name].shown(getattr(loaded.settings, name))
-        text = ", ".join(value) if isinstance(value, tuple) else str(value)
-        table.add_row(*cells(name, text or "—", loaded.origins[name]))
+    for setting in settings:
+        value = setting.value
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        table.add_row(*cells(setting.setting, text or "—", setting.origin))
     return table
 
 
@@ -444,10 +145,11 @@ def config(folder: Path | None, *, config: Path | None, output: str, **options: 
     strandline.toml in FOLDER, and defaults; the first that has a value wins. Nothing is started.
     """
     loaded = load(folder, config=config, options=options)
+    settings = shown_settings(loaded.settings, loaded.origins)
     if output == "json":
-        for name in REGISTRY:
-            print_json(setting_as_json(loaded, name))
+        for setting in settings:
+            print_json(setting_as_json(setting))
         return
-    new_console().print(settings_table(loaded))
+    new_console().print(settings_table(settings))
     for variable in loaded.unknown_variables:
         click.echo(f"strandline: {variable} is set, but it is not a setting of a node", err=True)

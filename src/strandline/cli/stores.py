@@ -16,7 +16,6 @@ from strandline.catalog.applier import DELAY
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.history import History
 from strandline.cli.options import Store
-from strandline.cli.settings import load
 from strandline.clock import (
     HybridClock,
     Timestamp,
@@ -34,6 +33,7 @@ from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered
 from strandline.node.place import refuse_lost_database
+from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
 from strandline.sql import Database, ground, open_engine
 from strandline.transactions.tables import TXN
