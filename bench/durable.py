@@ -49,7 +49,7 @@ from strandline.model.descriptors import (
     TableKind,
 )
 from strandline.model.types import BIGINT, STRING
-from strandline.node.catalog_dump import write_dump
+from strandline.node.catalog_dump import dump_pieces
 from strandline.sql import open_engine
 from strandline.work import keeping_garbage
 from tests.durable.logs import LOGS, SHARD, LogKind, OnMetastorage, Persist, Shadow
@@ -226,7 +226,7 @@ def open_and_dump() -> None:
         opened = Opened(spent(), largest_resident() - before)
         if name == IN_A_FOLDER:  # a dump reads memory only, so one log is enough
             before, spent = resident_now(), stopwatch()
-            write_dump(state, file.write)
+            file.writelines(dump_pieces(state))
             opened = replace(opened, dump_seconds=spent(), dump_memory=largest_resident() - before)
             file.flush()
             assert file.seek(0, os.SEEK_END) > MANY * len(COLUMNS) * 10

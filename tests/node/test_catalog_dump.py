@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 from strandline.model.descriptors import Setting
-from strandline.node.catalog_dump import write_dump
+from strandline.node.catalog_dump import dump_pieces
 from tests.conftest import Member
 
 OBJECTS = 200
 
 
-def test_a_dump_is_written_object_by_object_and_keeps_no_decoded_object(member: Member) -> None:
+def test_a_dump_is_made_object_by_object_and_keeps_no_decoded_object(member: Member) -> None:
     state = member.open()
     transaction = state.transaction(state.recovered[-1], author="ann")
     with transaction.entry("configure", {}):
@@ -20,8 +20,7 @@ def test_a_dump_is_written_object_by_object_and_keeps_no_decoded_object(member: 
     state.commit_transaction(transaction)
     reader = member.openable().open_read_only()
     contents = reader.recovered[-1].contents
-    pieces: list[str] = []
-    write_dump(reader, pieces.append)
+    pieces = list(dump_pieces(reader))
     settings = json.loads("".join(pieces))["collections"]["setting"]
     made = [o["key"] for o in settings["objects"] if o["key"].startswith("setting ")]
     assert made == [f"setting {n:03d}" for n in range(OBJECTS)]

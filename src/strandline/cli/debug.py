@@ -23,7 +23,7 @@ from strandline.durable.opening import Fill
 from strandline.durable.state import opening_with
 from strandline.errors import InvalidInput
 from strandline.metastore.session.wire_json import read_json, write_json
-from strandline.node.catalog_dump import write_dump
+from strandline.node.catalog_dump import dump_pieces
 from strandline.node.membership import new_member_id, raises_fence_of
 
 _KIND = click.argument("kind")
@@ -52,7 +52,7 @@ def dump(store: Store, *, target: Path | None, ignore: tuple[str, ...], stats_on
     Keys and values are as `edit` and `delete` take them. Running nodes are not disturbed.
     """
     with reading(store) as state, _written(target) as file:
-        write_dump(state, file.write, ignored=ignore, only_counts=stats_only)
+        file.writelines(dump_pieces(state, ignored=ignore, only_counts=stats_only))
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """The catalog as JSON, with keys and values in the form that `strandline debug edit` accepts.
 
 The dump is one JSON object, in which each object of the catalog has its own line, in the order of
-the keys. It is written piece by piece, so it takes no memory beyond that of the catalog.
+the keys. It is made piece by piece, so it takes no memory beyond that of the catalog.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from strandline.catalog.rules import key_of
@@ -24,15 +24,13 @@ from strandline.wire import decode
 KINDS = (*(name for name in COLLECTIONS if name != FENCE.kind), *APPEND_ONLY)
 """The kinds that a dump shows: all except the fence, which is in its head."""
 
-Write = Callable[[str], object]
 
+def dump_pieces(
+    state: ReadOnlyState, *, ignored: Collection[str] = (), only_counts: bool = False
+) -> Iterator[str]:
+    """Yield the content of the log of ``state`` up to its present head, except ``ignored`` kinds.
 
-def write_dump(
-    state: ReadOnlyState, write: Write, *, ignored: Collection[str] = (), only_counts: bool = False
-) -> None:
-    """Write the content of the log of ``state`` up to its present head, except ``ignored`` kinds.
-
-    With ``only_counts``, write the counts without the objects. Raises `InvalidInput` if ``ignored``
+    With ``only_counts``, yield the counts without the objects. Raises `InvalidInput` if ``ignored``
     names an unknown kind.
     """
     unknown = sorted(set(ignored) - set(KINDS))
@@ -49,10 +47,10 @@ def write_dump(
         "deploy_generation": token.deploy_generation,
         "epoch": token.epoch,
     }
-    write(json.dumps(head)[:-1] + ', "collections": {')
+    yield json.dumps(head)[:-1] + ', "collections": {'
     separator = "\n"
     for name in sorted(set(KINDS) - set(ignored)):
-        write(f"{separator}{json.dumps(name)}: {{")
+        yield f"{separator}{json.dumps(name)}: {{"
         separator = "},\n"
         if name in COLLECTIONS:
             objects = latest.contents.all_of(name)
@@ -61,17 +59,17 @@ def write_dump(
         else:
             count = sum(1 for _ in _scanned(state, name, latest.version))
             lines = (_of_appended(name, o) for o in _scanned(state, name, latest.version))
-        write(f'"count": {count}')
+        yield f'"count": {count}'
         if not only_counts:
-            _write_lines(lines, write)
-    write("}\n}}\n")
+            yield from _list(lines)
+    yield "}\n}}\n"
 
 
-def _write_lines(lines: Iterator[str], write: Write) -> None:
-    write(', "objects": [')
+def _list(lines: Iterator[str]) -> Iterator[str]:
+    yield ', "objects": ['
     for number, line in enumerate(lines):
-        write((",\n" if number else "\n") + line)
-    write("]")
+        yield (",\n" if number else "\n") + line
+    yield "]"
 
 
 def _of_object(name: str, stored: Any) -> str:
