@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.cli.demo.node_process import NodeProcess
-from strandline.errors import AlreadyExists
+from strandline.errors import AlreadyExists, InvalidInput
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import DataFile
 from strandline.metastore.thrift import HIVE_CODEC, ThriftException
@@ -49,11 +51,15 @@ def client(node: NodeProcess) -> Iterator[ThriftClient]:
         yield client
 
 
+def statistics(node: NodeProcess) -> Any:
+    with urllib.request.urlopen(f"{node.http_uri}/v1/statistics") as answer:
+        return json.load(answer)
+
+
 def tasks(node: NodeProcess) -> int:
     """The number of tasks given to child processes."""
-    with urllib.request.urlopen(f"{node.http_uri}/v1/statistics") as answer:
-        counted: int = json.load(answer)["children"]["tasks"]
-        return counted
+    counted: int = statistics(node)["children"]["tasks"]
+    return counted
 
 
 def partition(number: int, table: str = "parts", **parameters: str) -> dict[str, Any]:
@@ -165,6 +171,45 @@ def test_long_calls_over_http_are_executed_by_a_child(
     listed = session.files(table_id, session.open(["lake.t"]).write_ids_of("lake.t"))
     assert list(listed.data_files) == files
     assert tasks(node) == before + 2
+
+
+def test_reads_of_the_whole_store_are_executed_by_a_child(
+    node: NodeProcess, session: HttpSession
+) -> None:
+    before = tasks(node)
+    session.dump(stats_only=True)
+    assert session.verify().summary.records
+    session.clean()
+    assert tasks(node) == before + 3
+    settings = {setting.setting: setting for setting in session.config()}
+    assert (settings["http_port"].value, settings["http_port"].origin) == (
+        0,
+        "option --http-port",
+    )
+    assert tasks(node) == before + 3
+    with pytest.raises(InvalidInput, match="'tables' is not a kind of object"):
+        session.dump(ignore=["tables"])
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_dump_holds_up_nobody(
+    node: NodeProcess, session: HttpSession
+) -> None:
+    comment = "c" * 100_000
+    session.execute([CreateSchema(name=f"large{number}", comment=comment) for number in range(100)])
+    dump = session.dump()
+    assert len(dump) > 100 * len(comment)
+    host, port = node.http_uri.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as leaving:
+        head = "POST /v1/dump HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        leaving.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        assert leaving.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert 0 < statistics(node)["http"]["answer_memory"] <= len(dump)
+        assert session.dump() == dump  # the answer that is half sent holds up no other call
+    while statistics(node)["http"]["answer_memory"]:
+        pass
+    assert session.dump() == dump
+    command = [sys.executable, "-m", "strandline", "debug", "dump", node.store]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == dump
 
 
 def test_a_long_message_that_cannot_be_decoded_fails_without_affecting_the_next(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -26,6 +26,7 @@ from strandline.durable import durable_state
 from strandline.errors import CorruptData, InvalidInput, surface_of
 from strandline.logs import in_one_line
 from strandline.metastorage import open_metastorage
+from strandline.metastore.inspection import Finding, Verified
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node import relocation, store_database
@@ -34,14 +35,14 @@ from strandline.node.backup import Manifest, back_up
 from strandline.node.backup import restore as restore_backup
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.database_mark import DatabaseMark
+from strandline.node.inspection import head_comparison
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
-from strandline.node.store_database import compare_head, refuse_older_parts
-from strandline.node.verification import Finding, Verification, Verified
+from strandline.node.store_database import refuse_older_parts
+from strandline.node.verification import Verification
 from strandline.node.warehouse_place import recorded_warehouse
 from strandline.sql import (
     Database,
-    SqliteDatabase,
     accept_time,
     accepted_time,
     open_engine,
@@ -139,29 +140,16 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
     with ExitStack() as opened, closing(_database(address)) as database:
         refuse_older_parts(database, todo=_OLDER)
         with reading_catalog_log(LogPlace(database, address, clock)) as log:
+            has_mark = address.folder is None and not address.is_one_database
+            mark = opened.enter_context(_mark_of(address, clock)) if has_mark else None
             yield Verification(
                 database,
                 durable_state(log).open_read_only,
                 NotificationLog(database, clock),
                 folders=_folders(address, database),
-                compare_head=_comparing(address, database, clock, opened),
+                compare_head=head_comparison(address, database, mark),
                 pages=pages,
             )
-
-
-def _comparing(
-    address: StoreAddress, database: Database, clock: HybridClock, opened: ExitStack
-) -> Callable[[], None] | None:
-    """Return the function that compares the database with its marks outside, or None without any.
-
-    The marks are in the head file of a folder, or in etcd.
-    """
-    if isinstance(database, SqliteDatabase) and address.folder is not None:
-        return partial(compare_head, address.folder, database)
-    if address.is_one_database:
-        return None
-    mark = opened.enter_context(_mark_of(address, clock))
-    return lambda: mark.compare(mark.says(), database)
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     logs.configure(level=settings.log_level, form=settings.log_format)
     from strandline.node import server
 
-    server.serve(store, settings=settings, ready=click.echo)
+    server.serve(store, settings=settings, origins=loaded.origins, ready=click.echo)
 
 
 def setting_as_json(setting: SettingValue) -> dict[str, object]:

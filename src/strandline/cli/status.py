@@ -13,7 +13,7 @@ from strandline.cli.stores import address_of, catalogs_and_rows, database_of
 from strandline.clock import HybridClock, Timestamp, format_timestamp
 from strandline.logs import in_one_line
 from strandline.metastore import interface
-from strandline.node.catalog_log import DEFAULT, Kept, LogPlace, remembered
+from strandline.node.catalog_log import LogPlace, log_name
 from strandline.transactions import Holder, Holders, HolderType
 
 MOST_SHOWN = 20
@@ -27,6 +27,7 @@ class Status:
     store: str
     environment: str
     catalog_log: str
+    deploy_generation: int
     epoch: int
     epoch_time: str
     version: int
@@ -49,20 +50,24 @@ def status_of(store: Store) -> Status:
     address = address_of(store)
     with database_of(store) as database:
         size = database.size()
-        kept = remembered(LogPlace(database, address, HybridClock()))
+        catalog_log = log_name(LogPlace(database, address, HybridClock()))
     with catalogs_and_rows(store) as (history, state, connection):
         catalog = history.latest
-        status = interface.status_of(state, catalog, earliest_version=history.earliest.version)
+        status = interface.status_of(
+            state,
+            catalog,
+            earliest_version=history.earliest.version,
+            catalog_log=catalog_log,
+            database_bytes=size,
+        )
         holders, now = holders_on(connection, store, catalog)
         return Status(
             store=address.name,
-            catalog_log=str(kept or Kept(DEFAULT)),
             **{
                 **asdict(status),
                 "epoch_time": format_timestamp(status.epoch_time),
                 "version_time": format_timestamp(status.version_time),
             },
-            database_bytes=size,
             open_transactions=holders.transactions,
             oldest_transactions=_shown(holders, HolderType.TRANSACTION, now),
             holds=holders.holds,

@@ -99,9 +99,10 @@ class ReadOnlyState:
     """An opened catalog that can be read from its log. Not safe for use by several threads.
 
     ``recovered`` is what opening the catalog read: the start of the log, then each update, in
-    order. ``environment`` is the id that was created with the catalog. ``epoch`` is the epoch at
-    the time of opening, ``boot_timestamp`` the time when that epoch began. Before the catalog is
-    initialized, ``epoch`` is 0 and ``boot_timestamp`` is `MIN_TIMESTAMP`.
+    order. ``environment`` is the id that was created with the catalog. ``epoch`` and
+    ``deploy_generation`` are those at the time of opening, ``boot_timestamp`` the time when that
+    epoch began. Before the catalog is initialized, both numbers are 0 and ``boot_timestamp`` is
+    `MIN_TIMESTAMP`.
     """
 
     def __init__(self, log: UpdateLog) -> None:
@@ -111,6 +112,7 @@ class ReadOnlyState:
         self.environment = config_in(latest, ENVIRONMENT)
         fence = latest.get("fence", FENCE.encode())
         self.epoch = 0 if fence is None else int(fence.value.epoch)
+        self.deploy_generation = 0 if fence is None else int(fence.value.deploy_generation)
         self.boot_timestamp = MIN_TIMESTAMP if fence is None else fence.updated
 
     def _recover(self) -> list[AppliedUpdate]:

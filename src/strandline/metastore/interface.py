@@ -24,8 +24,11 @@ from strandline.catalog.configuration import ENFORCE_PRIVILEGES, ParameterValue
 from strandline.catalog.differences import Difference
 from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
+from strandline.config import SettingValue
 from strandline.durable.state import ReadOnlyState
 from strandline.errors import InvalidInput
+from strandline.metastore.inspection import VerificationReport
+from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
@@ -151,9 +154,15 @@ MOST_COMMITS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CatalogStatus:
-    """The state of a catalog. ``epoch`` began at ``epoch_time``; the rest is of ``version``."""
+    """The state of a catalog.
+
+    ``catalog_log`` is the name of the log that keeps it, ``database_bytes`` the size of the SQL
+    database. ``epoch`` began at ``epoch_time``. The rest is of ``version``.
+    """
 
     environment: str
+    catalog_log: str
+    deploy_generation: int
     epoch: int
     epoch_time: Timestamp
     version: int
@@ -164,12 +173,22 @@ class CatalogStatus:
     views: int
     roles: int
     privileges_enforced: bool
+    database_bytes: int
 
 
-def status_of(state: ReadOnlyState, catalog: Catalog, *, earliest_version: int) -> CatalogStatus:
+def status_of(
+    state: ReadOnlyState,
+    catalog: Catalog,
+    *,
+    earliest_version: int,
+    catalog_log: str,
+    database_bytes: int,
+) -> CatalogStatus:
     """The state of ``catalog``, which is the present version of ``state``."""
     return CatalogStatus(
         environment=state.environment or "",
+        catalog_log=catalog_log,
+        deploy_generation=state.deploy_generation,
         epoch=state.epoch,
         epoch_time=state.boot_timestamp,
         version=catalog.version,
@@ -180,6 +199,7 @@ def status_of(state: ReadOnlyState, catalog: Catalog, *, earliest_version: int) 
         views=catalog.contents.count("view"),
         roles=len(catalog.roles()),
         privileges_enforced=ENFORCE_PRIVILEGES.required(catalog),
+        database_bytes=database_bytes,
     )
 
 
@@ -302,6 +322,34 @@ class Session(ABC):
     @abstractmethod
     def parameters(self) -> list[ParameterValue]:
         """The parameters of the catalog, ordered by name, with their values."""
+
+    # -- for the operator of the store ---------------------------------------------------------
+
+    # If privileges are enforced, these raise `PermissionDenied` for users who are not superusers.
+
+    @abstractmethod
+    def config(self) -> list[SettingValue]:
+        """The settings of the node, without secrets."""
+
+    @abstractmethod
+    def clean(self) -> Cleanable:
+        """What cleaning would remove. Removes nothing: nodes do so at intervals."""
+
+    @abstractmethod
+    def dump(self, *, ignore: Sequence[str] = (), stats_only: bool = False) -> bytes:
+        """The stored catalog as JSON text: what ``strandline debug dump`` writes.
+
+        Leaves out the kinds of objects in ``ignore``. With ``stats_only``, it has only the number
+        of objects of each kind. Raises `InvalidInput` if a kind is unknown.
+        """
+
+    @abstractmethod
+    def verify(self, *, pages: bool = False) -> VerificationReport:
+        """Check the records and files of the store for damage, and change nothing.
+
+        With ``pages``, also read every page of every file. Damage is in the report; it does not
+        raise. This may take long: give an `HttpSession` a time-out that suits the store.
+        """
 
     # -- snapshots -----------------------------------------------------------------------------
 

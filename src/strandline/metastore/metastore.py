@@ -24,6 +24,7 @@ from strandline.errors import (
 )
 from strandline.logs import kept
 from strandline.metastore.asked_places import AskedPlaces
+from strandline.metastore.inspection import Inspection
 from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
@@ -50,6 +51,7 @@ class Metastore:
         projector: Projector,
         warehouse: str,
         folders: StoreFolders,
+        inspection: Inspection,
         snapshot_hold_ms: int = 0,
     ) -> None:
         self.catalogs = catalogs
@@ -58,6 +60,7 @@ class Metastore:
         self.projector = projector
         self.warehouse = warehouse.rstrip("/")
         self.folders = folders
+        self.inspection = inspection
         self.snapshot_holds = SnapshotHolds(transactions.holds, snapshot_hold_ms)
 
     def execute(

@@ -349,6 +349,11 @@ def remembered(place: LogPlace) -> Kept | None:
     return None if _is_empty(place, DEFAULT) else Kept(DEFAULT, place.catalog_address)
 
 
+def log_name(place: LogPlace) -> str:
+    """Return the name of the log that keeps the catalog, as users see it."""
+    return str(remembered(place) or Kept(DEFAULT))
+
+
 def kept_on(connection: Connection) -> Kept | None:
     """Return the row, or None if it is not written yet."""
     row = first_row(connection, _READ)

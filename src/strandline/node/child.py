@@ -18,6 +18,7 @@ from strandline.metastore.session.http_app import SERVICE as HTTP
 from strandline.metastore.session.http_app import answer_task
 from strandline.node.node import Node
 from strandline.work.children import Announce, Fields, Service
+from strandline.work.contents import Content
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def open_child(store: str | Path, settings: Settings, announce: Announce) -> Ite
     with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
 
-        def answer(fields: Fields, data: bytes) -> tuple[Fields, bytes]:
+        def answer(fields: Fields, data: bytes) -> tuple[Fields, bytes | Content]:
             match fields["service"]:
                 case str(service) if service == HIVE:
                     return hive.answer_task(fields, data)

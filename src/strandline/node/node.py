@@ -49,6 +49,7 @@ from strandline.metastore.store.transaction_order import ProjectedCatalogs, Tran
 from strandline.node.address import StoreAddress
 from strandline.node.chores import Chores
 from strandline.node.database_mark import NOTE_SECONDS
+from strandline.node.inspection import StoreInspection
 from strandline.node.membership import (
     Guard,
     finish_half_raised,
@@ -58,6 +59,7 @@ from strandline.node.membership import (
     new_member_id,
 )
 from strandline.node.opened_store import OpenedStore, open_store
+from strandline.node.settings import shown_settings
 from strandline.node.storage_recorder import LOOK_SECONDS, StorageRecorder
 from strandline.transactions import Transactions
 
@@ -156,6 +158,7 @@ class Node:
         settings: Settings,
         member: str,
         announce: Announce | None = None,
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         self.address = store.address
         self.name = store.address.name
@@ -243,6 +246,9 @@ class Node:
             projector=self.projector,
             warehouse=warehouse,
             folders=folders,
+            inspection=StoreInspection(
+                store, self.notifications, self.cleaner, shown_settings(settings, origins)
+            ),
             snapshot_hold_ms=settings.snapshot_hold_ms,
         )
         self.health = NodeHealth()
@@ -281,6 +287,7 @@ class Node:
         background: bool = True,
         keeps_cache: bool = False,
         announce: Announce | None = None,
+        origins: Mapping[str, str] | None = None,
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
@@ -288,6 +295,7 @@ class Node:
         leaves expiry, cleaning and checks to the node whose child process it runs in. With
         ``keeps_cache``, it loads the cache file at start and writes it again later. ``announce``
         is called before a large catalog update is appended, to announce it to the parent node.
+        ``origins`` are those of the ``settings``, for users who ask (`shown_settings`).
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
         `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place.
@@ -295,7 +303,7 @@ class Node:
         settings = settings or Settings()
         opened_store = open_store(store, settings=settings, wall=wall, check=background)
         try:
-            node = cls(opened_store, settings, member or new_member_id(), announce)
+            node = cls(opened_store, settings, member or new_member_id(), announce, origins)
         except BaseException:
             opened_store.close()
             raise

@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -285,8 +285,11 @@ def serve(
     *,
     settings: Settings,
     ready: Callable[[str], None],
+    origins: Mapping[str, str] | None = None,
 ) -> None:
     """Run a node on ``store`` until SIGTERM or SIGINT; call ``ready`` with the one line.
+
+    ``origins`` are those of the ``settings``, for users who ask.
 
     Also returns when a newer deploy generation has taken over the store.
 
@@ -318,7 +321,9 @@ def serve(
                 (settings.host, settings.http_port, "HTTP"),
             )
         )
-        node = open_resources.enter_context(Node.open(store, settings=settings, keeps_cache=True))
+        node = open_resources.enter_context(
+            Node.open(store, settings=settings, keeps_cache=True, origins=origins)
+        )
         asyncio.run(
             _serve(
                 node,

@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import chain
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from strandline.catalog.storage_usage import read_events
 from strandline.clock import format_timestamp
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
 from strandline.errors import CorruptData, StrandlineError
+from strandline.metastore.inspection import Finding, Kind, Verified
 from strandline.metastore.partition_places import GONE, PartitionPlaces
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
@@ -60,43 +60,6 @@ _FOLDERS_OF_FILES = ("_files", "_data", "_deletes", "_staging")
 
 Release 0.2.1 put data files into ``_data``.
 """
-
-
-class Kind(Enum):
-    """What a finding is about. All kinds except ``LEFTOVER`` are errors."""
-
-    RECORD = "record"
-    FILE = "file"
-    FOLDER = "folder"
-    LEFTOVER = "leftover"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem or a leftover. ``table`` is None if it does not belong to a table."""
-
-    kind: Kind
-    place: str
-    message: str
-    table: str | None = None
-
-    @property
-    def is_error(self) -> bool:
-        """Whether something is lost or wrong."""
-        return self.kind is not Kind.LEFTOVER
-
-
-@dataclass(slots=True)
-class Verified:
-    """How much was checked, counted while `Verification.findings` runs."""
-
-    tables: int = 0
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-    records: int = 0
-    errors: int = 0
-    leftovers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,12 @@ def require(count: Callable[[int], int]) -> None:
         raise TooLong
 
 
+def refuse_budget() -> None:
+    """Raise `TooLong` if there is a budget: for work on the whole store, of unknown cost."""
+    if _BUDGET.get() is not None:
+        raise TooLong
+
+
 def spending(items: Iterable[T]) -> Iterator[T]:
     """Iterate over the items and charge them. Raises `TooLong` when they exceed the budget."""
     if _BUDGET.get() is None:

@@ -71,7 +71,7 @@ _MESSAGE = 8 * 1024
 """Bytes of a packet, and characters of an error message in it; a character may take six bytes."""
 
 Fields = Mapping[str, Any]  # JSON
-Answering = Callable[[Fields, bytes], tuple[Fields, bytes]]
+Answering = Callable[[Fields, bytes], tuple[Fields, bytes | Content]]
 """Maps a task's fields and content to those of the reply. May raise `StrandlineError`."""
 Announce = Callable[[bytes], None]
 """Announces data to the node of a child. Returns when the node has noted it."""
@@ -132,7 +132,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
                 )
                 reply_fields, answer = {"error": [StrandlineError.code, message]}, b""
             del data
-            reply = Content.of(answer)
+            reply = answer if isinstance(answer, Content) else Content.of(answer)
             del answer
             _give_memory_back()
             ends = _memory_bytes() - before > KEPT_BYTES

@@ -11,7 +11,7 @@ import os
 import queue
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 PIECE = 128 * 1024
@@ -31,9 +31,15 @@ class Content:
     @classmethod
     def of(cls, data: bytes) -> Content:
         """Return a content with ``data``."""
+        return cls.of_pieces((data,))
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[bytes]) -> Content:
+        """Return a content with all ``pieces``, one after the other."""
         content = cls()
         try:
-            content.write(data)
+            for piece in pieces:
+                content.write(piece)
         except BaseException:
             content.close()
             raise

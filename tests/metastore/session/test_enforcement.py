@@ -264,6 +264,31 @@ def test_ddl_needs_ownership_and_users_see_only_their_own_history(
     assert "only superusers may trim" in refusal(lambda: bob.compact(made))
 
 
+OPERATING: dict[str, tuple[Callable[[Session], object], str]] = {
+    "config": (lambda of: of.config(), "see the settings of the node"),
+    "clean": (lambda of: of.clean(), "see what cleaning would remove"),
+    "dump": (lambda of: of.dump(), "dump the catalog"),
+    "dump of nothing": (lambda of: of.dump(ignore=["none"]), "dump the catalog"),
+    "verify": (lambda of: of.verify(), "verify the store"),
+}
+
+
+@pytest.mark.parametrize("call", OPERATING)
+def test_only_superusers_read_what_is_for_the_operator(
+    guarded: Guarded, bob: Session, call: str
+) -> None:
+    read, what = OPERATING[call]
+    assert f"only superusers may {what}" in refusal(lambda: read(bob))
+
+
+def test_a_superuser_reads_what_is_for_the_operator(guarded: Guarded) -> None:
+    with HttpSession(guarded.url, user="root") as root:
+        assert root.verify().summary.tables
+        assert root.clean().limit
+        assert root.config()
+        assert b'"enforce_privileges"' in root.dump()
+
+
 def test_a_dropped_table_is_readable_by_users_who_could_read_it_last(
     guarded: Guarded, bob: Session
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -25,8 +27,10 @@ from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import Message, Receive, Scope, Send
 from strandline.metastore.workers import Workers
 from strandline.node import Node
+from strandline.work.child_pool import Data, Reply
+from strandline.work.children import Fields
 from strandline.work.contents import PIECE, Content
-from tests.metastore.session.served import monitored, serving
+from tests.metastore.session.served import WAIT, monitored, serving
 
 JSON = {"Content-Type": "application/json"}
 
@@ -124,6 +128,13 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
         "tables", {"schema": "s", "at": {"version": 1, "time": 1}}, "invalid_input",
         "at: name a version or a time, not both",
     ),
+    "pages_as_a_number": ("verify", {"pages": 1}, "invalid_input", "pages: expected true"),
+    "one_kind_for_a_list": ("dump", {"ignore": "table"}, "invalid_input", "ignore: expected a"),
+    "no_such_kind_of_object": (
+        "dump", {"ignore": ["tables"]}, "invalid_input", "'tables' is not a kind of object; the",
+    ),
+    "cleaning_for_good": ("clean", {"yes": True}, "invalid_input", "yes: is not a member of this"),
+    "a_setting_to_change": ("config", {"host": ""}, "invalid_input", "host: is not a member of"),
     "no_list_of_write_ids": (
         "files", {"table_id": 1, "write_ids": "everything"}, "invalid_input", "write_ids: ",
     ),
@@ -360,6 +371,68 @@ def test_requests_beyond_max_calls_are_refused(node: Node) -> None:
         assert "nothing was done" in message
         assert client.post("begin", json={}).headers["retry-after"] == "1"
         assert client.get("statistics").json()["workers"]["refused"] == 2
+
+
+class SlowChildren:
+    """Child processes that take until ``go`` for each task, and then answer with an empty object.
+
+    ``begun`` is released when a task begins.
+    """
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Event()
+
+    async def run(self, name: str, fields: Fields, data: Data, *, only_reads: bool) -> Reply:
+        self.begun.release()
+        await asyncio.to_thread(self.go.wait, WAIT)
+        return Reply({}, Content.of(b"{}"))
+
+
+@pytest.fixture
+def slow(node: Node) -> Iterator[tuple[SlowChildren, httpx.Client]]:
+    children = SlowChildren()
+    with (
+        serving(monitored(node, children=children)) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False, timeout=WAIT) as client,
+    ):
+        yield children, client
+        children.go.set()
+
+
+def test_a_node_reads_its_whole_store_for_one_client_at_a_time(
+    slow: tuple[SlowChildren, httpx.Client],
+) -> None:
+    children, client = slow
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(client.post, "verify", json={})
+        assert children.begun.acquire(timeout=WAIT)
+        for call in ("clean", "dump", "verify"):
+            refused = client.post(call, json={})
+            status, code, message = error_of(refused)
+            assert (status, code) == (503, "overloaded")
+            assert "this node executes verify for a client" in message
+            assert refused.headers["retry-after"] == "1"
+        assert client.post("tables", json={"schema": "s"}).status_code == 200
+        assert client.post("config", json={}).status_code == 200
+        children.go.set()
+        assert first.result(WAIT).status_code == 200
+    assert client.post("dump", json={}).status_code == 200
+
+
+def test_a_client_that_leaves_makes_room_for_the_next_reader_of_the_whole_store(
+    slow: tuple[SlowChildren, httpx.Client],
+) -> None:
+    children, client = slow
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as leaving:
+        head = "POST /v1/verify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        leaving.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        assert children.begun.acquire(timeout=WAIT)
+        assert client.post("dump", json={}).status_code == 503
+    children.go.set()
+    while (answer := client.post("dump", json={})).status_code == 503:
+        pass
+    assert answer.status_code == 200
 
 
 def test_an_internal_failure_is_logged_and_its_details_are_not_sent(

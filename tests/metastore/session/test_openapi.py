@@ -72,6 +72,11 @@ def test_every_call_is_described(description: Any) -> None:
         ("differences", {"old": {"version": 1}}),
         ("open", {"names": ["s.t"]}),
         ("begin", {"read_only": True}),
+        ("status", {}),
+        ("config", {}),
+        ("clean", {}),
+        ("dump", {"ignore": ["audit_event"], "stats_only": True}),
+        ("verify", {"pages": False}),
     ],
 )
 def test_requests_and_answers_match_the_description(

@@ -9,7 +9,7 @@ of its protocol in a header, so that both can name the reason if the versions di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from strandline import work
 from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
 from strandline.metastore.session.json_forms import arguments_form, form_of, result_hint
-from strandline.metastore.session.json_values import Form
+from strandline.metastore.session.json_values import Form, always, as_it_is
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.wire_json import dump_json, read_form, read_json, write_json
 from strandline.metastore.workers import CallKind
@@ -32,8 +32,11 @@ ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 _READS = frozenset(
     {
+        "clean",
+        "config",
         "data_history",
         "differences",
+        "dump",
         "files",
         "history",
         "holders",
@@ -45,11 +48,14 @@ _READS = frozenset(
         "table",
         "tables",
         "transaction",
+        "verify",
     }
 )
 """Methods that change nothing: they may be given up halfway, and called again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
 """Methods that wait for other DDL."""
+_WHOLE_STORE = frozenset({"clean", "dump", "verify"})
+"""Methods that read the whole store, which may take long."""
 _LOCAL = frozenset({"close"})
 """Methods that the client executes itself."""
 
@@ -58,8 +64,8 @@ _LOCAL = frozenset({"close"})
 class Call:
     """One method of `Session`, and how its arguments and its result are written and read.
 
-    ``method`` is the method of `LocalSession` with which a node answers the call. A form is None if
-    the body is not JSON.
+    ``method`` is the method of `LocalSession` with which a node answers the call. Its result is
+    written in pieces. A form is None if the body has none.
     """
 
     name: str
@@ -69,7 +75,7 @@ class Call:
     read_arguments: Callable[[bytes], dict[str, Any]]
     request_form: Form | None
     answer_type: str
-    write_result: Callable[[Any], bytes]
+    write_result: Callable[[Any], Iterable[bytes]]
     read_result: Callable[[bytes], Any]
     answer_form: Form | None
 
@@ -82,10 +88,15 @@ class Call:
         """Whether the call changes nothing."""
         return self.name in _READS
 
+    @property
+    def reads_whole_store(self) -> bool:
+        """Whether the call reads the whole store: a node executes one such call at a time."""
+        return self.name in _WHOLE_STORE
+
     def answer(
         self, session: LocalSession, body: bytes, *, still_wanted: Callable[[], object]
-    ) -> bytes:
-        """Execute the call: take the body of the request, return the body of the answer.
+    ) -> Iterable[bytes]:
+        """Execute the call: take the body of the request, return that of the answer in pieces.
 
         ``still_wanted`` is called before anything is done, and may raise.
         """
@@ -109,8 +120,10 @@ def _call(name: str) -> Call:
     request = _STAGING if method is Session.stage else _json_request(arguments_form(method))
     hint = result_hint(method)
     if hint is TableFiles:
-        return Call(name, LocalSession.stored_files.__name__, *request, *_FILES)
-    return Call(name, name, *request, *_json_answer(hint))
+        return Call(name, LocalSession.stored_files.__name__, *request, *_in_one_piece(_FILES))
+    if hint is bytes:
+        return Call(name, LocalSession.dump_pieces.__name__, *request, *_DUMP)
+    return Call(name, name, *request, *_in_one_piece(_json_answer(hint)))
 
 
 _Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any], Form | None]
@@ -122,6 +135,19 @@ _STAGING: _Codec = (
     None,
 )
 _FILES: _Codec = (file_lists.CONTENT_TYPE, file_lists.write_files, file_lists.read_files, None)
+_InPieces = tuple[str, Callable[[Any], Iterable[bytes]], Callable[[bytes], Any], Form | None]
+"""A `_Codec` that writes the content in pieces."""
+_DUMP: _InPieces = (
+    JSON_TYPE,
+    lambda pieces: pieces,
+    bytes,
+    Form(as_it_is, as_it_is, always({"type": "object"})),
+)
+
+
+def _in_one_piece(codec: _Codec) -> _InPieces:
+    content_type, write, read, form = codec
+    return content_type, lambda value: (write(value),), read, form
 
 
 def _json_request(form: Form) -> _Codec:

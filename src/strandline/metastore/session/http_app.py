@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 from types import MappingProxyType
@@ -104,10 +105,11 @@ class HttpStatistics:
     full: int
 
 
-def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, bytes]:
+def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, Content]:
     """Execute, in a child process, a call that is too long for the process of the node."""
     session = LocalSession(metastore, user=fields["user"], host=fields["host"])
-    return {}, CALLS[fields["name"]].answer(session, body, still_wanted=bool)
+    pieces = CALLS[fields["name"]].answer(session, body, still_wanted=bool)
+    return {}, Content.of_pieces(pieces)
 
 
 class HttpApplication:
@@ -146,6 +148,7 @@ class HttpApplication:
         self._children = children
         self._calls = calls or CallLog()
         self._requests = self._errors = 0  # touched on the loop only
+        self._whole_store_call: str | None = None  # this too
         self._origins = OriginGuard(hosts)
         self._routes: dict[str, tuple[tuple[str, ...], Serve]] = {
             **{path: (_READING, self._page(page)) for path, page in pages.items()},
@@ -253,7 +256,7 @@ class HttpApplication:
             def answer(still_wanted: Callable[[], None]) -> bytes:
                 prove(asking, self._authenticate)
                 with work.budget(work.IN_THREAD if is_bounded else None):
-                    return call.answer(session, body, still_wanted=still_wanted)
+                    return b"".join(call.answer(session, body, still_wanted=still_wanted))
 
             try:
                 return await self._workers.run(
@@ -288,10 +291,28 @@ class HttpApplication:
         """Have a child process execute the call; return the body of the answer."""
         assert self._children is not None  # the caller has checked it
         fields = {"service": SERVICE, "user": asking.user, "host": host}
-        reply = await delegate(
-            self._metastore, self._children, call.name, fields, body, only_reads=call.only_reads
-        )
+        with self._whole_store(call) if call.reads_whole_store else nullcontext():
+            reply = await delegate(
+                self._metastore, self._children, call.name, fields, body, only_reads=call.only_reads
+            )
         return reply.content
+
+    @contextmanager
+    def _whole_store(self, call: Call) -> Iterator[None]:
+        """Let ``call`` read the whole store. Raises `Overloaded` while another call does so.
+
+        Such calls may take hours. So they never keep more than one of the child processes busy.
+        """
+        if self._whole_store_call is not None:
+            raise Overloaded(
+                f"this node executes {self._whole_store_call} for a client, and reads its whole "
+                f"store for one client at a time; nothing was done, try {call.name} again later"
+            )
+        self._whole_store_call = call.name
+        try:
+            yield
+        finally:
+            self._whole_store_call = None
 
     def statistics(self) -> HttpStatistics:
         """The present counts. Any thread may call this."""

@@ -36,12 +36,14 @@ from strandline.catalog.configuration import ParameterValue
 from strandline.catalog.differences import Difference
 from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
+from strandline.config import SettingValue
 from strandline.errors import (
     StrandlineError,
     TransactionFinished,
     Unavailable,
     UnknownOutcome,
 )
+from strandline.metastore.inspection import VerificationReport
 from strandline.metastore.interface import (
     MOST_COMMITS,
     PRESENT,
@@ -58,6 +60,7 @@ from strandline.metastore.interface import (
 )
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.staged_files import check_staging
+from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import (
@@ -160,6 +163,24 @@ class HttpSession(Session):
     def parameters(self) -> list[ParameterValue]:
         parameters: list[ParameterValue] = self._repeat("parameters")
         return parameters
+
+    # -- for the operator of the store ---------------------------------------------------------
+
+    def config(self) -> list[SettingValue]:
+        settings: list[SettingValue] = self._repeat("config")
+        return settings
+
+    def clean(self) -> Cleanable:
+        cleanable: Cleanable = self._repeat("clean", in_shares=False)
+        return cleanable
+
+    def dump(self, *, ignore: Sequence[str] = (), stats_only: bool = False) -> bytes:
+        dump: bytes = self._repeat("dump", in_shares=False, ignore=ignore, stats_only=stats_only)
+        return dump
+
+    def verify(self, *, pages: bool = False) -> VerificationReport:
+        report: VerificationReport = self._repeat("verify", in_shares=False, pages=pages)
+        return report
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -265,16 +286,26 @@ class HttpSession(Session):
 
     # -- lost answers --------------------------------------------------------------------------
 
-    def _repeat(self, name: str, /, **arguments: Any) -> Any:
-        """Send a call that may be sent any number of times."""
-        return self._send_until_answered(name, arguments, self._attempts(name))
+    def _repeat(self, name: str, /, *, in_shares: bool = True, **arguments: Any) -> Any:
+        """Send a call that may be sent any number of times.
+
+        Without ``in_shares``, an attempt may take all of the time: for a call that the node begins
+        anew at each attempt, and that may take long.
+        """
+        return self._send_until_answered(name, arguments, self._attempts(name), in_shares=in_shares)
 
     def _send_until_answered(
-        self, name: str, arguments: Mapping[str, Any], attempts: _Attempts
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        attempts: _Attempts,
+        *,
+        in_shares: bool = True,
     ) -> Any:
         while True:
             try:
-                return self._transport.send(name, arguments, attempts.share())
+                seconds = attempts.share() if in_shares else attempts.left()
+                return self._transport.send(name, arguments, seconds)
             except Lost as loss:
                 attempts.pause(loss)
 

@@ -5,12 +5,12 @@ checked as `strandline.catalog.privileges.judgement` describes. To see a table o
 version, needs SELECT; to add data files, INSERT; to remove rows or files, DELETE; to do both in one
 step, UPDATE or both. A transaction or hold may be used only by its own user or a superuser. Users
 who are not superusers see only those versions in the history that they made, and may neither
-compare versions nor trim the history.
+compare versions, trim the history, nor read what is for the operator of the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
 from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from strandline.config import SettingValue
 from strandline.errors import (
     InvalidInput,
     LimitExceeded,
@@ -30,6 +31,7 @@ from strandline.errors import (
     TransactionFinished,
     TransactionNotFound,
 )
+from strandline.metastore.inspection import VerificationReport
 from strandline.metastore.interface import (
     MOST_COMMITS,
     PRESENT,
@@ -57,6 +59,7 @@ from strandline.metastore.session.staged_files import (
     refuse_links,
     stage_files,
 )
+from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.store.staging import Staging
@@ -184,13 +187,48 @@ class LocalSession(Session):
     def status(self) -> CatalogStatus:
         catalogs = self._metastore.catalogs
         earliest = catalogs.earliest_catalog().version
-        return status_of(catalogs.state, self._reader().catalog, earliest_version=earliest)
+        inspection = self._metastore.inspection
+        return status_of(
+            catalogs.state,
+            self._reader().catalog,
+            earliest_version=earliest,
+            catalog_log=inspection.catalog_log(),
+            database_bytes=inspection.database_bytes(),
+        )
 
     def roles(self) -> list[Role]:
         return roles_of(self._reader().catalog)
 
     def parameters(self) -> list[ParameterValue]:
         return parameter_values(self._reader().catalog)
+
+    # -- for the operator of the store ---------------------------------------------------------
+
+    def config(self) -> list[SettingValue]:
+        self._access().require_superuser("see the settings of the node")
+        return self._metastore.inspection.settings()
+
+    def clean(self) -> Cleanable:
+        self._access().require_superuser("see what cleaning would remove")
+        work.refuse_budget()
+        return self._metastore.inspection.clean()
+
+    def dump(self, *, ignore: Sequence[str] = (), stats_only: bool = False) -> bytes:
+        return b"".join(self.dump_pieces(ignore=ignore, stats_only=stats_only))
+
+    def dump_pieces(
+        self, *, ignore: Sequence[str] = (), stats_only: bool = False
+    ) -> Iterator[bytes]:
+        """Yield the text of `dump` in pieces, for a caller that sends it."""
+        self._access().require_superuser("dump the catalog")
+        work.refuse_budget()
+        pieces = self._metastore.inspection.dump(ignore=ignore, stats_only=stats_only)
+        return (piece.encode() for piece in pieces)
+
+    def verify(self, *, pages: bool = False) -> VerificationReport:
+        self._access().require_superuser("verify the store")
+        work.refuse_budget()
+        return self._metastore.inspection.verify(pages=pages)
 
     # -- snapshots -----------------------------------------------------------------------------
 

@@ -92,6 +92,9 @@ MOST_ROWS, MOST_EVENTS = 2_000, 10_000
 MOST_READ = 50 * MOST_ROWS
 """The most removed rows that are read at once. Each read sorts all removed rows of the table."""
 
+MOST_NAMED = 1_000
+"""The most names that a preview of cleaning lists of one part."""
+
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
 _OLD_EVENTS = (
@@ -135,6 +138,18 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleanable:
+    """What cleaning would remove, with the first `MOST_NAMED` names of each part.
+
+    It removes what commits removed up to ``limit``. That is None while a backup copies files: then
+    nothing is removed.
+    """
+
+    limit: Timestamp | None
+    parts: tuple[Cleaned, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CleanerStatistics:
     """Counts since the start. ``failures`` are files and folders that could not be deleted."""
 
@@ -151,6 +166,9 @@ class _Pass:
 
     dry_run: bool
     stopped: Callable[[], bool] = lambda: False
+
+
+_DRY = _Pass(dry_run=True)
 
 
 class Cleaner:
@@ -197,6 +215,14 @@ class Cleaner:
         """Remove all that can be removed, or report what would be."""
         return list(self._clean(_Pass(dry_run), everything=True))
 
+    def preview(self) -> Cleanable:
+        """Report what `clean` would remove, for a client that wants bounded lists."""
+        parts = []
+        for cleaned in self._clean(_DRY, everything=True):
+            del cleaned.names[MOST_NAMED:]
+            parts.append(cleaned)
+        return Cleanable(self._limit(_DRY), tuple(parts))
+
     def clean_new(self, *, stopped: Callable[[], bool]) -> None:
         """`clean` for a background thread: skip steps that can have found nothing new.
 
@@ -218,11 +244,10 @@ class Cleaner:
             self._last_progress = progress
 
     def _clean(self, now: _Pass, *, everything: bool) -> Iterator[Cleaned]:
-        limit = self._transactions.holds.cleaning_limit(dry_run=now.dry_run)
+        limit = self._limit(now)
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return
-        limit = min(limit, milliseconds_before(self._clock.current(), self._snapshot_hold_ms))
         if not now.dry_run:
             self._runs += 1
             self._aborted_rows.clean(stopped=now.stopped)
@@ -239,6 +264,13 @@ class Cleaner:
                 self._files += cleaned.files
                 self._bytes += cleaned.bytes
             yield cleaned
+
+    def _limit(self, now: _Pass) -> Timestamp | None:
+        """See the module; None during a backup."""
+        limit = self._transactions.holds.cleaning_limit(dry_run=now.dry_run)
+        if limit is None:
+            return None
+        return min(limit, milliseconds_before(self._clock.current(), self._snapshot_hold_ms))
 
     # -- removed rows
 
