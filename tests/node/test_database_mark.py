@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.cli.main import main
-from strandline.clock import HybridClock, Timestamp
+from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
 from strandline.metastorage import Delete, Metastorage, Put, open_metastorage
+from strandline.metastore.inspection import Kind
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -93,6 +94,18 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     with closing(open_engine(restored.settings.objects)) as database:
         assert last_time(database) > said
     append(restored)
+
+
+def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        before = session.verify().findings
+        monkeypatch.setattr(DatabaseMark, "says", lambda mark: MAX_TIMESTAMP)
+        found = [finding for finding in session.verify().findings if finding not in before]
+    assert [(finding.kind, finding.place) for finding in found] == [(Kind.RECORD, "database")]
+    assert "older than it was" in found[0].message
 
 
 def test_an_empty_database_in_place_of_the_stores_database_is_refused(store: EmptyStore) -> None:
