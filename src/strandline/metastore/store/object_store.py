@@ -377,8 +377,8 @@ class SqlObjectStore(ObjectStore):
         ids = range(event.first_row_id, event.first_row_id + event.rows)
         if not ids:
             return []
-        with self._database.read() as connection:
-            return queries.rows_of_write(connection, table_id, write_id, ids=ids)
+        query = queries.staged_query(table_id, write_id, ids)
+        return queries.rows_from(self._database.rows(*query))
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
         """All of a table that a cache needs, at one moment; None if it exceeds the limits."""

@@ -48,6 +48,7 @@ _COLUMNS = ", ".join(
     f"store_row.{name}"
     for name in ("row_id", "table_id", "kind", "bucket", "name", "write_id", "body")
 )
+_OF_WRITE = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND write_id = ?"
 _OF_KIND = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
 _IN_MEMORY = ", ".join(str(kind.value) for kind in RowKind if kind is not RowKind.STATISTICS)
 _FOR_MEMORY = f"FROM store_row WHERE table_id = ? AND kind IN ({_IN_MEMORY})"
@@ -366,18 +367,20 @@ def count_of_write(connection: Connection, table_id: int, write_id: int, limit: 
     return int(value(connection, count, (*(table_id, write_id) * 2, limit)))
 
 
-def rows_of_write(
-    connection: Connection, table_id: int, write_id: int, *, ids: range | None = None
-) -> list[Row]:
-    """The rows that a write id added to a table, in the order of staging; of ``ids`` if given."""
-    statement = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND write_id = ?"
-    parameters: tuple[Parameter, ...] = (table_id, write_id)
-    if ids is not None:
-        statement += " AND row_id BETWEEN ? AND ?"
-        parameters = (*parameters, ids.start, ids.stop - 1)
-    return [
-        _row(columns) for columns in run(connection, f"{statement} ORDER BY row_id", parameters)
-    ]
+def rows_of_write(connection: Connection, table_id: int, write_id: int) -> list[Row]:
+    """The rows that a write id added to a table, in the order of staging."""
+    return rows_from(run(connection, f"{_OF_WRITE} ORDER BY row_id", (table_id, write_id)))
+
+
+def staged_query(table_id: int, write_id: int, ids: range) -> Query:
+    """The query for the rows of ``ids`` that a write id added to a table; see `rows_from`."""
+    parameters = (table_id, write_id, ids.start, ids.stop - 1)
+    return f"{_OF_WRITE} AND row_id BETWEEN ? AND ? ORDER BY row_id", parameters
+
+
+def rows_from(answer: Iterable[tuple[Any, ...]]) -> list[Row]:
+    """The rows in the answer to a query of this module."""
+    return [_row(columns) for columns in answer]
 
 
 def rows_of_kind(
