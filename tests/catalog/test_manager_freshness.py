@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -441,9 +442,9 @@ def test_concurrent_readers_share_one_look_at_the_log(
     looks: list[None] = []
     sync = reader.manager.sync
 
-    def counted() -> None:
+    def counted(**options: Any) -> None:
         looks.append(None)
-        sync()
+        sync(**options)
 
     monkeypatch.setattr(reader.manager, "sync", counted)
     monkeypatch.setattr(reader.manager, "_applying", TogetherLock())

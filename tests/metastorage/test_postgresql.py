@@ -166,6 +166,13 @@ def test_acknowledged_writes_and_checked_times_survive_a_crash_of_the_server(url
         store.close()
 
 
+def test_a_check_takes_two_round_trips(store: SqlMetastorage) -> None:
+    store.invoke([], [Put("a", b"")])
+    with recorded(of_this_thread=True) as statements:
+        assert store.check().revision == 1
+    assert len(statements) == 2
+
+
 def test_the_time_is_taken_under_the_lock(store: SqlMetastorage, url: str) -> None:
     """A writer that waited for the lock does not use a time from before the wait."""
     other = open_url(url)

@@ -288,15 +288,18 @@ class CatalogApplier:
 
     # -- apply ---------------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Apply the log up to its present head. Raises `Replaced`, `WrongEnvironment`."""
+    def sync(self, *, up_to: Frontier | None = None) -> None:
+        """Apply the log up to its present head, or at least to a frontier that was just read.
+
+        Raises `Replaced`, `WrongEnvironment`.
+        """
         with self._applying:
             self._await_own()
             try:
-                frontier = self._apply_all()
+                frontier = self._apply_all(up_to or self._state.log.frontier())
             except Fenced:
                 self._begin_anew()
-                frontier = self._apply_all()
+                frontier = self._apply_all(self._state.log.frontier())
             if self._listeners.calling:
                 return  # a listener reads; its version is not complete yet
             self._listeners.call()  # for what an interrupt left pending
@@ -358,9 +361,8 @@ class CatalogApplier:
             if not self._own_applied.wait(max(end - time.monotonic(), 0.0)):
                 return
 
-    def _apply_all(self) -> Frontier:
-        """Apply the log up to its head, and return its frontier. Raises `Fenced`."""
-        frontier = self._state.log.frontier()
+    def _apply_all(self, frontier: Frontier) -> Frontier:
+        """Apply the log up to ``frontier``, and return it. Raises `Fenced`."""
         while self._history.latest.version + 1 < frontier.upper:
             if not self._apply_expected():
                 self._apply_some()

@@ -163,7 +163,7 @@ class CatalogFollower(CatalogApplier):
         """Look at the log and apply it. Return the time up to which all catalogs are known."""
         began = self._elapsed()
         checked = self._state.log.check()
-        self.sync()
+        self.sync(up_to=checked.frontier)
         known = add_milliseconds(checked.time, self.delay)
         self._log_time.hear(checked.time)
         self._horizon = _Horizon(
@@ -198,7 +198,7 @@ class CatalogFollower(CatalogApplier):
     def complete_now(self) -> Timestamp:
         """Return the store's present time, after all catalogs active by then were applied."""
         checked = self._state.log.check()
-        self.sync()
+        self.sync(up_to=checked.frontier)
         return checked.time
 
     def active_catalog(self, at: Timestamp) -> Catalog:

@@ -232,7 +232,7 @@ class MetastorageLog(UpdateLog):
 
     def check(self) -> Checked:
         head = self._store.check()
-        return Checked(self.frontier(), head.time)
+        return Checked(self._frontier_at(head.revision), head.time)
 
     def token(self) -> FenceToken | None:
         pair = self._store.get(FENCE)

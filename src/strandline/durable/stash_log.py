@@ -142,7 +142,8 @@ class StashLog(UpdateLog):
 
     def check(self) -> Checked:
         self._refuse_when_closed()
-        return Checked(*look_in_order(self._database, self._clock, self._frontier_on))
+        asks = (tables.READ_STATE,)
+        return Checked(*look_in_order(self._database, self._clock, self._frontier_on, asks=asks))
 
     def token(self) -> FenceToken | None:
         self._refuse_when_closed()

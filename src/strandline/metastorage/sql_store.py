@@ -184,7 +184,8 @@ class SqlMetastorage(Metastorage):
 
     def check(self) -> Head:
         self._enter("checks")
-        revision, now = look_in_order(self._database, self._clock, self.revision_on)
+        asks = _asking(())
+        revision, now = look_in_order(self._database, self._clock, self.revision_on, asks=asks)
         return Head(revision, now)
 
     def revision(self) -> int:

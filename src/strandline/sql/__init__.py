@@ -1,6 +1,7 @@
 """The one interface to SQL databases: transactions, schema versions, clock row, fence row."""
 
 from strandline.sql.clock_row import (
+    STORED_TIME,
     accept_time,
     accepted_time,
     present_time,
@@ -36,6 +37,7 @@ __all__ = [
     "DIALECTS",
     "FENCE_ROW",
     "PATIENCE",
+    "STORED_TIME",
     "Counter",
     "Database",
     "DatabaseStatistics",

@@ -22,6 +22,9 @@ from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.sql.statements import Query, run, value
 
 _LAST, _ACCEPTED = 1, 2
+_READ = "SELECT time FROM strandline_clock WHERE id = ?"
+STORED_TIME: Query = (_READ, (_LAST,))
+"""The query of `stored_time`."""
 _TAKE = (
     "INSERT INTO strandline_clock (id, time) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time ="
     " CASE WHEN strandline_clock.time + ? <= excluded.time THEN excluded.time"
@@ -60,7 +63,7 @@ def taking_time(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> 
 
 def stored_time(connection: Connection) -> Timestamp:
     """The last time given, or 0."""
-    return _row(connection, _LAST)
+    return _time(connection, STORED_TIME)
 
 
 def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
@@ -70,7 +73,7 @@ def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
 
 def accepted_time(connection: Connection) -> Timestamp:
     """The time up to which an operator has accepted times that are ahead, or 0."""
-    return _row(connection, _ACCEPTED)
+    return _time(connection, (_READ, (_ACCEPTED,)))
 
 
 def accept_time(connection: Connection) -> None:
@@ -83,8 +86,6 @@ def accept_time(connection: Connection) -> None:
     )
 
 
-def _row(connection: Connection, number: int) -> Timestamp:
-    time: int | None = value(
-        connection, "SELECT time FROM strandline_clock WHERE id = ?", (number,)
-    )
+def _time(connection: Connection, query: Query) -> Timestamp:
+    time: int | None = value(connection, *query)
     return Timestamp(time or 0)

@@ -115,8 +115,11 @@ class Database(ABC):
         self._complete_parts: dict[str, int] = {}
 
     @abstractmethod
-    def read(self) -> AbstractContextManager[Connection]:
-        """A read transaction: one snapshot, as of its first statement. It refuses to write."""
+    def read(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
+        """A read transaction: one snapshot, as of its first statement. It refuses to write.
+
+        ``first`` are the statements that the block begins with, in their order; see `write`.
+        """
 
     @abstractmethod
     def allow_more_time(self, connection: Connection) -> None:
@@ -129,6 +132,13 @@ class Database(ABC):
         """All rows of one statement that only reads (see `strandline.sql.run`)."""
         with self.read() as connection:
             return run(connection, statement, parameters)
+
+    def answers(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """The rows of each query, all from one snapshot."""
+        if len(queries) == 1:
+            return [self.rows(*queries[0])]
+        with self.read(first=queries) as connection:
+            return [run(connection, *query) for query in queries]
 
     def write(
         self,
@@ -196,10 +206,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def write_time(self) -> AbstractContextManager[Connection]:
+    def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
         """A write of only the clock row, by which a reader learns the time.
 
-        As durable as its readers need it. It moves a mark only if that cannot be avoided.
+        As durable as its readers need it. It moves a mark only if that cannot be avoided. For
+        ``first``, see `write`.
         """
 
     @abstractmethod

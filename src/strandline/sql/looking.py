@@ -8,15 +8,16 @@ at its time-out does it get the error that the server did not answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.sql.clock_row import take_time
+from strandline.sql.clock_row import taking_time
 from strandline.sql.database import Database
+from strandline.sql.statements import Query, run_at_commit
 
 T = TypeVar("T")
 
@@ -32,23 +33,33 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 def look_in_order(
-    database: Database, clock: HybridClock, look: Callable[[Connection], T]
+    database: Database,
+    clock: HybridClock,
+    look: Callable[[Connection], T],
+    *,
+    asks: Sequence[Query],
 ) -> tuple[T, Timestamp]:
     """The result of ``look`` after every write in flight, and a time before every later write.
 
-    It writes the time, but for its caller it is a read: if the answer is lost, it is tried again,
-    and never ends with an unknown outcome.
+    ``asks`` are the queries that ``look`` runs first (`Database.write`). It writes the time, but
+    for its caller it is a read: if the answer is lost, it is tried again, and never ends with an
+    unknown outcome.
     """
     for left in reversed(range(_LOOKS)):
         try:
-            with database.write_time() as connection:
-                return look(connection), take_time(connection, clock, bounded=False)
+            with database.write_time(first=asks) as connection:
+                result = look(connection)
+                rows = run_at_commit(connection, *taking_time(clock, bounded=False))
         except UnknownOutcome as error:
             if not left:
                 raise Unavailable(
                     f"{database.name} lost its answer to each of {_LOOKS} requests for its time "
                     f"({error.message}); nothing was changed, try again"
                 ) from error
+        else:
+            taken = Timestamp(rows[0][0])
+            clock.update(taken)
+            return result, taken
     raise AssertionError("unreachable")
 
 

@@ -111,13 +111,18 @@ class PostgresDatabase(Database):
         self._listener = PostgresListener(self._connect, CHANNEL, name=self.name, own=sender)
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A read transaction: one snapshot, as of its first statement. It refuses to write."""
+    def read(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
+        """See `Database.read`."""
         with self._in_use("reads"):
             self._settle()
-            with _returned(self._begun(_READ)) as connection:
-                yield connection
+            ahead = _short(first)
+            begun = self._begun(
+                lambda raw: "; ".join((_READ, *raw.executing(ahead))) if ahead else _READ
+            )
+            with _returned(begun) as connection:
                 raw = _raw(connection.connection)
+                _keep_read_ahead(raw, ahead)
+                yield connection
                 if driver.in_transaction(raw):
                     # After a rollback the driver would make the server forget its plans.
                     raw.deadline = time.monotonic() + _ANSWER_SECONDS
@@ -162,13 +167,13 @@ class PostgresDatabase(Database):
     def sync(self) -> None:
         """Does nothing: a derived write is on disk when it returns."""
 
-    def write_time(self) -> AbstractContextManager[Connection]:
+    def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 
         Synced: other machines saw the time and keep running if the server's machine loses it. It
         moves no mark.
         """
-        return self._write(None, synced=True, is_news=False)
+        return self._write(None, synced=True, is_news=False, first=first)
 
     def mark(self) -> int:
         self._refuse_in_a_fork()
@@ -299,7 +304,7 @@ class PostgresDatabase(Database):
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
-        ahead = ((FENCE_ROW, ()), *takewhile(lambda query: driver.is_short(query[1]), first))
+        ahead = [(FENCE_ROW, ()), *_short(first)]
         begin = [_WRITE, f"SET LOCAL lock_timeout = {timeout}"]
         if not synced:
             begin.append("SET LOCAL synchronous_commit = off")
@@ -318,9 +323,7 @@ class PostgresDatabase(Database):
             self._count("lost_turns")
             raise self._late(began, "another process") from None
         raw = _raw(connection.connection)
-        answers = raw.last_rows(len(ahead))
-        texts = [formatted(text) for text, _ in ahead]
-        raw.read_ahead = list(zip(texts, answers, strict=True))
+        _keep_read_ahead(raw, ahead)
         raw.waiting = []
         with self._state:
             self._waited += time.monotonic() - began
@@ -388,6 +391,18 @@ def _returned(connection: Connection) -> Iterator[Connection]:
             if not raw.closed:
                 raise
             # No answer in time: the connection is dropped. The block's result is valid anyway.
+
+
+def _short(queries: Sequence[Query]) -> list[Query]:
+    """The queries before the first one that is too long to be sent with a begin."""
+    return list(takewhile(lambda query: driver.is_short(query[1]), queries))
+
+
+def _keep_read_ahead(raw: driver.Connection, queries: Sequence[Query]) -> None:
+    """Keep the rows of the queries that were sent behind a begin, for the block that asks them."""
+    if queries:
+        texts = [formatted(text) for text, _ in queries]
+        raw.read_ahead = list(zip(texts, raw.last_rows(len(queries)), strict=True))
 
 
 def _allow(

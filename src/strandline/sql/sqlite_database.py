@@ -211,8 +211,8 @@ class SqliteDatabase(Database):
         return sqlite_file.size_of(self.path)
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A read transaction: one snapshot, as of its first statement. It refuses to write."""
+    def read(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
+        """See `Database.read`."""
         with self._in_use("reads"):
             connection = self._engine.connect()
             try:
@@ -258,7 +258,7 @@ class SqliteDatabase(Database):
         """See `Database.sync`. Data that has left the log was synced before."""
         sqlite_file.sync(self._log_path)
 
-    def write_time(self) -> AbstractContextManager[Connection]:
+    def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 
         Not synced: a process that could see the time undone would have to survive a power cut of

@@ -50,12 +50,14 @@ def write_ids_at(
 
     The list's high-water mark is itself committed, or 0.
     """
+    return list_of(run(connection, *asking_write_ids(table_id, at=at)))
+
+
+def asking_write_ids(table_id: int, *, at: Timestamp | None) -> Query:
+    """The query of `write_ids_at`."""
     if at is None:
-        rows = run(connection, _NEXT_AND_HIDDEN, (table_id, table_id))
-    else:
-        parameters = (table_id, table_id, table_id, at)
-        rows = run(connection, f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", parameters)
-    return _list_of(rows)
+        return _NEXT_AND_HIDDEN, (table_id, table_id)
+    return f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", (table_id, table_id, table_id, at)
 
 
 def seeing(table_id: int, txn_id: int) -> Query:
@@ -65,10 +67,11 @@ def seeing(table_id: int, txn_id: int) -> Query:
 
 def seen_by(connection: Connection, table_id: int, txn_id: int) -> ValidWriteIdList:
     """The writes of a table that a transaction sees, without its own writes."""
-    return _list_of(run(connection, *seeing(table_id, txn_id)))
+    return list_of(run(connection, *seeing(table_id, txn_id)))
 
 
-def _list_of(rows: Sequence[Row]) -> ValidWriteIdList:
+def list_of(rows: Sequence[Row]) -> ValidWriteIdList:
+    """The list in the answer to `asking_write_ids` or `seeing`."""
     following = next((number for number, state in rows if state == _IS_NEXT), None)
     if following is None:
         return ValidWriteIdList(hwm=0)

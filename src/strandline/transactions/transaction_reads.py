@@ -18,13 +18,15 @@ from strandline.clock import (
     milliseconds,
 )
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
-from strandline.sql import Database, present_time, stored_time, take_time
+from strandline.sql import STORED_TIME, Database, present_time, stored_time, take_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import Behind, CatalogView, GuardedWrites
 from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UnfinishedTxns,
+    asking_write_ids,
     last_commit,
+    list_of,
     next_commit,
     txn_of_write_id,
     unfinished,
@@ -77,9 +79,9 @@ class TransactionReads:
             raise InvalidInput("name a time or a transaction to read by, not both")
         if at is not None:
             self.ensure_past(at)
+        if txn_id is None:
+            return list_of(self._database.rows(*asking_write_ids(table_id, at=at)))
         with self._database.read() as connection:
-            if txn_id is None:
-                return write_ids_at(connection, table_id, at=at)
             reader = records.find_for_reading(connection, txn_id)
             seen = write_ids_at(connection, table_id, at=reader.begin_time)
             own = records.own_write_id(connection, txn_id, table_id)
@@ -89,8 +91,9 @@ class TransactionReads:
         self, table_ids: Iterable[int], at: Timestamp
     ) -> dict[int, ValidWriteIdList]:
         """`write_ids` of several tables as of a past time (see `ensure_past`)."""
-        with self._database.read() as connection:
-            return {table_id: write_ids_at(connection, table_id, at=at) for table_id in table_ids}
+        asked = list(table_ids)
+        answers = self._database.answers([asking_write_ids(table_id, at=at) for table_id in asked])
+        return dict(zip(asked, map(list_of, answers), strict=True))
 
     def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
         """The time of the last commit that wrote a table, now or as of ``at``, or None.
@@ -136,7 +139,7 @@ class TransactionReads:
         and this process has applied the catalog's log up to it. The call writes nothing and waits
         for no writer. Only for a store whose catalog is in this database.
         """
-        with self._database.read() as connection:
+        with self._database.read(first=(STORED_TIME, *self._catalogs.ahead)) as connection:
             moment = stored_time(connection)
             age = milliseconds(self._clock.current()) - milliseconds(moment)
             if moment < since or age > SETTLED_MS:

@@ -151,6 +151,23 @@ def test_each_step_of_a_write_on_a_server_takes_two_round_trips(dml: Dml) -> Non
     assert [event.event_id for event in dml.events()] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+def test_reads_whose_statements_are_known_take_one_or_two_round_trips_on_a_server(dml: Dml) -> None:
+    dml.append("a")
+    dml.append("b", table_id=CANCELLATIONS)
+    transactions, now = dml.transactions, dml.transactions.latest_time()
+    with recorded(of_this_thread=True) as of_one:
+        assert transactions.write_ids_as_of([FLIGHTS], now)[FLIGHTS].hwm == 1
+    with recorded(of_this_thread=True) as of_two:
+        seen = transactions.write_ids_as_of([FLIGHTS, CANCELLATIONS], now)
+    assert seen == {FLIGHTS: ValidWriteIdList(hwm=1), CANCELLATIONS: ValidWriteIdList(hwm=1)}
+    with recorded(of_this_thread=True) as settled:
+        assert transactions.settled(since=now) == now
+    assert len(of_one) == 1
+    assert [text.split()[0] for text, _ in of_two] == ["BEGIN"]  # and the COMMIT of the driver
+    assert [text.split()[0] for text, _ in settled] == ["BEGIN"]
+
+
 def test_the_first_to_commit_of_two_transactions_that_remove_one_file_wins(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)

@@ -25,7 +25,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 from sqlalchemy import Connection
@@ -422,11 +422,8 @@ class SqlObjectStore(ObjectStore):
             yield Staging(step, self._notifications)
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
-        queries = table_places.finding_at(places)
-        if len(queries) == 1:
-            return table_places.by_place(self._database.rows(*queries[0]))
-        with self._database.read() as connection:
-            return table_places.tables_at(connection, places)
+        answers = self._database.answers(table_places.finding_at(places))
+        return table_places.by_place(chain.from_iterable(answers))
 
     def data_commits(
         self,
