@@ -37,6 +37,7 @@ from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from strandline.node import Node
+from strandline.transactions.holds import BACKUP
 from tests.metastore.session.served import serving
 
 SECRETS = {"alice": "a:b", "root": "é"}
@@ -244,6 +245,17 @@ def test_only_a_superuser_can_take_a_hold_for_another_user(guarded: Guarded, bob
         assert held.owner == owner
         assert session.renew_hold(held.hold_id).owner == owner
         session.release_hold(held.hold_id)
+
+
+def test_only_a_superuser_can_take_a_hold_that_stops_cleaning(
+    guarded: Guarded, bob: Session
+) -> None:
+    root = guarded.node.session(user="root")
+    now = root.open([]).time
+    assert "only superusers may take a hold of a backup" in refusal(
+        lambda: bob.hold(BACKUP, at=now)
+    )
+    root.release_hold(root.hold(BACKUP, at=now).hold_id)
 
 
 def test_ddl_needs_ownership_and_users_see_only_their_own_history(

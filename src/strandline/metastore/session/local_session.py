@@ -77,6 +77,7 @@ from strandline.transactions import (
     ValidWriteIdList,
     require_owner,
 )
+from strandline.transactions.holds import BACKUP
 
 MAX_SNAPSHOT_TABLES = 10_000
 
@@ -300,6 +301,8 @@ class LocalSession(Session):
         # An owner that is not a role is a note, such as the name of a job.
         if access.catalog.role(owner) is not None:
             access.require_owner(owner, "a hold")
+        if kind == BACKUP:
+            access.require_superuser("take a hold of a backup, which stops cleaning")
         return self._metastore.hold(kind, owner, at=at, ttl_ms=ttl_ms, user=self._user)
 
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:

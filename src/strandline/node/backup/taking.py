@@ -76,22 +76,23 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     refuse_inside(target, files.root)
     refuse_inside(target, files.folders.warehouse)
     mode = node.settings.folder_mode
-    session = node.session(user=user)
+    holds = node.transactions.holds
     with _unfinished(target, mode=mode & 0o666) as written, _temporary_folder(mode=mode) as work:
-        hold = session.hold(BACKUP, user, at=node.catalogs.complete_now(), ttl_ms=HOLD_MS)
+        now = node.catalogs.complete_now()
+        hold = node.metastore.hold(BACKUP, user, at=now, ttl_ms=HOLD_MS, user=user)
         try:
             archive = ArchiveWriter(written, _copy_catalog(node, work))
             with closing(open_sqlite(work / DATABASE_FILE)) as copied:
                 with copied.write() as connection:  # nobody would release it there
                     connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
                 for _ in _adding(files, archive):
-                    session.renew_hold(hold.hold_id, ttl_ms=HOLD_MS)
+                    holds.renew(hold.hold_id, ttl_ms=HOLD_MS)
                 fetch_moved(node.database, files, copied, archive)
             archive.add_tree(work / CATALOG_FOLDER, CATALOG_FOLDER)
             archive.add_file(work / DATABASE_FILE, DATABASE_FILE)
             archive.finish()
         finally:
-            session.release_hold(hold.hold_id)
+            holds.release(hold.hold_id)
     return archive.manifest
 
 
