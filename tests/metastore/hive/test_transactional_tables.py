@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
+from strandline.catalog import Catalog
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
 
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
@@ -139,3 +140,14 @@ def test_a_schema_with_a_transactional_table_cannot_be_dropped_with_cascade(
     assert stub.get_all_tables("d1") == ["airports"]
     stub.drop_database("d1", True, True)
     stub.create_database(Database("d1"))
+
+
+def test_a_drop_that_ends_no_listing_reads_no_other_names_of_its_schema(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.create_table(table("airports"))
+    monkeypatch.delattr(Catalog, "relation_names")
+    stub.get_table("d1", "airports")
+    stub.drop_table("d1", "airports", True)
+    monkeypatch.undo()
+    assert stub.get_all_tables("d1") == []

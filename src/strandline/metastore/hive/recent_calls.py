@@ -51,7 +51,8 @@ class _Call(Enum):
     """It does not concern the table, or was not kept."""
 
 
-_SCHEMA_CALLS = {"get_all_tables": _Call.LIST, "get_database": _Call.SCHEMA}
+_LIST_METHOD = b"get_all_tables"
+_SCHEMA_CALLS = {_LIST_METHOD.decode(): _Call.LIST, "get_database": _Call.SCHEMA}
 _TABLE_CALLS = {
     "get_table": _Call.LOOK,
     "get_table_req": _Call.LOOK,
@@ -73,13 +74,16 @@ class RecentCalls:
     def __init__(self, messages: Sequence[bytes] = ()) -> None:
         self._messages = messages
 
-    def cascades(self, schema: str, first: str) -> bool:
-        """Whether a drop of the table ``first`` now is part of ``DROP SCHEMA … CASCADE``.
+    def cascades(self, schema: str, name: str) -> bool:
+        """Whether a drop of the table ``name`` now may be part of ``DROP SCHEMA … CASCADE``.
 
-        ``first`` is the first table of the schema. Hive's client requests it once, and drops it.
+        It is if the table is the first of the schema. Hive's client requests it once, and drops it.
         """
+        # Decoding all calls before each drop would cost as much as the drop.
+        if not any(_LIST_METHOD in message for message in self._messages):
+            return False
         looks = 0
-        for call in self._latest_first(schema, first):
+        for call in self._latest_first(schema, name):
             match call:
                 case _Call.LOOK:
                     looks += 1

@@ -168,9 +168,11 @@ async def drop_table(call: Call) -> None:
         raise missing
     if catalog.relation(schema, name) is None:
         raise missing
-    first = next(iter(catalog.relation_names(schema)), "")
-    if name.lower() == first.lower() and call.before.cascades(schema, name):
-        refuse_cascade(catalog, schema)
+    # In this order: to sort the names of a large schema costs more than the rest of a drop.
+    if call.before.cascades(schema, name):
+        first = catalog.relation_names(schema)[0]
+        if name.lower() == first.lower():
+            refuse_cascade(catalog, schema)
     dropped = catalog.table(schema, name)
     if dropped is not None and dropped.transactional and call.before.drop_replaces(schema, name):
         raise refuse_replacement(f"{schema}.{name}")
