@@ -22,10 +22,10 @@ from strandline.transactions.tables import LOCK_COMPONENT, LOCK_REQUEST
 from tests.transactions.stores import START_MS, Store
 
 READ, WRITE, EXCLUSIVE, EXCL_WRITE = LockMode
-TABLE_OF_HIVE_4 = """
+TABLE = """
 asked      | READ | WRITE | EXCL_WRITE | EXCLUSIVE
 READ       | both | both  | both       | wait
-WRITE      | both | both  | wait       | wait
+WRITE      | both | wait  | wait       | wait
 EXCL_WRITE | both | wait  | wait       | wait
 EXCLUSIVE  | wait | wait  | wait       | wait
 """
@@ -34,9 +34,7 @@ TIMEOUT_MS = 300_000
 
 
 def _cells() -> list[tuple[LockMode, LockMode, bool]]:
-    lines = [
-        [cell.strip() for cell in row.split("|")] for row in TABLE_OF_HIVE_4.split("\n") if row
-    ]
+    lines = [[cell.strip() for cell in row.split("|")] for row in TABLE.split("\n") if row]
     held = [MODES[name] for name in lines[0][1:]]
     return [
         (MODES[row[0]], earlier, cell == "wait")
@@ -55,7 +53,7 @@ def on(mode: LockMode, name: str) -> Component:
 
 
 @pytest.mark.parametrize(("asked", "held", "waits"), _cells())
-def test_two_requests_on_a_table_wait_as_in_hive_4(
+def test_two_requests_on_a_table_wait_if_their_modes_conflict(
     store: Store, asked: LockMode, held: LockMode, waits: bool
 ) -> None:
     first = ask(store, on(held, "d.t"))
@@ -330,6 +328,9 @@ def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> 
     assert [one.lock_id for one in manager.list(schema="e")] == [second.lock_id]
     (found,) = manager.list(schema="d", table="u", partition="p=1")
     assert found.components == (on(READ, "d.u.p=1"),)
+    assert found.components[0].number == 2
+    assert manager.list(lock_ids=[second.lock_id]) == [second]
+    assert manager.list(lock_ids=[]) == []
     assert manager.list(txn_id=1) == []
 
 

@@ -127,6 +127,7 @@ def shown(
     table: str | None,
     partition: str | None,
     txn_id: int | None,
+    lock_ids: Collection[int] | None,
     limit: int,
 ) -> list[RowMapping]:
     """Components with the values of their requests, in the order of the queue."""
@@ -144,6 +145,8 @@ def shown(
         .order_by(_REQUEST.lock_id, _COMPONENT.number)
         .limit(limit)
     )
+    if lock_ids is not None:
+        statement = statement.where(_REQUEST.lock_id.in_(lock_ids))
     return list(connection.execute(statement).mappings())
 
 

@@ -8,12 +8,14 @@ second commit would silently undo the first. Our own transactions need no locks 
 The model is Hive's. A *request* has one or more *components*, each a mode on a schema, a table or a
 partition. A request is granted as a whole or waits as a whole. The id of a request is its place in
 the queue: a request waits for every earlier request that conflicts with it, whether that one is
-granted or waiting. So a stream of readers does not starve a writer.
+granted or waiting. So a stream of readers does not starve a writer. Two SHARED_WRITE wait for each
+other as in Hive 2.3, whose clients rely on being the only writer. In Hive 4 they do not: its
+clients only wait where they need not.
 
 | requested: rows; held: columns | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
 | --- | --- | --- | --- | --- |
 | SHARED_READ  | both | both | both | wait |
-| SHARED_WRITE | both | both | wait | wait |
+| SHARED_WRITE | both | wait | wait | wait |
 | EXCL_WRITE   | both | wait | wait | wait |
 | EXCLUSIVE    | wait | wait | wait | wait |
 
@@ -29,15 +31,17 @@ What must stay true:
 
 No request waits inside the metastore. A client that has to wait polls with `Locks.check`.
 
-Rejected: locks on table ids (the clients lock tables that do not exist yet, to create them), and
-locks in the memory of a node (several processes share one store).
+Rejected: readers that overtake a waiting writer, as in Hive 2.3. It does not look at later requests
+when it grants the writer, so the writer's exclusive lock is granted while they hold theirs. Locks
+on table ids (the clients lock tables that do not exist yet, to create them). Locks in the memory
+of a node (several processes share one store).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sqlalchemy import Connection, RowMapping
@@ -78,7 +82,7 @@ class LockMode(Enum):
 
 _WAITS_FOR: dict[LockMode, frozenset[LockMode]] = {
     LockMode.SHARED_READ: frozenset({LockMode.EXCLUSIVE}),
-    LockMode.SHARED_WRITE: frozenset({LockMode.EXCL_WRITE, LockMode.EXCLUSIVE}),
+    LockMode.SHARED_WRITE: frozenset(LockMode) - {LockMode.SHARED_READ},
     LockMode.EXCL_WRITE: frozenset(LockMode) - {LockMode.SHARED_READ},
     LockMode.EXCLUSIVE: frozenset(LockMode),
 }
@@ -86,12 +90,16 @@ _WAITS_FOR: dict[LockMode, frozenset[LockMode]] = {
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A mode on a schema, on a table in it, or on a partition of the table; names in lower case."""
+    """A mode on a schema, on a table in it, or on a partition of the table; names in lower case.
+
+    ``number`` is its place in its request, from 1, once the request is stored.
+    """
 
     mode: LockMode
     schema: str
     table: str | None = None
     partition: str | None = None
+    number: int = field(default=0, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.schema:
@@ -316,11 +324,12 @@ class Locks:
         table: str | None = None,
         partition: str | None = None,
         txn_id: int | None = None,
+        lock_ids: Collection[int] | None = None,
     ) -> list[LockRequest]:
         """The requests with a component of these names, in the order of the queue.
 
         Each request has only the components that match. Returns at most `MAX_SHOWN` components in
-        total.
+        total; ``lock_ids`` are at most as many.
         """
         with self._database.read() as connection:
             rows = lock_records.shown(
@@ -329,6 +338,7 @@ class Locks:
                 table=table,
                 partition=partition,
                 txn_id=txn_id,
+                lock_ids=lock_ids,
                 limit=MAX_SHOWN,
             )
         by_request: dict[int, list[RowMapping]] = {}
@@ -467,5 +477,5 @@ def _request(row: RowMapping, components: Sequence[RowMapping]) -> LockRequest:
         last_heartbeat=row["last_heartbeat"],
         acquired_at=row["acquired_at"],
         blocked_by=row["blocked_by"],
-        components=tuple(map(_component, components)),
+        components=tuple(replace(_component(row), number=row["number"] + 1) for row in components),
     )

@@ -99,7 +99,8 @@ async def heartbeat(call: Call) -> None:
 @writes("show_locks")
 async def show_locks(call: Call) -> Struct:
     asked = call.of("rqst").args
-    requests = call.metastore.transactions.locks.list(
+    locks = call.metastore.transactions.locks
+    requests = locks.list(
         schema=_name(asked.get("dbname")),
         table=_name(asked.get("tablename")),
         partition=_name(asked.get("partname")),
@@ -107,7 +108,15 @@ async def show_locks(call: Call) -> Struct:
     )
     free, own = call.reader.access.free, normalize(call.user)
     shown = [request for request in requests if free or normalize(request.owner) == own]
-    return {"locks": [element for request in shown for element in _elements(request)]}
+    blocking_ids = {request.blocked_by for request in shown if request.blocked_by is not None}
+    blocking = {each.lock_id: each for each in locks.list(lock_ids=blocking_ids)}
+    return {
+        "locks": [
+            element
+            for request in shown
+            for element in _elements(request, blocking.get(request.blocked_by or 0))
+        ]
+    }
 
 
 def _component(sent: Struct) -> Component:
@@ -142,7 +151,7 @@ def _gives_up(call: Call, queued: LockRequest) -> bool:
     return bool(call.args.get("exclusiveCTAS")) and LockMode.EXCLUSIVE in modes
 
 
-def _elements(request: LockRequest) -> list[Struct]:
+def _elements(request: LockRequest, blocking: LockRequest | None) -> list[Struct]:
     shared: dict[str, Any] = {
         "lockid": request.lock_id,
         "state": ACQUIRED if request.acquired else WAITING,
@@ -152,7 +161,6 @@ def _elements(request: LockRequest) -> list[Struct]:
         "user": request.user,
         "hostname": request.host,
         "agentInfo": request.agent or NO_AGENT,
-        "blockedByExtId": request.blocked_by,
     }
     shared = {name: value for name, value in shared.items() if value is not None}
     return [
@@ -161,11 +169,21 @@ def _elements(request: LockRequest) -> list[Struct]:
             "dbname": component.schema,
             **({} if component.table is None else {"tablename": component.table}),
             **({} if component.partition is None else {"partname": component.partition}),
+            **_blocked_by(component, blocking),
             "type": component.mode.value,
-            "lockIdInternal": number,
+            "lockIdInternal": component.number,
         }
-        for number, component in enumerate(request.components, start=1)
+        for component in request.components
     ]
+
+
+def _blocked_by(component: Component, blocking: LockRequest | None) -> Struct:
+    """The fields that name the component for which this one waits; none if it does not wait."""
+    if blocking is None:
+        return {}
+    numbers = (earlier.number for earlier in blocking.components if component.waits_for(earlier))
+    number = next(numbers, None)
+    return {} if number is None else {"blockedByExtId": blocking.lock_id, "blockedByIntId": number}
 
 
 # -- what the user may do

@@ -444,12 +444,12 @@ DIFFERENCES = (
     ),
     # -- locks and transactions
     Difference(
-        why="Locks are those of Hive 4, in which writers share. The number of the component that a"
-        " request waits for is not kept.",
-        client="Hive 4, Iceberg: none of them reads the number",
-        calls="^locks(| that share): (lock|show_locks)",
-        path=r"\.blockedByIntId$|^\.state$|\.locks\[\d\]\.type$",
-        cases=("1 => absent", "2 => 1", "1 => 2"),
+        why="A reader waits for a writer that waits before it. In Hive 2.3 it overtakes the writer,"
+        " which is then granted its exclusive lock while the reader holds its own.",
+        client="Hive, Trino: the reader would read while the writer replaces the files",
+        calls="^a reader after a waiting writer: (check_)?lock",
+        path=r"^\.state$",
+        cases=("1 => 2",),
     ),
     Difference(
         why="As in Hive 4, no transactions cannot be opened, and aborted transactions that wrote"

@@ -72,15 +72,58 @@ SCENARIOS = (
             _lock(_component("ls", "t", kind=_SHARED_WRITE)),  # 3
             _lock(_component("ls", "other")),  # 4
             _lock(_component("ls", "t", "p=1")),  # 5
-            _lock(_component("ls", "t", kind=_SHARED_READ)),  # 6
             ("show_locks", {}),
             ("show_locks", {"dbname": "ls", "tablename": "other"}),
-            *(("unlock", _of(call)) for call in range(7)),
-            _lock(_component("ls", kind=_SHARED_READ), _component("ls", "t"), agentInfo="me"),  # 16
+            *(("unlock", _of(call)) for call in range(6)),
+            _lock(_component("ls", kind=_SHARED_READ), _component("ls", "t"), agentInfo="me"),  # 14
             ("show_locks", {}),
-            ("heartbeat", _of(16)),
-            ("unlock", _of(16)),
+            ("heartbeat", _of(14)),
+            ("unlock", _of(14)),
             ("show_locks", {}),
+        ),
+    ),
+    Scenario(
+        "a reader after a waiting writer",
+        (
+            _lock(_component("lw", "t", kind=_SHARED_READ)),  # 0
+            _lock(_component("lw", "t")),  # 1
+            _lock(_component("lw", "t", kind=_SHARED_READ)),  # 2
+            ("unlock", _of(0)),
+            ("check_lock", _of(1)),
+            ("check_lock", _of(2)),
+            ("unlock", _of(1)),
+            ("check_lock", _of(2)),
+            ("unlock", _of(2)),
+        ),
+    ),
+    Scenario(
+        "locks of several components",
+        (
+            _lock(_component("lc", "u", kind=_SHARED_READ), _component("lc", "t")),  # 0
+            _lock(  # 1
+                _component("lc", "v", kind=_SHARED_READ),
+                _component("lc", "t", kind=_SHARED_READ),
+                _component("lc", "w", "p=1"),
+            ),
+            ("show_locks", {}),
+            ("show_locks", {"dbname": "lc", "tablename": "t"}),
+            ("show_locks", {"dbname": "lc", "tablename": "w", "partname": "p=1"}),
+            ("show_locks", {"dbname": "lc", "isExtended": True}),
+            ("unlock", _of(0)),
+            ("check_lock", _of(1)),
+            ("show_locks", {"dbname": "lc"}),
+            ("unlock", _of(1)),
+            _lock(_component("lc", kind=_SHARED_WRITE)),  # 10
+            _lock(_component("lc", "t", kind=_SHARED_WRITE)),  # 11
+            _lock(_component("lc", "t", "p=1", kind=_SHARED_WRITE)),  # 12
+            _lock(_component("other", "t", kind=_SHARED_WRITE)),  # 13
+            _lock(_component("lc", "t", kind=_SHARED_READ)),  # 14
+            ("show_locks", {}),
+            ("unlock", _of(10)),
+            ("check_lock", _of(11)),
+            ("check_lock", _of(12)),
+            *(("unlock", _of(call)) for call in (11, 12, 13, 14)),
+            ("show_locks", {"dbname": "lc"}),
         ),
     ),
     Scenario(
