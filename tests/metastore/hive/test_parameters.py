@@ -56,10 +56,11 @@ def test_the_files_of_an_external_table_are_counted_at_its_location(
         assert of_table(stub, name) == expected
 
 
-def test_an_empty_table_has_no_counts(stub: Any) -> None:
+def test_an_empty_table_has_counts_from_its_first_alter_on(stub: Any) -> None:
     stub.create_table(table("t"))
-    alter(stub)
     assert of_table(stub) == (None, None)
+    alter(stub)
+    assert of_table(stub) == ("0", "0")
 
 
 def test_each_alter_counts_the_files_of_a_table_again_without_a_new_version(
@@ -128,12 +129,25 @@ def test_the_files_of_partitions_are_counted_when_they_are_added_and_altered(stu
     assert [of_partition(stub, day) for day in days] == [("2", "7"), (None, None), ("8", "9")]
     fill(f"{location}/day=2", 5)
     stub.alter_partitions("d1", "t", [stub.get_partition("d1", "t", [day]) for day in days])
-    assert [of_partition(stub, day) for day in days] == [("2", "7"), ("1", "5"), ("0", "0")]
+    assert [of_partition(stub, day) for day in days] == [("2", "7"), ("1", "5"), ("8", "9")]
+    found = stub.get_partition("d1", "t", ["3"])
+    found.parameters["numFiles"] = "7"
+    stub.alter_partition("d1", "t", found)
+    assert of_partition(stub, "3") == ("0", "0")
     fill(f"{location}/day=2", 6, 7)
     found = stub.get_partition("d1", "t", ["2"])
+    found.parameters["numFiles"] = "7"
     told = EnvironmentContext({"DO_NOT_UPDATE_STATS": "true"})
     stub.alter_partition_with_environment_context("d1", "t", found, told)
-    assert of_partition(stub, "2") == ("1", "5")
+    assert of_partition(stub, "2") == ("7", "5")
+
+
+def test_a_renamed_partition_has_the_counts_of_its_files(stub: Any) -> None:
+    stub.create_table(table("t", partitionKeys=KEYS))
+    stub.add_partition(partition("1"))
+    fill(stub.get_partition("d1", "t", ["1"]).sd.location, 3, 4)
+    stub.rename_partition("d1", "t", ["1"], partition("2"))
+    assert of_partition(stub, "2") == ("2", "7")
 
 
 @pytest.mark.parametrize("way", ["method", "context"])

@@ -26,9 +26,10 @@ for tables whose creator uses it.
 ``totalSize`` to decide whether a table is small enough to be sent to every executor; it treats a
 table without it as infinitely large. Hive counts the files of a table without partition keys when
 it is created over files and at each alter except a rename that moves them. It counts the files of a
-partition when the partition is added and at each alter. The client can switch this off. The counts
-belong to the object store: they create no version. Iceberg tables are not counted, because only
-Iceberg knows their files.
+partition when the partition is added, and at each alter or rename in which the client does not send
+its counts back unchanged. The client can switch this off. The counts belong to the object store:
+they create no version. Iceberg tables are not counted: Iceberg switches the counting off for its
+commits, so counts would soon be old.
 
 **Spark's schema.** Spark stores what Hive cannot express (case of names, NOT NULL, types that Hive
 cannot spell, metadata) as JSON in ``spark.sql.sources.schema``. A text of more than
@@ -49,7 +50,8 @@ from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import InvalidInput
-from strandline.metastore.store.file_counts import FileCounter, FileCounts
+from strandline.metastore.hive.accuracy import ACCURATE, with_accurate_counts
+from strandline.metastore.store.file_counts import FileCounter
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import ColumnDescriptor, Properties, TableDescriptor, properties
 from strandline.model.type_json import parse_schema_json, schema_json
@@ -79,7 +81,7 @@ _COUNTED = frozenset(
         "numFiles",
         "totalSize",
         "rawDataSize",
-        "COLUMN_STATS_ACCURATE",
+        ACCURATE,
         LAST_DDL_TIME,
         "numFilesErasureCoded",
         "numPartitions",
@@ -113,11 +115,10 @@ def if_purge(context: Mapping[str, Any] | None) -> bool:
     return bool(if_purge.lower() == "true")
 
 
-_NUM_FILES, _TOTAL_SIZE, _ACCURATE = "numFiles", "totalSize", "COLUMN_STATS_ACCURATE"
+_NUM_FILES, _TOTAL_SIZE = "numFiles", "totalSize"
 _NOT = "DO_NOT_UPDATE_STATS"
 _GENERATED = "STATS_GENERATED"
-_BY_TASK = "TASK"
-_BASIC = '{"BASIC_STATS":"true"}'
+_BY_TASK, _BY_USER = "TASK", "USER"
 
 
 class QuickStatistics:
@@ -140,42 +141,59 @@ class QuickStatistics:
         self._counts = (parameters or {}).pop(_NOT, "").lower() != "true"
         self._counter = FileCounter()
 
-    def of_new(self, parameters: Properties, location: str) -> Properties:
+    def of_new(self, parameters: Properties, location: str, *, is_made: bool = True) -> Properties:
         """Return the parameters of an object that is created over ``location``, with counts.
 
-        Counts that the client sent are kept. A folder without files gets no counts.
+        Counts that the client sent are kept. A folder that is made for the object has none. If it
+        ``is_made`` already, it cannot be told from an empty folder that the object found.
         """
         sent = dict(parameters)
-        if _NUM_FILES in sent and _TOTAL_SIZE in sent:
+        if _sizes(sent) is not None:
             return parameters
         counts = self._count(location)
-        return parameters if counts is None or not counts.files else self._with(sent, counts)
+        if counts is None:
+            return parameters
+        if counts[_NUM_FILES] == "0" and (is_made or not self._folders.exists(location)):
+            return parameters
+        return self._with(sent, counts)
 
-    def of_altered(self, parameters: Properties, location: str) -> Properties:
+    def of_altered(
+        self, parameters: Properties, location: str, *, old: Properties = ()
+    ) -> Properties:
         """Return the parameters of an altered object, with counts of its present files.
 
-        A folder without files gets no counts, unless it had some before.
+        If the client sends back the counts that the object had (``old``), they are kept.
         """
         if self._options.get(_NOT, "").lower() == "true":
             return parameters
         sent = dict(parameters)
+        sizes = _sizes(sent)
+        if sizes is not None and sizes == _sizes(dict(old)):
+            is_written = self._options.get(_GENERATED) in (_BY_TASK, _BY_USER)
+            return self._with(sent, {}) if is_written else parameters
         counts = self._count(location)
-        if counts is None or not (counts.files or _NUM_FILES in sent):
-            return parameters
-        return self._with(sent, counts)
+        return parameters if counts is None else self._with(sent, counts)
 
-    def _count(self, location: str) -> FileCounts | None:
+    def _count(self, location: str) -> dict[str, str] | None:
         if not self._counts or not self._folders.may_list(location):
             return None
-        return self._counter.count(self._folders.path(location))
+        counts = self._counter.count(self._folders.path(location))
+        if counts is None:
+            return None
+        return {_NUM_FILES: str(counts.files), _TOTAL_SIZE: str(counts.bytes)}
 
-    def _with(self, sent: dict[str, str], counts: FileCounts) -> Properties:
-        counted = {_NUM_FILES: str(counts.files), _TOTAL_SIZE: str(counts.bytes)}
+    def _with(self, sent: dict[str, str], counted: dict[str, str]) -> Properties:
         # Hive's row statistics do not hold for other files, unless the writer of these counted.
-        kept = {name: value for name, value in sent.items() if name != _ACCURATE}
         if self._options.get(_GENERATED) == _BY_TASK:
-            counted[_ACCURATE] = _BASIC
+            return with_accurate_counts(properties(sent | counted))
+        kept = {name: value for name, value in sent.items() if name != ACCURATE}
         return properties(kept | counted)
+
+
+def _sizes(parameters: Mapping[str, str]) -> tuple[str, str] | None:
+    """The number of files and bytes in the parameters, or None if they do not have both."""
+    files, size = parameters.get(_NUM_FILES), parameters.get(_TOTAL_SIZE)
+    return None if files is None or size is None else (files, size)
 
 
 def is_counted_table(table: TableDescriptor) -> bool:

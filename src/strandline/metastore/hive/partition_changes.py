@@ -119,7 +119,7 @@ def add_all(
         rows[name] = row
     quick = QuickStatistics(call.folders, call.args.get("environment_context"))
     for name, row in rows.items():
-        counted = quick.of_new(row.parameters, partitioned.place(row))
+        counted = quick.of_new(row.parameters, partitioned.place(row), is_made=False)
         rows[name] = replace(row, parameters=counted)
     new_rows = rows
     with suppress(_NothingToDo), call.metastore.store.change(
@@ -366,16 +366,18 @@ def _alter(
     new_partitions = [
         (*partitioned.read(partition, now=_now()), partition) for partition in partitions
     ]
-    quick = QuickStatistics(call.folders, context)
-    new_partitions = [
-        (
-            name,
-            replace(row, parameters=quick.of_altered(row.parameters, partitioned.place(row))),
-            partition,
-        )
-        for name, row, partition in new_partitions
-    ]
     names = {name for name, _, _ in new_partitions}
+    present = _present(call, partitioned, names)
+    quick = QuickStatistics(call.folders, context)
+
+    def counted(name: str, row: PartitionRow) -> PartitionRow:
+        old = present[name].parameters if name in present else ()
+        parameters = quick.of_altered(row.parameters, partitioned.place(row), old=old)
+        return replace(row, parameters=parameters)
+
+    new_partitions = [
+        (name, counted(name, row), partition) for name, row, partition in new_partitions
+    ]
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         rows = change.visible(RowKind.PARTITION, names)
         if len(rows) < len(names):
@@ -390,6 +392,16 @@ def _alter(
             altered[name] = kept
         old_ids = [rows[name].row_id for name in altered]
         change.replace(dict(zip(old_ids, _stored(call, partitioned, altered), strict=True)))
+
+
+def _present(
+    call: Call, partitioned: Partitioned, names: Collection[str]
+) -> dict[str, PartitionRow]:
+    """Return those of the named partitions that exist now."""
+    rows = call.metastore.store.rows(
+        partitioned.table.id, RowKind.PARTITION, write_ids=None, names=names
+    )
+    return {row.name: row.as_(PartitionRow) for row in rows}
 
 
 @changes("alter_partition", "alter_partition_with_environment_context")
@@ -461,6 +473,12 @@ async def rename_partition_req(call: Call) -> Struct:
 def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partition: Struct) -> None:
     old_name = partitioned.name_of(values)
     new_name, new = partitioned.read(partition, now=_now())
+    present = _present(call, partitioned, [old_name]).get(old_name)
+    if present is not None and partitioned.table.kind is TableKind.MANAGED:
+        # Where the files are before they move.
+        quick, place = QuickStatistics(call.folders, None), partitioned.place(present)
+        counted = quick.of_altered(new.parameters, place, old=present.parameters)
+        new = replace(new, parameters=counted)
     moved: tuple[str, str] | None = None
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
     try:

@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 from strandline.catalog.privileges.rules import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.accuracy import accurate_columns, with_accurate
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
 from strandline.metastore.hive.statistics import DEFAULT_ENGINE, stored_name
 from strandline.metastore.hive.statistics_values import (
     AnalyzableColumns,
-    accurate_columns,
     combined,
     decode_summary,
     encode_summary,
     form_of,
     read_summary,
-    with_accurate,
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.store.rows import (

@@ -1,4 +1,4 @@
-"""Column statistics as values: which are accepted, how two are combined, which are accurate.
+"""Column statistics as values: which are accepted, and how two are combined.
 
 A ``ColumnStatisticsObj`` has the statistics of one column, in one of the protocol's forms, which
 depends on the type of the column. Statistics of two parts of a table are combined by one rule per
@@ -11,15 +11,11 @@ statistics has none.
 
 A count of −1 means "not known", as Impala writes it; a sum that includes it is not known either. A
 sum is capped at the largest number that the protocol can carry.
-
-A parameter of the table or partition, `ACCURATE`, lists the columns whose statistics match the
-present rows. Hive's clients maintain it: a client that writes rows removes it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import isfinite
 from typing import Any
 
@@ -29,12 +25,7 @@ from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import plain_columns_of
 from strandline.metastore.store.rows import AnalyzedColumn, Row, StatisticsRow
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.model.descriptors import (
-    ColumnDescriptor,
-    Properties,
-    TableDescriptor,
-    properties,
-)
+from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BIGINT,
@@ -55,7 +46,6 @@ from strandline.model.types import (
     VarcharType,
 )
 
-ACCURATE = "COLUMN_STATS_ACCURATE"
 MAX_COLUMN_BYTES = 64 << 10
 """The most bytes of the statistics of one column, with bit vectors, in the binary protocol."""
 
@@ -246,52 +236,3 @@ def changed_columns(before: TableDescriptor, after: TableDescriptor) -> frozense
         return {(c.id, c.name.lower(), c.type) for c in plain_columns_of(table)}
 
     return frozenset(name for _, name, _ in known(before) - known(after))
-
-
-# -- the columns whose statistics are accurate
-
-
-def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
-    """Return the columns whose statistics match the present rows."""
-    return frozenset(_read(parameters)[1])
-
-
-def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
-    """Return the parameters after statistics of these columns were stored."""
-    kept = dict(parameters)
-    basic, known = _read(kept)
-    return properties(kept | {ACCURATE: _text(basic, known | set(columns))})
-
-
-def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
-    """Return the parameters after the statistics of these columns became invalid."""
-    kept = dict(parameters)
-    basic, known = _read(kept)
-    if known.isdisjoint(columns):
-        return parameters
-    return properties(kept | {ACCURATE: _text(basic, known - set(columns))})
-
-
-def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
-    """Return whether the counts of the table are accurate, and the columns that are.
-
-    A text that is not in Hive's format names nothing as accurate, except "true", which older
-    releases of Hive wrote: then the counts are.
-    """
-    text = parameters.get(ACCURATE, "")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = text.strip().lower() == "true"
-    if not isinstance(value, dict):
-        return value is True, set()
-    columns = value.get("COLUMN_STATS")
-    return str(value.get("BASIC_STATS", "")).lower() == "true", set(
-        columns if isinstance(columns, dict) else ()
-    )
-
-
-def _text(basic: bool, columns: Iterable[str]) -> str:
-    value: dict[str, object] = {"BASIC_STATS": "true"} if basic else {}
-    named = dict.fromkeys(sorted(columns), "true")
-    return json.dumps(value | ({"COLUMN_STATS": named} if named else {}), separators=(",", ":"))

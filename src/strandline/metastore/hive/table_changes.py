@@ -23,6 +23,7 @@ from strandline.errors import (
     StrandlineError,
     WriteConflict,
 )
+from strandline.metastore.hive.accuracy import without_accurate
 from strandline.metastore.hive.alter_relation import AlterRelation
 from strandline.metastore.hive.constraints import read_constraints, require_parents
 from strandline.metastore.hive.names import (
@@ -46,7 +47,7 @@ from strandline.metastore.hive.registry import (
     invalid_operation,
     meta_exception,
 )
-from strandline.metastore.hive.statistics_values import changed_columns, without_accurate
+from strandline.metastore.hive.statistics_values import changed_columns
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import ClientTable, read_table
 from strandline.metastore.hive.transactional_tables import (

@@ -50,14 +50,20 @@ class FileCounter:
         self._deadline = monotonic() + seconds
 
     def count(self, folder: Path) -> FileCounts | None:
-        """The counts of ``folder``, or None if it cannot be read completely."""
+        """The counts of ``folder``, or None if it cannot be read completely.
+
+        A folder that does not exist contains no files.
+        """
         files = size = 0
-        waiting = [os.fspath(folder)]
+        top = os.fspath(folder)
+        waiting = [top]
         try:
             while waiting:
                 inner_files, inner_size, folders = self._count_one(waiting.pop())
                 files, size = files + inner_files, size + inner_size
                 waiting += folders
+        except FileNotFoundError as error:
+            return FileCounts(0, 0) if error.filename == top else None
         except (OSError, ValueError, _Spent):
             return None
         return FileCounts(files, size)

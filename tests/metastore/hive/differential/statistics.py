@@ -14,6 +14,10 @@ from tests.metastore.hive.differential.scenario import (
 
 _LONG = {"lowValue": -5, "highValue": 90, "numNulls": 3, "numDVs": 40}
 _COLUMNS = "a int, b string, c double, d boolean, e binary, f decimal(9,2), g date, h timestamp"
+_ACCURATE = {"COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true"}'}
+_COLUMN_TOO = {
+    "COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true","COLUMN_STATS":{"a":"true"}}',
+}
 _NARROW = "a int, g date, f decimal(9,2), c double"
 
 
@@ -96,6 +100,29 @@ def _altered(name: str, columns: str, *, renamed: str | None = None, keys: str =
     """An alter of a table of the schema ``s5``; clients send the whole table."""
     sd = storage(columns, location=f"file:{{warehouse}}/s5.db/{name}")
     return ("alter_table", "s5", name, table("s5", renamed or name, keys=keys, sd=sd))
+
+
+def _counted(
+    value: str, *, at: str, files: int | None = None, size: int = 0, **more: str
+) -> dict[str, Any]:
+    """A partition of ``s6.parted`` with these counts, which says that they are accurate."""
+    counts = {} if files is None else {"numFiles": str(files), "totalSize": str(size)}
+    sd = storage(location=f"file:{{warehouse}}/s6.db/parted/{at}")
+    parameters = {"numRows": "5"} | _ACCURATE | counts | more
+    return partition("s6", "parted", value, sd=sd, createTime=1, parameters=parameters)
+
+
+def _written_by(by: str, partition: dict[str, Any]) -> tuple[Call, Call]:
+    """An alter of the partition 1 of ``s6.parted``, as a client sends it after a write."""
+    method, context = "alter_partition_with_environment_context", {"STATS_GENERATED": by}
+    altered = (method, "s6", "parted", partition, {"properties": context})
+    return altered, ("get_partition", "s6", "parted", ["1"])
+
+
+def _recounted(name: str, *, renamed: str | None = None, at: str | None = None) -> dict[str, Any]:
+    """A table of the schema ``s6`` as it is sent to an alter."""
+    sd = storage(location=f"file:{{warehouse}}/s6.db/{at or name}")
+    return table("s6", renamed or name, sd=sd, parameters={"numRows": "5", **_ACCURATE})
 
 
 def _placed(*values: str, at: str) -> dict[str, Any]:
@@ -373,6 +400,63 @@ SCENARIOS = (
                 True,
             ),
             _read_parts("s5", "renamed", ["a", "b"], ["p=1"]),
+        ),
+    ),
+    Scenario(
+        "counts of files after alters",
+        (
+            ("create_database", {"name": "s6"}),
+            ("create_table", table("s6", "parted", keys="p int")),
+            ("add_partition", partition("s6", "parted", "1")),
+            ("get_partition", "s6", "parted", ["1"]),
+            ("alter_partition", "s6", "parted", _counted("1", at="p=1")),
+            ("get_partition", "s6", "parted", ["1"]),
+            ("file", "s6.db/parted/p=1/a", 10),
+            # The counts that it has
+            ("alter_partition", "s6", "parted", _counted("1", at="p=1", files=0)),
+            ("get_partition", "s6", "parted", ["1"]),
+            # Other counts
+            ("alter_partition", "s6", "parted", _counted("1", at="p=1", files=7, size=70)),
+            ("get_partition", "s6", "parted", ["1"]),
+            ("file", "s6.db/parted/p=1/b", 10),
+            (
+                "alter_partitions",
+                "s6",
+                "parted",
+                [_counted("1", at="p=1", files=1, size=10, k="v")],
+            ),
+            ("get_partition", "s6", "parted", ["1"]),
+            *_written_by("USER", _counted("1", at="p=1", files=1, size=10)),
+            *_written_by("TASK", _counted("1", at="p=1", files=1, size=10, **_COLUMN_TOO)),
+            *_written_by("TASK", _counted("1", at="p=1", files=7, size=70, **_COLUMN_TOO)),
+            *_written_by("USER", _counted("1", at="p=1", files=7, size=70)),
+            (
+                "rename_partition",
+                "s6",
+                "parted",
+                ["1"],
+                _counted("2", at="p=1", files=2, size=20),
+            ),
+            ("get_partition", "s6", "parted", ["2"]),
+            ("rename_partition", "s6", "parted", ["2"], _counted("3", at="p=2")),
+            ("get_partition", "s6", "parted", ["3"]),
+            ("file", "s6.db/parted/p=4/_hidden", 10),
+            ("add_partition", partition("s6", "parted", "4")),
+            ("get_partition", "s6", "parted", ["4"]),
+            ("append_partition", "s6", "parted", ["5"]),
+            ("get_partition", "s6", "parted", ["5"]),
+            ("file", "s6.db/parted/p=6/a", 10),
+            ("append_partition", "s6", "parted", ["6"]),
+            ("get_partition", "s6", "parted", ["6"]),
+            ("create_table", table("s6", "t")),
+            ("get_table", "s6", "t"),
+            ("alter_table", "s6", "t", _recounted("t")),
+            ("get_table", "s6", "t"),
+            ("file", "s6.db/t/a", 10),
+            ("alter_table", "s6", "t", _recounted("t", renamed="t2")),
+            ("get_table", "s6", "t2"),
+            ("alter_table", "s6", "t2", _recounted("t2")),
+            ("get_table", "s6", "t2"),
         ),
     ),
 )

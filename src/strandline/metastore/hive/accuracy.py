@@ -1,0 +1,68 @@
+"""Which statistics match the present rows, as a parameter of the table or partition says.
+
+The parameter is a JSON text. ``BASIC_STATS`` stands for the number of rows and the size of the
+files, and ``COLUMN_STATS`` lists the columns. Hive's clients maintain it: a client that writes rows
+removes it, or says that it has counted them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+
+from strandline.model.descriptors import Properties, properties
+
+ACCURATE = "COLUMN_STATS_ACCURATE"
+
+
+def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
+    """Return the columns whose statistics match the present rows."""
+    return frozenset(_read(parameters)[1])
+
+
+def with_accurate_counts(parameters: Properties) -> Properties:
+    """Return the parameters after the rows and files were counted."""
+    kept = dict(parameters)
+    _, known = _read(kept)
+    return properties(kept | {ACCURATE: _text(True, known)})
+
+
+def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
+    """Return the parameters after statistics of these columns were stored."""
+    kept = dict(parameters)
+    basic, known = _read(kept)
+    return properties(kept | {ACCURATE: _text(basic, known | set(columns))})
+
+
+def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
+    """Return the parameters after the statistics of these columns became invalid."""
+    kept = dict(parameters)
+    basic, known = _read(kept)
+    if known.isdisjoint(columns):
+        return parameters
+    return properties(kept | {ACCURATE: _text(basic, known - set(columns))})
+
+
+def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
+    """Return whether the counts of the table are accurate, and the columns that are.
+
+    A text that is not in Hive's format names nothing as accurate, except "true", which older
+    releases of Hive wrote: then the counts are.
+    """
+    text = parameters.get(ACCURATE, "")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text.strip().lower() == "true"
+    if not isinstance(value, dict):
+        return value is True, set()
+    columns = value.get("COLUMN_STATS")
+    return str(value.get("BASIC_STATS", "")).lower() == "true", set(
+        columns if isinstance(columns, dict) else ()
+    )
+
+
+def _text(basic: bool, columns: Iterable[str]) -> str:
+    value: dict[str, object] = {"BASIC_STATS": "true"} if basic else {}
+    named = dict.fromkeys(sorted(columns), "true")
+    return json.dumps(value | ({"COLUMN_STATS": named} if named else {}), separators=(",", ":"))
