@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 
+from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
+from strandline.errors import Unavailable
+from strandline.metastore.hive import truncation
+from strandline.metastore.store.warehouse import Unsynced
+from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 STORES = ("folder", "postgresql")
@@ -113,3 +118,43 @@ def test_tables_that_are_not_the_metastores_are_refused(
     assert "past state" in refusal(lambda: stub.truncate_table("d1@1", "t", None))[1]
     assert (tmp_path / "a").exists()
     assert (place(hive, "i") / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["t", "parted"])
+def test_a_table_that_was_created_in_the_folder_meanwhile_keeps_its_files(
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    parted.create_table(table("t"))
+    session = hive.node.session(user="ann")
+    definition = TableDefinition(name=name, columns=(ColumnDefinition("a", INT),))
+    emptying = truncation._emptying
+
+    def replace_before(call: Any, partitioned: Any) -> Any:
+        session.execute(DropTable(schema="d1", table=name))
+        session.execute(CreateTable(schema="d1", definition=definition))
+        put(place(hive, name), "p=1/new", "new")
+        return emptying(call, partitioned)
+
+    monkeypatch.setattr(truncation, "_emptying", replace_before)
+    assert refusal(lambda: parted.truncate_table("d1", name, None))[0] == "MetaException"
+    assert (place(hive, name) / "new").exists()
+    assert (place(hive, name) / "p=1" / "new").exists()
+
+
+def test_a_truncation_that_fails_leaves_the_files(
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Unsynced) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(Unsynced, "sync", fail)
+    assert refusal(lambda: parted.truncate_table("d1", "parted", None))
+    monkeypatch.undo()
+    for value in "12":
+        assert (place(hive, "parted", f"p={value}") / "a").exists()
+        assert parted.get_partition("d1", "parted", [value]).parameters["numRows"] == "1"
+
+
+def test_truncated_files_are_not_kept(hive: HiveNode, parted: Any) -> None:
+    parted.truncate_table("d1", "parted", None)
+    assert list(hive.folder.joinpath("warehouse").rglob("*.purged*")) == []

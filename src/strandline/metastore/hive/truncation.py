@@ -2,23 +2,36 @@
 
 As with Spark's TRUNCATE, the files are deleted at once: the metastore has no history of the rows of
 a plain table. Only folders that the store chose are emptied, and never through a link. If one of
-the folders is not such a one, nothing is deleted. The counts are set to 0 afterwards, so a request
-that ended half-way can be repeated.
+the folders is not such a one, nothing is deleted.
+
+The transaction that sets the counts to 0 also moves the folders aside, because only a transaction
+keeps the table from being dropped and another from being created in its folder. The files are
+deleted after it. If a process dies in between, the request can be repeated, and cleaning deletes
+the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from strandline.clock import system_wall_clock
-from strandline.errors import IllegalChange, ObjectNotFound, UnsupportedOperation
+from strandline.errors import (
+    IllegalChange,
+    ObjectNotFound,
+    StrandlineError,
+    UnsupportedOperation,
+    WriteConflict,
+)
 from strandline.metastore.hive.parameters import LAST_DDL_TIME
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
+from strandline.metastore.store.folder_effects import PURGED_SUFFIX
 from strandline.metastore.store.rows import (
     NewRow,
     PartitionRow,
@@ -28,8 +41,12 @@ from strandline.metastore.store.rows import (
     new_parameters,
     new_partition,
 )
+from strandline.metastore.store.staging import Staging
+from strandline.metastore.store.warehouse import Moved, Unsynced, delete_folder
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
+
+logger = logging.getLogger(__name__)
 
 _EMPTY = {
     **dict.fromkeys(("numFiles", "numRows", "rawDataSize", "totalSize"), "0"),
@@ -75,15 +92,15 @@ async def _truncate(call: Call, schema: str, name: str, names: Collection[str] |
 
 def _truncate_all(call: Call, partitioned: Partitioned) -> None:
     call.folders.verify(call.folders.place(partitioned.location))
-    call.folders.clear(partitioned.location)
-    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
-        old = list(change.visible(RowKind.TABLE_PARAMETERS).values())
+    with _emptying(call, partitioned) as emptying:
+        old = list(emptying.change.visible(RowKind.TABLE_PARAMETERS).values())
         counted = next((row.as_(TableParametersRow).parameters for row in old), ())
-        statistics = change.visible(RowKind.STATISTICS).values()
-        change.stage(
+        statistics = emptying.change.visible(RowKind.STATISTICS).values()
+        emptying.change.stage(
             add=[new_parameters(_emptied(counted))],
             remove=[row.row_id for row in (*old, *statistics)],
         )
+        emptying.empty(partitioned.location, number=emptying.change.write_id)
 
 
 def _truncate_partitions(
@@ -95,24 +112,87 @@ def _truncate_partitions(
     if missing:
         raise ObjectNotFound(f"partition {min(missing)} does not exist")
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
-    for row in rows:
-        if not places.is_own(row):
-            raise UnsupportedOperation(
-                f"the files of partition {row.name} are at a location that a user chose, so the "
-                "metastore does not delete them; delete them yourself"
-            )
     if not rows:
         return
-    for row in rows:
-        call.folders.clear(partitioned.place(row.as_(PartitionRow)))
-    with store.change(table_id, author=call.user) as change:
-        present = change.visible(RowKind.PARTITION, {row.name for row in rows})
-        statistics = change.visible(RowKind.STATISTICS, present.keys())
+    with _emptying(call, partitioned) as emptying:
+        present = emptying.change.visible(RowKind.PARTITION, {row.name for row in rows})
+        for row in present.values():
+            if not places.is_own(row):
+                raise UnsupportedOperation(
+                    f"the files of partition {row.name} are at a location that a user chose, so "
+                    "the metastore does not delete them; delete them yourself"
+                )
+        statistics = emptying.change.visible(RowKind.STATISTICS, present.keys())
         staged = []
         for name, row in present.items():
             removed = [row, statistics[name]] if name in statistics else [row]
             staged.append(([_emptied_partition(row)], [each.row_id for each in removed]))
-        change.stage_each(staged)
+        emptying.change.stage_each(staged)
+        for row in present.values():
+            emptying.empty(partitioned.place(row.as_(PartitionRow)), number=row.row_id)
+
+
+class _Emptying:
+    """A change of a table that empties folders. Each folder is moved aside, and made again."""
+
+    def __init__(self, call: Call, partitioned: Partitioned, change: Staging) -> None:
+        self.change = change
+        self._folders = call.folders
+        self._dropped = call.folders.place(partitioned.location).aside(partitioned.table.id)
+        call.folders.verify(self._dropped)
+        self._unsynced = Unsynced()
+        self._moved: list[tuple[str, str]] = []
+
+    def empty(self, location: str, *, number: int) -> None:
+        """Empty a folder. The ``number`` is another for each folder of the table."""
+        aside = self._folders.shown(f"{self._dropped.text}.{number}{PURGED_SUFFIX}")
+        if self._folders.move(location, aside, unsynced=self._unsynced) is Moved.MOVED:
+            self._moved.append((location, aside))
+        self._folders.make(location, unsynced=self._unsynced)
+
+    def sync(self) -> None:
+        self._unsynced.sync()
+
+    def undo(self) -> None:
+        """Move the folders back, as far as the system allows."""
+        for location, aside in self._moved:
+            with suppress(StrandlineError):
+                self._folders.move(aside, location)
+
+    def finish(self) -> None:
+        """Delete the old files. Cleaning deletes what the system refuses to delete now."""
+        for _, aside in self._moved:
+            try:
+                delete_folder(self._folders.path(aside))
+            except OSError:
+                logger.warning("the truncated folder %s cannot be deleted", aside, exc_info=True)
+
+
+@contextmanager
+def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
+    """A change that commits when the block ends. Then the files are deleted.
+
+    While the block runs, nothing drops or renames the table, or creates another in its folder.
+    Raises `WriteConflict` if that has happened since the request was read.
+    """
+    emptying: _Emptying | None = None
+    table = partitioned.table
+    try:
+        with call.metastore.store.change(table.id, author=call.user) as change:
+            if change.place() != call.folders.place(partitioned.location):
+                raise WriteConflict(
+                    f"{partitioned.schema}.{table.name} was renamed or dropped while it was to be "
+                    "truncated; truncate it again"
+                )
+            emptying = _Emptying(call, partitioned, change)
+            yield emptying
+            emptying.sync()
+    except BaseException:
+        if emptying is not None:
+            emptying.undo()
+        raise
+    # After the transaction: this may take long, and others may write.
+    emptying.finish()
 
 
 def _emptied_partition(row: Row) -> NewRow:
