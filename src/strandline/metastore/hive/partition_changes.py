@@ -183,7 +183,16 @@ async def add_partition(call: Call) -> Struct:
     partitioned = await plain_table(
         call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
     )
-    return partitioned.struct(add_all(call, partitioned, [partition])[0])
+    return _answered(partitioned, add_all(call, partitioned, [partition])[0], partition)
+
+
+def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Struct:
+    """The answer to the addition of ``row``. As in Hive, it repeats what the client sent."""
+    struct = partitioned.struct(row)
+    for name in ("skewedInfo", "storedAsSubDirectories"):
+        if name not in (sent.get("sd") or {}):
+            del struct["sd"][name]
+    return struct | {name: sent[name] for name in ("dbName", "tableName")}
 
 
 @changes("append_partition", "append_partition_with_environment_context")
@@ -228,9 +237,10 @@ async def add_partitions_req(call: Call) -> Struct:
     partitioned = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
     if_not_exists = bool(request.args.get("ifNotExists"))
     added = add_all(request, partitioned, partitions, if_not_exists=if_not_exists)
-    return (
-        {"partitions": [partitioned.struct(row) for row in added]} if _wants_result(request) else {}
-    )
+    if not _wants_result(request):
+        return {}
+    sent = {tuple(partition["values"]): partition for partition in partitions}
+    return {"partitions": [_answered(partitioned, row, sent[row.values]) for row in added]}
 
 
 def _wants_result(request: Call) -> bool:

@@ -373,19 +373,6 @@ DIFFERENCES = (
         path=r"^\.partStats\.p=[13]$",
         cases=(r"\[.*\] => absent", r"absent => \[.*\]"),
     ),
-    # -- partitions
-    Difference(
-        why="The answer to an addition is the partition as it is read afterwards. Hive repeats what"
-        " the client sent.",
-        client="none",
-        calls=r": add_partition",
-        path=r"\.(skewedInfo|storedAsSubDirectories|dbName|tableName)$",
-        cases=(
-            "absent => false",
-            r'absent => {"skewedColNames": \[\], "skewedColValues": \[\], .*: {}}',
-            '"(PA" => "pa|T" => "t)"',
-        ),
-    ),
     # -- filters
     Difference(
         why="A filter compares values of the key's type, whatever literal stands beside it and"
