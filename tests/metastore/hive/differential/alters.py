@@ -417,6 +417,14 @@ SCENARIOS = (
             ("alter_partition", "ao", "p", partition("ao", "p", "1", columns="z int")),
             ("alter_partition", "ao", "p", partition("ao", "p", "1", sd=None)),
             ("rename_partition", "ao", "p", ["1"], partition("ao", "p", "3")),
+            ("add_partition", partition("ao", "p", "4")),
+            (
+                "alter_partition",
+                "ao",
+                "p",
+                partition("ao", "p", "4", sd=storage(location="file:{warehouse}/ao.db/p/p=4")),
+            ),
+            ("get_partition", "ao", "p", ["4"]),
         ),
     ),
 )

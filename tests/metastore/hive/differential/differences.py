@@ -229,13 +229,15 @@ DIFFERENCES = (
     ),
     # -- structs that leave parts out
     Difference(
-        why="A struct without a storage descriptor or a place leaves them as they are; a partition"
-        " has those of its table. Hive throws a NullPointerException.",
+        why="A struct without a storage descriptor, a place or a time of creation leaves them as"
+        " they are; a partition has those of its table. Hive throws a NullPointerException, or"
+        " stores 0 as the time.",
         client="Python clients, which send the fields that they change",
         calls="^alters that leave parts out: ",
         cases=(
             f"{_NO_PATH} => null",
             rf'{_NO_PATH} => {{"values": \["2"\], "dbName": "ao", "tableName": "p", .*}}',
+            '0 => "a time"',
         ),
     ),
     Difference(
@@ -349,11 +351,16 @@ DIFFERENCES = (
     ),
     Difference(
         why="A partition with the columns of its table has them after an alter too, also without"
-        " CASCADE.",
-        client="Spark: it reads partitions with the columns of their table",
-        calls=r"alters of a partitioned table: get_partition\(\"ap\", \"t\", \[\"1\", \"x\"\]\)",
-        path=r"^\.sd\.cols$",
-        cases=(r'\[(.*)\] => \[\1, {"name": "c", "type": "date"}\]',),
+        " CASCADE. So, as in a table, a column whose type was changed has no statistics. In Hive,"
+        " the partition keeps the old columns, and readers take an added one for NULL in it.",
+        client="Spark, Trino: rows that were written to the partition after the alter",
+        calls=r": (get_partition\(\"ap\", \"t\", \[\"1\", \"x\"\]\)|get_.*\"s7\", .*\"parted\")",
+        path=r"^\.(sd\.cols|partStats\.p=1|colStats|partsFound)$",
+        cases=(
+            r'\[(.*)\] => \[\1, {"name": "c", "type": "date"}\]',
+            r'\[{"colName": "a", .*}, ({"colName": "b", .*})\] => \[\1\]',
+            "1 => 0",
+        ),
     ),
     # -- counts and statistics
     Difference(
@@ -366,9 +373,11 @@ DIFFERENCES = (
         cases=('"0" => absent', r'"0" => "[1-9]\d*"'),
     ),
     Difference(
-        why="As in Hive 4, statistics are only merged into accurate ones. Those of partitions"
-        " follow a rename, which loses them in Hive 2.3.",
-        client="Trino, Impala, Hive: their planners believe the numbers",
+        why="As in Hive 4, statistics are only merged into accurate ones. Hive 2.3 takes those of"
+        " the new rows for those of all rows, and calls them accurate. The statistics of a"
+        " partition stay with its files if it or its table is renamed, as in Hive do those of a"
+        " table. Hive 2.3 loses them until the partition is analyzed again.",
+        client="Hive: it answers MIN, MAX and COUNT from accurate statistics; Trino: its plans",
         calls=r": get_partitions_statistics_req\(.*(\"s4\".*\"parted\"|\"s5\")",
         path=r"^\.partStats\.p=[13]$",
         cases=(r"\[.*\] => absent", r"absent => \[.*\]"),
@@ -412,8 +421,9 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        why="The times of grants are not stored.",
-        client="none: no client reads them",
+        why="An object does not store when a privilege was granted or a role joined; the history of"
+        " the catalog does. The time 0 stands for a time that is not known.",
+        client="none acts on it: Hive prints it in SHOW GRANT, Trino does not read it",
         calls="^(roles|privileges): ",
         path=r"\.(grantTime|createTime)$",
         cases=('"a time" => 0',),
@@ -439,8 +449,8 @@ DIFFERENCES = (
         cases=("1 => 2",),
     ),
     Difference(
-        why="As in Hive 4, no transactions cannot be opened, and aborted transactions that wrote"
-        " nothing are not listed.",
+        why="As in Hive 4, no transactions cannot be opened. Aborted transactions without writes"
+        " are not listed: Hive removes them too, but only when it cleans.",
         client="Hive 4, Trino: a list of aborted transactions is read with every query",
         calls=r"^transactions: (open_txns|get_open_txns_info)\(",
         cases=(

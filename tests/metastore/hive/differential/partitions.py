@@ -44,6 +44,9 @@ _ODD = (
     "1",
 )
 _EXTERNAL: dict[str, Any] = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
+_EMPTY: dict[str, Any] = {"properties": {}}
+_UNCOUNTED = {"properties": {"DO_NOT_UPDATE_STATS": "true"}}
+_PURGE = {"properties": {"ifPurge": "true"}}
 _VALUES: tuple[dict[str, Any], ...] = (
     {"partitionKeys": [{"name": "p", "type": "int"}]},
     {
@@ -61,6 +64,13 @@ _VALUES: tuple[dict[str, Any], ...] = (
     {"partitionKeys": [{"name": "p"}], "maxParts": 2},
 )
 """Requests of ``get_partition_values``, without the names of the schema and the table."""
+
+
+def _sent(value: str, **parameters: str) -> dict[str, Any]:
+    """A partition of ``pe.t`` as a client that has read it sends it back."""
+    sd = storage(location=f"file:{{warehouse}}/pe.db/t/p={value}")
+    return partition("pe", "t", value, sd=sd, createTime=1, parameters=parameters)
+
 
 SCENARIOS = (
     Scenario(
@@ -514,6 +524,52 @@ SCENARIOS = (
             ("get_partition_names", "pd", "t", -1),
             ("create_table", table("pd", "t", keys="p int")),
             ("get_partition_names", "pd", "t", -1),
+        ),
+    ),
+    Scenario(
+        "partitions with an environment context",
+        (
+            ("create_database", {"name": "pe"}),
+            ("create_table", table("pe", "t", keys="p int")),
+            ("file", "pe.db/t/p=1/a", 10),
+            ("add_partition_with_environment_context", partition("pe", "t", "1"), _UNCOUNTED),
+            ("get_partition", "pe", "t", ["1"]),
+            ("add_partition_with_environment_context", partition("pe", "t", "2"), None),
+            ("add_partition_with_environment_context", partition("pe", "t", "2"), _EMPTY),
+            ("append_partition_with_environment_context", "pe", "t", ["3"], _EMPTY),
+            ("append_partition_by_name_with_environment_context", "pe", "t", "p=4", _EMPTY),
+            *(
+                step
+                for context in (_UNCOUNTED, None, _EMPTY)
+                for step in (
+                    (
+                        "alter_partitions_with_environment_context",
+                        "pe",
+                        "t",
+                        [_sent("1", k="v"), _sent("2")],
+                        context,
+                    ),
+                    ("get_partitions", "pe", "t", -1),
+                )
+            ),
+            (
+                "alter_partitions_with_environment_context",
+                "pe",
+                "t",
+                [_sent("1"), _sent("9")],
+                _EMPTY,
+            ),
+            ("get_partition", "pe", "t", ["1"]),
+            ("drop_partition_with_environment_context", "pe", "t", ["1"], True, _PURGE),
+            ("place", "pe.db/t/p=1"),
+            ("drop_partition_with_environment_context", "pe", "t", ["1"], True, _PURGE),
+            ("drop_partition_by_name_with_environment_context", "pe", "t", "p=2", False, _EMPTY),
+            ("place", "pe.db/t/p=2"),
+            ("drop_partition_by_name_with_environment_context", "pe", "t", "p=3", True, None),
+            ("get_partition_names", "pe", "t", -1),
+            ("get_fields_with_environment_context", "pe", "t", _EMPTY),
+            ("get_schema_with_environment_context", "pe", "t", None),
+            ("get_schema_with_environment_context", "pe", "none", None),
         ),
     ),
 )

@@ -96,10 +96,12 @@ def _read_all(schema: str, name: str, columns: list[str], parts: list[str]) -> C
     return ("get_aggr_stats_for", _read_parts(schema, name, columns, parts)[1])
 
 
-def _altered(name: str, columns: str, *, renamed: str | None = None, keys: str = "") -> Call:
-    """An alter of a table of the schema ``s5``; clients send the whole table."""
-    sd = storage(columns, location=f"file:{{warehouse}}/s5.db/{name}")
-    return ("alter_table", "s5", name, table("s5", renamed or name, keys=keys, sd=sd))
+def _altered(
+    name: str, columns: str, *, schema: str = "s5", renamed: str | None = None, keys: str = ""
+) -> Call:
+    """An alter of a table; clients send the whole table."""
+    sd = storage(columns, location=f"file:{{warehouse}}/{schema}.db/{name}")
+    return ("alter_table", schema, name, table(schema, renamed or name, keys=keys, sd=sd))
 
 
 def _counted(
@@ -457,6 +459,36 @@ SCENARIOS = (
             ("get_table", "s6", "t2"),
             ("alter_table", "s6", "t2", _recounted("t2")),
             ("get_table", "s6", "t2"),
+        ),
+    ),
+    Scenario(
+        "statistics of columns that are dropped and added",
+        (
+            ("create_database", {"name": "s7"}),
+            ("create_table", table("s7", "t", "a int, b string, c int")),
+            (
+                "update_table_column_statistics",
+                statistics("s7", "t", numbers(), texts(), numbers("c")),
+            ),
+            _altered("t", "a int, b string", schema="s7"),
+            _read("s7", "t", *"abc"),
+            _altered("t", "a int, b string, c int", schema="s7"),
+            _read("s7", "t", *"abc"),
+            ("delete_table_column_statistics", "s7", "t", None),
+            _read("s7", "t", *"abc"),
+            ("create_table", table("s7", "parted", keys="p int")),
+            ("add_partition", partition("s7", "parted", "1")),
+            (
+                "update_partition_column_statistics",
+                statistics("s7", "parted", numbers(), texts(), part="p=1"),
+            ),
+            _altered("parted", "a int, b string, c int", schema="s7", keys="p int"),
+            _read_parts("s7", "parted", ["a", "b", "c"], ["p=1"]),
+            _altered("parted", "a bigint, b string, c int", schema="s7", keys="p int"),
+            _read_parts("s7", "parted", ["a", "b"], ["p=1"]),
+            _read_all("s7", "parted", ["a", "b"], ["p=1"]),
+            ("drop_partition", "s7", "parted", ["1"], True),
+            _read_all("s7", "parted", ["a", "b"], ["p=1"]),
         ),
     ),
 )
