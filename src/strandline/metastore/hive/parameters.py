@@ -26,10 +26,10 @@ for tables whose creator uses it.
 ``totalSize`` to decide whether a table is small enough to be sent to every executor; it treats a
 table without it as infinitely large. Hive counts the files of a table without partition keys when
 it is created over files and at each alter except a rename that moves them. It counts the files of a
-partition when the partition is added, and at each alter or rename in which the client does not send
-its counts back unchanged. The client can switch this off. The counts belong to the object store:
-they create no version. Iceberg tables are not counted: Iceberg switches the counting off for its
-commits, so counts would soon be old.
+partition when the partition is added, and at each alter or rename; if its counts were right and the
+client sends them back, the statistics stay accurate. The client can switch this off. The counts
+belong to the object store: they create no version. Iceberg tables are not counted: Iceberg switches
+the counting off for its commits, so counts would soon be old.
 
 **Spark's schema.** Spark stores what Hive cannot express (case of names, NOT NULL, types that Hive
 cannot spell, metadata) as JSON in ``spark.sql.sources.schema``. A text of more than
@@ -162,17 +162,19 @@ class QuickStatistics:
     ) -> Properties:
         """Return the parameters of an altered object, with counts of its present files.
 
-        If the client sends back the counts that the object had (``old``), they are kept.
+        If the client sends back the counts that the object had (``old``), and they are right, what
+        it sends about their accuracy is kept.
         """
         if self._options.get(_NOT, "").lower() == "true":
             return parameters
         sent = dict(parameters)
-        sizes = _sizes(sent)
-        if sizes is not None and sizes == _sizes(dict(old)):
-            is_written = self._options.get(_GENERATED) in (_BY_TASK, _BY_USER)
-            return self._with(sent, {}) if is_written else parameters
         counts = self._count(location)
-        return parameters if counts is None else self._with(sent, counts)
+        if counts is None:
+            return parameters
+        is_written = self._options.get(_GENERATED) in (_BY_TASK, _BY_USER)
+        if _sizes(sent) == _sizes(dict(old)) == _sizes(counts) and not is_written:
+            return parameters
+        return self._with(sent, counts)
 
     def _count(self, location: str) -> dict[str, str] | None:
         if not self._counts or not self._folders.may_list(location):

@@ -18,12 +18,6 @@ DIFFERENCES = (
         cases=(".*_LEGACY_ERROR_TEMP_3065.* => .*",),
     ),
     Difference(
-        why="A folder without files has no counts; see the same difference of calls.",
-        client="Spark: the size that it plans a join by",
-        calls=r"^DESCRIBE EXTENDED sales PARTITION \(day = '2026-01-0[57]'",
-        cases=(".*Parameters.*totalSize=0.* => .*Parameters.*",),
-    ),
-    Difference(
         why="Files are counted again after INSERT OVERWRITE. Hive keeps the counts from before.",
         client="Spark: the size that it plans a join by",
         calls=r"^DESCRIBE EXTENDED logs PARTITION",
