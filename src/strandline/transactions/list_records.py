@@ -141,6 +141,10 @@ class UnfinishedTxns:
         )
 
 
+ASKING_UNFINISHED: Sequence[Query] = ((_UNFINISHED, ()), (_LAST_TXN, ()), (_OLDEST_OPEN, ()))
+"""The queries of `unfinished`, in order."""
+
+
 def min_open_txn(connection: Connection) -> int | None:
     """The smallest id of an open transaction, or None: ids are given in order of begin times."""
     txn_id: int | None = value(connection, _OLDEST_OPEN)

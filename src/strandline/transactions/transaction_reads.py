@@ -23,6 +23,7 @@ from strandline.transactions import records
 from strandline.transactions.catalog_view import Behind, CatalogView, GuardedWrites
 from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
+    ASKING_UNFINISHED,
     UnfinishedTxns,
     asking_write_ids,
     last_commit,
@@ -169,7 +170,7 @@ class TransactionReads:
 
     def unfinished(self) -> UnfinishedTxns:
         """The transactions that are open, or aborted and not yet cleaned up."""
-        with self._database.read() as connection:
+        with self._database.read(first=ASKING_UNFINISHED) as connection:
             return unfinished(connection)
 
     def write_ids_by(self, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:
