@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.cli import main
-from strandline.cli.holders import age
+from strandline.cli.status import age
 from strandline.clock import Timestamp, format_timestamp, timestamp
 from strandline.node import Node
 from strandline.transactions import Component, LockMode

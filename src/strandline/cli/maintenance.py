@@ -4,12 +4,14 @@
 ``verify`` checks the records of a store, their checksums and its files. With ``relocate``,
 ``accept-loss`` and ``repair-clock``, the operator confirms what a node refuses to assume: that a
 folder was moved or copied, that commits are lost, and that a time far ahead of the clock is kept.
+``clean`` removes what nobody can see any more. ``upgrade-check`` opens a catalog on trial.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
@@ -18,11 +20,28 @@ from pathlib import Path
 
 import click
 
+from strandline import __version__
+from strandline.catalog import Catalog
+from strandline.catalog.system_views.synchronization import declared_views, differing_views
 from strandline.cli.changes import joining
-from strandline.cli.options import FILE_TYPE, FOLDER, OUTPUT, STORE, USER, Store, print_json
-from strandline.cli.stores import address_of, database_at, database_of, ensure_store
+from strandline.cli.options import (
+    FILE_TYPE,
+    FOLDER,
+    OUTPUT,
+    STORE,
+    USER,
+    Store,
+    cells,
+    new_console,
+    new_table,
+    print_json,
+)
+from strandline.cli.stores import address_of, database_at, database_of, ensure_store, log_of
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
-from strandline.durable import durable_state
+from strandline.durable import ReadOnlyState, durable_state
+from strandline.durable.collections import COLLECTIONS
+from strandline.durable.contents import Contents
+from strandline.durable.migrations import MIGRATIONS, format_of
 from strandline.errors import CorruptData, InvalidInput, surface_of
 from strandline.logs import in_one_line
 from strandline.metastorage import open_metastorage
@@ -36,6 +55,7 @@ from strandline.node.backup import restore as restore_backup
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.inspection import head_comparison
+from strandline.node.membership import new_member_id, refuse_other_half
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
@@ -332,3 +352,100 @@ the store is {days} days ahead. If its time is accepted, until this machine's cl
 def _times(database: Database) -> tuple[Timestamp, Timestamp]:
     with database.read() as connection:
         return stored_time(connection), accepted_time(connection)
+
+
+@click.command()
+@STORE
+@click.option("--yes", is_flag=True, help="Remove it.")
+@OUTPUT
+def clean(store: Store, *, yes: bool, output: str) -> None:
+    """Remove rows and files of STORE that no reader can see any more. A node may be running.
+
+    These are files that a commit removed before the history that is kept, files of writers that
+    were killed, tables that no kept version has, and old notifications. Without --yes, it shows
+    what it would remove, and changes nothing. Nodes do the same regularly (--clean-interval-ms).
+    """
+    with joining(store) as node:
+        removed = node.cleaner.clean(dry_run=not yes)
+        failures = node.cleaner.statistics().failures
+    if output == "json":
+        for cleaned in removed:
+            print_json({**asdict(cleaned), "removed": yes})
+    elif not removed:
+        click.echo("there is nothing to clean")
+    else:
+        table = new_table("table", "what", "rows", "files", "bytes")
+        for cleaned in removed:
+            numbers = (cleaned.rows, cleaned.files, cleaned.bytes)
+            table.add_row(*cells(cleaned.table, cleaned.what, *(f"{n:,}" for n in numbers)))
+        new_console().print(table)
+        click.echo("removed" if yes else "nothing was removed; --yes removes it")
+    if failures:
+        click.echo(
+            f"strandline: {failures} could not be deleted; see the log for the reasons", err=True
+        )
+        raise SystemExit(1)
+
+
+@click.command()
+@STORE
+@click.option(
+    "--cluster-replica-sizes",
+    "sizes",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A JSON object; each cluster and replica must have a size that is a member of it.",
+)
+def upgrade_check(store: Store, *, sizes: Path | None) -> None:
+    """Check whether this release could open the catalog of STORE, and change nothing.
+
+    It opens the catalog on trial: migrations are made in memory, and every object is read. Running
+    nodes are not affected. The exit status is 0 if the catalog could be opened.
+    """
+    known = None if sizes is None else _known_sizes(sizes)
+    with database_of(store) as database, log_of(store, database) as log:
+        state = ReadOnlyState(log)
+        refuse_other_half(database, state)
+        had = format_of(state.recovered[-1].contents)
+        began = time.monotonic()
+        latest = durable_state(log).check_open(member=new_member_id()).recovered[-1]
+        objects = sum(_decoded(latest.contents, kind) for kind in COLLECTIONS)
+        seconds = time.monotonic() - began
+    catalog = Catalog(latest.version, latest.time, latest.contents)
+    if known is not None:
+        _compare_sizes(catalog, known)
+    views = differing_views(catalog, declared_views())
+    click.echo(
+        f"release {__version__} can open this catalog: {objects:,} objects were read in"
+        f" {seconds:.1f} s"
+    )
+    for migration in MIGRATIONS[had:]:
+        click.echo(f"a node would migrate it: {migration.name}")
+    if views:
+        click.echo(f"a node would add {len(views)} system views")
+
+
+def _decoded(contents: Contents, kind: str) -> int:
+    """Decode every object of ``kind`` and return their number. Raises `CorruptData`."""
+    return sum(1 for stored in contents.objects(kind) if stored.value is not None)
+
+
+def _known_sizes(file: Path) -> set[str]:
+    try:
+        parsed = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{file} cannot be read as JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise InvalidInput(f"{file} does not contain a JSON object whose members are sizes")
+    return set(parsed)
+
+
+def _compare_sizes(catalog: Catalog, known: set[str]) -> None:
+    """Raise `InvalidInput` if the size of a cluster or replica is not in ``known``."""
+    unknown = [
+        f"{kind.replace('_', ' ')} {stored.value.name}: {stored.value.size}"
+        for kind in ("cluster", "cluster_replica")
+        for stored in catalog.contents.objects(kind)
+        if stored.value.size is not None and stored.value.size not in known
+    ]
+    if unknown:
+        raise InvalidInput(f"the sizes of these are not listed: {'; '.join(sorted(unknown))}")
