@@ -15,9 +15,8 @@ import pytest
 
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, ShadowLog, StashLog, UpdateLog
-from strandline.durable.persist.blob import Blob, FileBlob
+from strandline.durable.persist.blob import Blob, FileBlob, open_bucket
 from strandline.durable.persist.consensus import MetastorageConsensus
-from strandline.durable.persist.object_blob import open_bucket
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.sql import open_engine
 from tests.metastorage.stores import PATIENCE, STORES, StoreKind

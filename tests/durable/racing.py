@@ -28,7 +28,7 @@ from strandline.durable import (
     joined_anew,
 )
 from strandline.durable.migrations import present_format
-from strandline.durable.persist import blob, object_blob
+from strandline.durable.persist import blob
 from strandline.durable.state import ENVIRONMENT, TrimmedAway
 from strandline.errors import Fenced, NotFound, OutOfSync
 from strandline.metastorage.etcd.gateway import EtcdGateway
@@ -83,7 +83,7 @@ def kill_at(count: int, *, behind: bool) -> None:
         steps = {name: counted(getattr(module, name)) for name in ("put", "delete")}
         return SimpleNamespace(**{**vars(module), **steps})
 
-    patch.setattr(object_blob, "import_module", counting)
+    patch.setattr(blob, "import_module", counting)
 
 
 def run(

@@ -60,7 +60,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small parts, each a blob; snapshots in one piece, or no trim would ever succeed."""
     monkeypatch.setattr("tests.durable.logs.CHUNKED", 1 << 20)
     monkeypatch.setattr("strandline.durable.persist.shard.INLINE_BYTES", 800)
-    monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
+    monkeypatch.setattr("strandline.durable.persist.blob.RETRIES", 0)
 
 
 # -- what writers were told, and what the log contains ---------------------------------------------

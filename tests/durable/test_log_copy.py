@@ -24,8 +24,7 @@ from strandline.durable import (
 from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.contents import restore
 from strandline.durable.log import Scanned
-from strandline.durable.log_copy import LogCopy
-from strandline.durable.sealing import FILLING, seal, unseal
+from strandline.durable.log_copy import FILLING, LogCopy, seal, unseal
 from strandline.durable.transaction import new_update
 from strandline.errors import CorruptData, Fenced
 from strandline.fencing import FenceToken

@@ -39,8 +39,7 @@ from strandline.metastore.store import storage_sizes
 from strandline.metastore.store.storage_sizes import measured_sizes
 from strandline.model.types import INT
 from strandline.node import Node
-from strandline.node.chores import Chores
-from strandline.node.storage_recorder import StorageRecorder
+from strandline.node.chores import Chores, StorageRecorder
 from tests.metastore.session.served import serving
 from tests.servers import stores
 

@@ -1,6 +1,6 @@
 """The versioned catalog: immutable versions, commands, and the manager that applies them."""
 
-from strandline.catalog import declarations, migrations  # noqa: F401 - declare kinds and steps
+from strandline.catalog import declarations  # noqa: F401 - declares the kinds
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
 from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo, read_history
 from strandline.catalog.follower import Behind, CatalogFollower

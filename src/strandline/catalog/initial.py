@@ -1,4 +1,4 @@
-"""The contents of a new catalog."""
+"""The contents of a new catalog, and the migrations that give them to an older one, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from strandline.catalog.catalog import (
 )
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.system_views.synchronization import initialize_system_views
-from strandline.durable.migrations import present_format
+from strandline.catalog.verbs import Verb, declare_verb
+from strandline.durable.migrations import MIGRATE, MIGRATIONS, Migration, present_format
 from strandline.durable.opening import Fill, new_environment_id
 from strandline.durable.state import ENVIRONMENT
 from strandline.durable.transaction import CatalogTransaction
@@ -75,3 +76,18 @@ def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fi
             initialize_system_views(transaction, database_id=database)
 
     return initialize
+
+
+def _note_default_zone(transaction: CatalogTransaction) -> None:
+    """Record the id of the default zone, which release 0.1.0 found by its name, ``default``."""
+    if transaction.get_named("config", "default_zone") is not None:
+        return
+    for stored in transaction.contents.objects("zone"):
+        if stored.name == "default":
+            transaction.put(ConfigEntry("default_zone", str(stored.id)))
+
+
+# See `strandline.durable.migrations`.
+MIGRATIONS.append(Migration("note the default zone by its id", _note_default_zone))
+
+declare_verb(Verb(name=MIGRATE, subject="step", why_kept="newer releases rely on it"))

@@ -12,6 +12,14 @@ Each object is written by an update with the time of its last change. The other 
 So every log can take over a trimmed history with the operations that it has anyway. *Rejected*: an
 operation of every log to start with a snapshot (each log would need storage code that nothing else
 uses, and would have to handle a crash in the middle of it).
+
+**A move** copies the catalog to another log, and `seal` makes the first log accept no writer any
+more. A seal is the last version of the log. It replaces the fence token by one that no writer ever
+holds (`FenceToken.sealed`). The seal fences the previous holder, which finds itself `Replaced`.
+Joining, opening or editing the catalog in a sealed log is refused in the same way. The seal is part
+of the history. So the log that the catalog moves to gets the seal too, with its time, and `unseal`
+opens that log after it. A log that a catalog has left remains a valid beginning of its history, and
+the catalog may be moved back to it.
 """
 
 from __future__ import annotations
@@ -23,8 +31,19 @@ from itertools import islice, zip_longest
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT, COLLECTIONS
+from strandline.durable.collections import FENCE as FENCE_KIND
 from strandline.durable.contents import Contents, restore
-from strandline.durable.log import READ_AT_ONCE, Frontier, Scanned, UpdateLog, refuse_sealed
+from strandline.durable.log import (
+    READ_AT_ONCE,
+    Companion,
+    Frontier,
+    Scanned,
+    UpdateLog,
+    refuse_sealed,
+)
+from strandline.durable.opening import RaiseFence, fencing_transaction
+from strandline.durable.state import ReadOnlyState
+from strandline.durable.transaction import Position
 from strandline.durable.update import Appended, AuditEvent, Change, Entry, Snapshot, Update
 from strandline.errors import (
     CorruptData,
@@ -35,12 +54,16 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
+from strandline.model.descriptors import FenceEntry
 from strandline.wire.registry import decode
 
 COPIED_AT_ONCE = 200
 _SHOWN = 1200
 _MADE_UP = "configure"
 """The verb of made-up entries. It is silent."""
+FILLING = FenceToken(0, 0).sealed()
+"""The token of a log while the history of another log is copied to it."""
+_AUTHOR = "system"
 
 
 class LogCopy:
@@ -323,3 +346,64 @@ def _shown(value: object, other: object) -> str:
         return f"as element {place} {_shown(pair[0], None)}"
     text = repr(value) if not isinstance(value, StrandlineError) else f"an error ({value.message})"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def seal(
+    log: UpdateLog,
+    position: Position,
+    token: FenceToken,
+    *,
+    member: str,
+    companion: Companion | None = None,
+) -> None:
+    """Seal ``log`` after ``position``, its last version, while its token is ``token``.
+
+    Raises `OutOfSync` or `Fenced` if another process was first, and what `UpdateLog.append` raises.
+    """
+    sealing = fencing_transaction(position, token.sealed(), author=_AUTHOR)
+    log.append(
+        sealing.version,
+        token,
+        [sealing.update(member=member)],
+        new_token=token.sealed(),
+        companion=companion,
+    )
+
+
+def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: RaiseFence) -> None:
+    """Begin a new epoch after the seal of ``sealed_epoch``.
+
+    Does nothing if the log does not end with that seal.
+    """
+    sealed = log.token()
+    if sealed is None or not sealed.is_sealed:
+        return
+    state = ReadOnlyState(log)
+    last = state.recovered[-1]
+    token = _sealed_token(last.update, sealed_epoch)
+    if token is None:
+        return
+    behind = token.next(token.deploy_generation)
+    fencing = fencing_transaction(last, behind, author=_AUTHOR)
+    raise_fence(behind, state.environment)
+    try:
+        log.append(
+            fencing.version,
+            sealed,
+            [fencing.update(member=member)],
+            new_token=behind,
+        )
+    except (OutOfSync, Fenced):
+        if log.token() == sealed:  # else another process has unsealed it
+            raise
+
+
+def _sealed_token(update: Update, sealed_epoch: int) -> FenceToken | None:
+    """The token that ``update`` sealed, or None unless it is the seal of that epoch."""
+    for change in update.changes():
+        if change.kind == FENCE_KIND.kind and change.old is not None and change.new is not None:
+            before, after = decode(change.old, FenceEntry), decode(change.new, FenceEntry)
+            if FenceToken(after.deploy_generation, after.epoch).is_sealed:
+                token = FenceToken(before.deploy_generation, before.epoch)
+                return token if token.epoch == sealed_epoch else None
+    return None

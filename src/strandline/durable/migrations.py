@@ -55,7 +55,7 @@ class Migration:
 
 
 MIGRATIONS: list[Migration] = []
-"""All steps, in order; `strandline.catalog.migrations` registers them."""
+"""All steps, in order; `strandline.catalog.initial` registers them."""
 
 
 class NeedsMigration(IncompatibleFormat):

@@ -19,7 +19,7 @@ one after another; the later ones find it and compare their log with it.
 
 `strandline.node.catalog_move` changes the row of a store that has a catalog. From then on, the new
 log counts. The next process that opens the store finishes the move (`finish_move`): it copies the
-seal of the former log (`strandline.durable.sealing`) and begins a new epoch after it.
+seal of the former log (`strandline.durable.log_copy`) and begins a new epoch after it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from strandline.durable import (
     stash_log,
     upper_within,
 )
-from strandline.durable.log_copy import LogCopy
-from strandline.durable.sealing import FILLING, unseal
+from strandline.durable.log_copy import FILLING, LogCopy, unseal
 from strandline.errors import CorruptData, InvalidInput, NotFound
 from strandline.metastorage import (
     DeleteRange,

@@ -45,9 +45,8 @@ from sqlalchemy import Connection
 from strandline.catalog.applier import DELAY
 from strandline.durable import ReadOnlyState, Update, UpdateLog, config_in
 from strandline.durable.log import Frontier
-from strandline.durable.log_copy import LogCopy
+from strandline.durable.log_copy import FILLING, LogCopy, seal
 from strandline.durable.migrations import refuse_other
-from strandline.durable.sealing import FILLING, seal
 from strandline.durable.state import AppliedUpdate, TrimmedAway
 from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
 from strandline.fencing import FenceToken

@@ -2,6 +2,8 @@
 
 If a chore fails, the failure is logged, and the chore runs again after the next pause. It does not
 affect other chores. All chores end soon after `Chores.stopping` is set; a long chore checks it.
+
+`StorageRecorder` is the chore that measures how many bytes the tables take, and records it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,21 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from strandline.catalog import CatalogManager
+from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
+from strandline.clock import Timestamp, milliseconds
+from strandline.config import Settings
 from strandline.errors import Stopping, Unavailable
+from strandline.metastore.store.storage_sizes import measured_sizes
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.sql import Database
 
 logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+"""Seconds between two checks whether a measurement is due. A short-lived node never measures."""
+_NEVER_MEASURED_MS = 3_600_000
+"""The longest wait after its start before a node measures a store that was never measured."""
 
 
 class Chores:
@@ -64,3 +78,62 @@ class Chores:
         """Wait until all threads have ended. They end when ``stopping`` is set."""
         for thread in self._threads:
             thread.join()
+
+
+class StorageRecorder:
+    """See the module. ``chores`` tells when the node stops."""
+
+    def __init__(
+        self,
+        database: Database,
+        folders: StoreFolders,
+        catalogs: CatalogManager,
+        settings: Settings,
+        chores: Chores,
+    ) -> None:
+        self._database = database
+        self._folders = folders
+        self._catalogs = catalogs
+        self._interval_ms = settings.storage_usage_interval_ms
+        self._retention_ms = settings.storage_usage_retention_ms
+        self._chores = chores
+        self._recorded = RecordedSizes(chores.refuse_when_stopping)
+        self._opened_at = catalogs.now()
+        self._tried_at: Timestamp | None = None
+
+    def is_due(self) -> bool:
+        """Whether an interval has passed since this node or another one tried to measure."""
+        last = measured(self._catalogs.latest_catalog())
+        tried = [time for time in (last, self._tried_at) if time is not None]
+        interval_ms = self._interval_ms
+        if not tried:
+            tried, interval_ms = [self._opened_at], min(interval_ms, _NEVER_MEASURED_MS)
+        return milliseconds(max(tried)) + interval_ms <= milliseconds(self._catalogs.now())
+
+    def measure_when_due(self) -> None:
+        """Measure if a measurement `is_due`."""
+        if self.is_due():
+            self._tried_at = self._catalogs.now()
+            self.measure()
+
+    def measure(self) -> None:
+        """Record the bytes in the folders of the tables, for tables whose size has changed.
+
+        Also removes records that are older than the retention. Raises `Stopping`, `Unavailable`,
+        and what `record_storage_usage` raises.
+        """
+        catalog, now = self._catalogs.present(), self._catalogs.now()
+        sizes = measured_sizes(
+            self._database,
+            self._folders,
+            set(catalog.table_ids()),
+            refuse_when_stopping=self._chores.refuse_when_stopping,
+        )
+        record_storage_usage(
+            self._catalogs,
+            self._recorded,
+            sizes,
+            catalog=catalog,
+            at=now,
+            retention_ms=self._retention_ms,
+        )

@@ -47,7 +47,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.node.address import StoreAddress
-from strandline.node.chores import Chores
+from strandline.node.chores import LOOK_SECONDS, Chores, StorageRecorder
 from strandline.node.database_mark import NOTE_SECONDS
 from strandline.node.inspection import StoreInspection
 from strandline.node.membership import (
@@ -60,7 +60,6 @@ from strandline.node.membership import (
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
-from strandline.node.storage_recorder import LOOK_SECONDS, StorageRecorder
 from strandline.transactions import Transactions
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -27,18 +28,20 @@ from strandline.errors import AddressInUse, InvalidInput
 from strandline.logs import kept
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.hive.service import SERVICE as HIVE
 from strandline.metastore.session.callers import is_loopback
-from strandline.metastore.session.http_app import HttpApplication
+from strandline.metastore.session.http_app import SERVICE as HTTP
+from strandline.metastore.session.http_app import HttpApplication, answer_task
 from strandline.metastore.thrift import HIVE_CODEC, ThriftServer
 from strandline.metastore.thrift.server import BACKLOG, listening_options
 from strandline.metastore.workers import Workers
-from strandline.node.child import open_child
 from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.users import Users
 from strandline.work.child_pool import ChildPool
-from strandline.work.children import ForkServer
+from strandline.work.children import Announce, Fields, ForkServer, Service
+from strandline.work.contents import Content
 from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger("strandline.node")
@@ -278,6 +281,29 @@ def _allow_connections() -> None:
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+@contextmanager
+def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Service]:
+    """Open the ``store``; yield the service that answers tasks. Raises as `Node.open` does.
+
+    A child process answers the same calls as the node, but without the node's background work. It
+    does not cache rows, because it gets few calls, each about many rows.
+    """
+    own_settings = replace(settings, cache_bytes=0)
+    with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
+        hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
+
+        def answer(fields: Fields, data: bytes) -> tuple[Fields, bytes | Content]:
+            match fields["service"]:
+                case str(service) if service == HIVE:
+                    return hive.answer_task(fields, data)
+                case str(service) if service == HTTP:
+                    return answer_task(node.metastore, fields, data)
+                case unknown:
+                    raise ValueError(f"a child has no service {unknown!r}")
+
+        yield Service(answer, node.stop_waiting)
 
 
 def serve(

@@ -9,14 +9,13 @@ from strandline.sql.clock_row import (
     take_time,
     taking_time,
 )
-from strandline.sql.counters import Counter
-from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
-from strandline.sql.engine import DIALECTS, open_engine
+from strandline.sql.database import DIALECTS, PATIENCE, Database, DatabaseStatistics, open_engine
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
 from strandline.sql.looking import look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.statements import (
     CHUNK,
+    Counter,
     Parameter,
     Query,
     Row,

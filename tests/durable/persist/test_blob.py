@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from strandline.durable.persist.blob import UNFINISHED, Blob, FileBlob
-from strandline.durable.persist.object_blob import ObjectBlob, open_bucket
+from strandline.durable.persist.blob import UNFINISHED, Blob, FileBlob, ObjectBlob, open_bucket
 from strandline.errors import InvalidInput, Unavailable
 from tests.servers import s3
 
@@ -186,7 +185,7 @@ def test_unfinished_files_of_killed_writers_are_removed_and_locked_files_stay(
 def test_an_error_answer_of_the_s3_server_raises_unavailable(
     s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr("strandline.durable.persist.object_blob.RETRIES", 0)
+    monkeypatch.setattr("strandline.durable.persist.blob.RETRIES", 0)
     blob = open_bucket(s3_server.url("failing"))
     blob.set("k0", b"old")
     calls: dict[str, Callable[[], object]] = {

@@ -19,9 +19,8 @@ import secrets
 from pathlib import Path
 
 from strandline.durable.opening import new_environment_id
-from strandline.durable.persist.blob import Blob, FileBlob, blobs_in
+from strandline.durable.persist.blob import Blob, FileBlob, blobs_in, open_bucket
 from strandline.durable.persist.consensus import MetastorageConsensus
-from strandline.durable.persist.object_blob import open_bucket
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastorage import Absent, Metastorage, Put

@@ -3,22 +3,37 @@
 A name is a path below the folder of the store. The files in the warehouse of a store on servers get
 the names that they would have in a folder: ``warehouse/…``. The database, the blobs of the catalog,
 and files that a node creates again are not included.
+
+A backup names each file by its place in the copied database. If the folder of a table or partition
+was moved since the copy (by a rename, a drop or an undone drop), the backup copies it from its
+present place to the place in the copied database. `fetch_moved` repeats this until nothing has
+moved meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from sqlalchemy import Connection, select
+
+from strandline.metastore.store import partition_moves
+from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.table_places import all_places
+from strandline.metastore.store.tables import STORE_ROW
 from strandline.model.places import Place
-from strandline.node.backup.archive import is_plain
+from strandline.node.backup.archive import ArchiveWriter, is_plain
 from strandline.node.catalog_log import BLOBS_FOLDER
 from strandline.node.node import CACHE_FILE
 from strandline.node.place import DATABASE_FILE, HEAD_FILE
 from strandline.node.warehouse_place import MARKER
+from strandline.sql import Database
+from strandline.transactions.tables import TXN_WRITE_ID
 
 CATALOG_FOLDER = "catalog"
 """The blobs of the catalog, in the folder of a store and in a backup."""
@@ -83,3 +98,146 @@ class StoreFiles:
             return inside == BLOBS_FOLDER or inside.startswith(MARKER)
         database = (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", HEAD_FILE)
         return name in (*database, CATALOG_FOLDER) or name.startswith(CACHE_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whereabouts:
+    """The place of a table and the moves of its partitions."""
+
+    place: Place
+    moves: frozenset[PartitionMove]
+
+
+def _whereabouts(connection: Connection) -> dict[int, _Whereabouts]:
+    places, moves = all_places(connection), partition_moves.of_all_tables(connection)
+    return {i: _Whereabouts(place, frozenset(moves.get(i, ()))) for i, place in places.items()}
+
+
+def fetch_moved(
+    store: Database, files: StoreFiles, copied: Database, archive: ArchiveWriter
+) -> None:
+    """Copy moved tables to their places in the copied database; list missing files.
+
+    The missing files and folders are added to ``missing`` of the manifest.
+    """
+    manifest = archive.manifest
+    sources: defaultdict[int, dict[str, Path | None]] = defaultdict(dict)
+    with copied.read() as connection:
+        at_copy = seen = _whereabouts(connection)
+        places_at_copy = {where.place for where in at_copy.values()}
+        while True:
+            now, occupied = _read_whereabouts(store, at_copy)
+            for place_now in occupied - places_at_copy:
+                # Else a table that is created there in the restored store would show these files.
+                if (later := files.name(place_now)) is not None:
+                    archive.remove_folder(later)
+            if now == seen:  # nothing was moved since the last round
+                break
+            for table_id, table_at_copy in at_copy.items():
+                place = files.name(table_at_copy.place)
+                table_seen = seen.get(table_id, table_at_copy)
+                table_now = now.get(table_id, table_seen)
+                if place is None or table_now == table_seen:
+                    continue
+                if table_now.place != table_seen.place:
+                    if table_at_copy.place != table_now.place and table_at_copy.place in occupied:
+                        archive.remove_folder(place)  # it has files of another table
+                        sources[table_id].clear()
+                    archive.add_tree(files.folders.path(table_now.place), place)
+                moved = _MovedPartitions(
+                    files,
+                    table_now=files.folders.path(table_now.place),
+                    table_then=place,
+                    moves_now=table_now.moves,
+                    moves_then=table_at_copy.moves,
+                    sources=sources[table_id],
+                )
+                moved.fetch(archive)
+            seen = now
+        for table_id, table_at_copy in at_copy.items():
+            partitions = sources[table_id].items()
+            manifest.missing += (place for place, source in partitions if source is None)
+            place = files.name(table_at_copy.place)
+            if place is not None:
+                names = (f"{place}/{path}" for path in _committed_files(connection, table_id))
+                manifest.missing += (name for name in names if name not in manifest.files)
+
+
+def _read_whereabouts(
+    store: Database, table_ids: Container[int]
+) -> tuple[dict[int, _Whereabouts], set[Place]]:
+    """Return the present whereabouts of the tables ``table_ids``, and the places of all tables."""
+    # A folder is moved before its transaction commits: the write lock waits for that commit.
+    with store.write() as connection:
+        whereabouts = _whereabouts(connection)
+    selected = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
+    return selected, {where.place for where in whereabouts.values()}
+
+
+def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
+    """Return the files that committed rows of a table name, as paths relative to its folder."""
+    committed = (
+        select(STORE_ROW.c.name)
+        .join(
+            TXN_WRITE_ID,
+            (TXN_WRITE_ID.c.table_id == STORE_ROW.c.table_id)
+            & (TXN_WRITE_ID.c.write_id == STORE_ROW.c.write_id),
+        )
+        .where(STORE_ROW.c.table_id == table_id)
+        .where(STORE_ROW.c.kind.in_([RowKind.DATA_FILE.value, RowKind.DELETE_FILE.value]))
+        .where(TXN_WRITE_ID.c.commit_time.is_not(None))
+    )
+    return connection.execute(committed).scalars().all()
+
+
+@dataclass(frozen=True, slots=True)
+class _MovedPartitions:
+    """The partitions of a table that were moved between the copy of the database and now.
+
+    ``sources`` maps the place of each partition in the backup to the folder that it was copied
+    from, or to None if the partition has no folder any more.
+    """
+
+    files: StoreFiles
+    table_now: Path
+    table_then: str
+    moves_now: frozenset[PartitionMove]
+    moves_then: frozenset[PartitionMove]
+    sources: dict[str, Path | None]
+
+    def fetch(self, archive: ArchiveWriter) -> None:
+        """Copy the partitions to their places in the copied database, replacing what is there."""
+        for move in self.moves_now - self.moves_then:
+            aside = self._place_aside(move)
+            if aside is not None:  # it would block a drop of the partition in the restored store
+                archive.remove_folder(aside)
+        first_moves: dict[str, PartitionMove] = {}  # by the place in the copied database
+        changed = self.moves_now ^ self.moves_then
+        for move in sorted(changed, key=lambda move: move.up_to_row, reverse=True):
+            was_aside = self._place_aside(move) if move in self.moves_then else None
+            first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
+        for place, move in first_moves.items():
+            source = self._folder_now(move)
+            # By default, it was copied from its place in the copied database.
+            if source == self.sources.get(place, self.files.path(place)):
+                continue
+            self.sources[place] = source
+            archive.remove_folder(place)
+            if source is not None:
+                archive.add_tree(source, place)
+
+    def _folder_now(self, move: PartitionMove) -> Path | None:
+        """Return the present folder of the partition that ``move`` is about, or None."""
+        moves = PartitionMoves(self.moves_now)
+        location, last = moves.follow(move.location, move.up_to_row)
+        aside = None if last is None else self._place_aside(last)
+        candidates = [] if aside is None else [self.files.path(aside)]
+        if last is None or last.target != PURGED:
+            candidates.append(self.table_now / location)
+        return next((path for path in candidates if path.is_dir()), None)
+
+    def _place_aside(self, move: PartitionMove) -> str | None:
+        """Return the name of the target folder if ``move`` is a move aside, else None."""
+        if not move.aside or move.target == PURGED:
+            return None
+        return self.files.name(Place(move.target))

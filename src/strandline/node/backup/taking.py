@@ -17,7 +17,7 @@ first node projects the versions beyond those, as after a crash between the two 
 
 Then the files are copied. A file of a transactional table is on disk before the database names it,
 and stays there, so every file that the copied database names is found or was moved meanwhile
-(`strandline.node.backup.moved_tables`). At the end, the backup checks that it has every file that
+(`strandline.node.backup.store_files`). At the end, the backup checks that it has every file that
 the copied database names. A missing file was missing in the store or was deleted meanwhile; it is
 reported.
 
@@ -50,8 +50,7 @@ from strandline.metastore.store.warehouse import sync_folder
 from strandline.node.backup.archive import ArchiveWriter
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import FORMAT, UNFINISHED, Manifest, refuse_inside
-from strandline.node.backup.moved_tables import fetch_moved
-from strandline.node.backup.store_files import CATALOG_FOLDER, StoreFiles
+from strandline.node.backup.store_files import CATALOG_FOLDER, StoreFiles, fetch_moved
 from strandline.node.catalog_log import LogPlace, bring_catalog, keep_blobs_at, reading_catalog_log
 from strandline.node.node import Node
 from strandline.node.place import DATABASE_FILE
