@@ -34,7 +34,7 @@ def table(name: str) -> CreateTable:
 
 
 def schemas(manager: CatalogManager) -> list[str]:
-    return [name for name in manager.present().schema_names() if len(name) < 6]
+    return [schema.name for schema in manager.present().schemas() if len(schema.name) < 6]
 
 
 class Gate:

@@ -400,7 +400,7 @@ def visible(state: State) -> State:
 def shape(catalog: Catalog) -> State:
     """A catalog as a state of the model. Objects that have a name are looked up by that name."""
     found: State = {kind: {} for kind in KINDS}
-    for name in catalog.schema_names():
+    for name in (schema.name for schema in catalog.schemas()):
         if name != "system":
             schema = catalog.schema(name)
             assert schema is not None

@@ -71,7 +71,7 @@ def test_a_node_fenced_by_a_newer_epoch_reads_and_writes_under_that_epoch(
     done = manager.execute(CreateSchema(name="mine"), author="ann")
     assert manager.token == holder.token
     assert manager.token.rank == (0, 2)
-    names = manager.present().schema_names()
+    names = [schema.name for schema in manager.present().schemas()]
     assert names == ["before", "default", "mine", "system", "theirs"]
     assert heard == [("applied", 3), ("reset", 5), ("applied", 6)]
     assert done.version == 6

@@ -33,7 +33,7 @@ def create(name: str, *, if_not_exists: bool = False) -> CreateSchema:
 
 def shown(catalog: Catalog) -> list[str]:
     """The schemas, without the system schema."""
-    return [name for name in catalog.schema_names() if name != "system"]
+    return [schema.name for schema in catalog.schemas() if schema.name != "system"]
 
 
 def names(manager: CatalogManager) -> list[str]:

@@ -345,7 +345,7 @@ def test_the_entries_of_a_large_batch_are_one_version(
     done = manager.execute([create(f"s{n}") for n in range(commands)], author="ann", timeout=300)
     assert done.version == 3
     assert time.process_time() - began < 60  # ten thousand take about two seconds
-    assert len(manager.present().schema_names()) >= commands + 1
+    assert len(manager.present().schemas()) >= commands + 1
     entries: tuple[Entry, ...] = manager.updates(3, 4)[0].entries
     # The first entry allocates all ids.
     assert [len(entry.changes) for entry in entries] == [2] + [1] * (commands - 1)

@@ -229,10 +229,10 @@ class WithoutViews:
 
 def test_a_catalog_of_0_1_0_gets_the_views_in_one_version(manager: CatalogManager) -> None:
     do(manager, WithoutViews())
-    assert manager.latest_catalog().schema_names() == ["default"]
+    assert [schema.name for schema in manager.latest_catalog().schemas()] == ["default"]
     assert synchronize_system_views(manager)
     assert manager.latest_catalog().version == 4
-    assert manager.latest_catalog().schema_names() == ["default", "system"]
+    assert [schema.name for schema in manager.latest_catalog().schemas()] == ["default", "system"]
     assert shown(manager.latest_catalog()) == expected(SYSTEM_VIEWS)
 
 

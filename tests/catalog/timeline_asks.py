@@ -72,7 +72,11 @@ def schemas(version: int) -> Ask:
     """The schemas of a version, without the system schema."""
 
     def ask(node: Node) -> list[str]:
-        return [name for name in node.manager.catalog(version).schema_names() if name != "system"]
+        return [
+            schema.name
+            for schema in node.manager.catalog(version).schemas()
+            if schema.name != "system"
+        ]
 
     return ask
 

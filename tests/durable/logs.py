@@ -16,7 +16,7 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, ShadowLog, StashLog, UpdateLog
 from strandline.durable.persist.blob import Blob, FileBlob, open_bucket
-from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.sql import open_engine
 from tests.metastorage.stores import PATIENCE, STORES, StoreKind
@@ -97,7 +97,7 @@ class Persist(OnMetastorage):
         store_address, _, place = address.partition("|")
         with self._stores.open(store_address, clock, patience=patience) as store:
             blob, every = self.open_blobs(place), self._tidied_every
-            yield PersistLog(MetastorageConsensus(store), blob, SHARD, tidied_every=every)
+            yield PersistLog(Consensus(store), blob, SHARD, tidied_every=every)
 
 
 class PersistOnS3(Persist):

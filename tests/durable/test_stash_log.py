@@ -19,7 +19,7 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, StashLog, Update, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.persist.blob import FileBlob
-from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog
 from strandline.durable.stash_log import upper_within
 from strandline.durable.stash_tables import Kinds
@@ -169,7 +169,7 @@ IN_A_DATABASE: dict[str, Callable[[Database, Path], UpdateLog]] = {
     "stash": lambda database, _: StashLog(database, HybridClock()),
     "metastorage": lambda database, _: MetastorageLog(store_in(database)),
     "persist": lambda database, folder: PersistLog(
-        MetastorageConsensus(store_in(database)), FileBlob(folder), "shard"
+        Consensus(store_in(database)), FileBlob(folder), "shard"
     ),
 }
 

@@ -21,7 +21,9 @@ def serve(say: Callable[[object], None], hear: Callable[[], Any], folder: str, s
             node.catalogs.present = node.catalogs.latest_catalog  # type: ignore[method-assign]
         words: dict[str, Callable[..., Any]] = {
             "schemas": lambda: [
-                one for one in node.catalogs.present().schema_names() if one != "system"
+                schema.name
+                for schema in node.catalogs.present().schemas()
+                if schema.name != "system"
             ],
             "create": lambda name: session.execute(CreateSchema(name=name)).version,
             "version": lambda: node.catalogs.present().version,

@@ -126,7 +126,7 @@ def test_a_change_on_one_node_is_seen_by_another_as_soon_as_the_call_returns(
         append(writer, table_id, f"{number}.parquet")
         assert f"{number}.parquet" in paths(reader)
         writer.session(user="ann").execute(CreateSchema(name=f"s{number}"))
-        assert f"s{number}" in reader.catalogs.present().schema_names()
+        assert f"s{number}" in [schema.name for schema in reader.catalogs.present().schemas()]
 
 
 def test_every_node_finds_the_new_folder_of_a_renamed_table(

@@ -30,7 +30,8 @@ from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
-from strandline.node import DATABASE_FILE, Node, relocate
+from strandline.node import DATABASE_FILE, Node
+from strandline.node.relocation import relocate
 from strandline.node.store_database import accept_loss, head_of
 from strandline.sql import SqliteDatabase
 from tests.node.crashed_stores import left_by_a_crash, log_of, table_names, write_some

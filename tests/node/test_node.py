@@ -79,7 +79,7 @@ def test_a_change_in_one_process_is_read_by_another_as_soon_as_the_call_returns(
             version = process.ask("create", f"s{n}")
             present = node.catalogs.present()
             assert present.version >= version
-            assert f"s{n}" in present.schema_names()
+            assert f"s{n}" in [schema.name for schema in present.schemas()]
             done = node.session(user="ann").execute(CreateSchema(name=f"mine{n}"))
             assert process.ask("version") >= done.version
 
@@ -210,7 +210,7 @@ def test_nodes_that_create_a_store_concurrently_all_work(folder: Path) -> None:
         for number, node in enumerate(nodes):
             node.session(user="ann").execute(CreateSchema(name=f"s{number}"))
             assert node.session(user="ann").begin().txn_id > 0
-        assert {len(node.catalogs.present().schema_names()) for node in nodes} == {6}
+        assert {len(node.catalogs.present().schemas()) for node in nodes} == {6}
     finally:
         for node in nodes:
             node.close()

@@ -29,8 +29,9 @@ from strandline.errors import (
 )
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
-from strandline.node import DATABASE_FILE, Node, relocate
+from strandline.node import DATABASE_FILE, Node
 from strandline.node.place import PLACE, settle
+from strandline.node.relocation import relocate
 from strandline.sql import FenceRow, open_sqlite
 
 

@@ -2,7 +2,7 @@
 
 from strandline.catalog import declarations  # noqa: F401 - declares the kinds
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
-from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo, read_history
+from strandline.catalog.events import AppliedVersion, VersionInfo, read_history
 from strandline.catalog.follower import Behind, CatalogFollower
 from strandline.catalog.initial import initial_catalog
 from strandline.catalog.manager import Applied, CatalogManager
@@ -14,7 +14,6 @@ __all__ = [
     "AppliedVersion",
     "Behind",
     "Catalog",
-    "CatalogEvent",
     "CatalogFollower",
     "CatalogManager",
     "Command",

@@ -137,10 +137,6 @@ class Catalog:
         """Every schema of every database, sorted by name."""
         return self._all("schema")
 
-    def schema_names(self) -> list[str]:
-        """The names of the schemas of the default database, sorted."""
-        return [schema.name for schema in self.schemas()]
-
     # -- tables and views ----------------------------------------------------------------------
 
     def occupant(self, schema_id: int, name: str) -> Occupant | None:

@@ -1,7 +1,7 @@
 """The durable catalog state and the update logs under it."""
 
 from strandline.durable.contents import Contents
-from strandline.durable.log import Checked, Companion, Frontier, Replaced, UpdateLog
+from strandline.durable.log import Companion, Frontier, Replaced, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
 from strandline.durable.opening import OpenableState, durable_state, joined_anew
 from strandline.durable.shadow_log import ShadowLog
@@ -22,7 +22,6 @@ __all__ = [
     "AuditEvent",
     "CatalogTransaction",
     "Change",
-    "Checked",
     "Companion",
     "Contents",
     "DurableCatalogState",

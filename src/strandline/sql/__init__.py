@@ -9,7 +9,7 @@ from strandline.sql.clock_row import (
     take_time,
     taking_time,
 )
-from strandline.sql.database import DIALECTS, PATIENCE, Database, DatabaseStatistics, open_engine
+from strandline.sql.database import DIALECTS, PATIENCE, Database, open_engine
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
 from strandline.sql.looking import look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
@@ -39,7 +39,6 @@ __all__ = [
     "STORED_TIME",
     "Counter",
     "Database",
-    "DatabaseStatistics",
     "FenceRow",
     "FenceState",
     "Parameter",

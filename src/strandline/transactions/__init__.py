@@ -11,12 +11,10 @@ from strandline.transactions.id_lists import NO_OPEN, RangeResponse
 from strandline.transactions.locks import Component, LockMode, LockRequest, Locks
 from strandline.transactions.transaction import (
     ForeignTransaction,
-    Heartbeat,
     Step,
     Transaction,
     TransactionListener,
     TransactionState,
-    TransactionStatistics,
     require_owner,
 )
 from strandline.transactions.transactions import Transactions
@@ -35,7 +33,6 @@ __all__ = [
     "CompactorWriteIds",
     "Component",
     "ForeignTransaction",
-    "Heartbeat",
     "Heartbeats",
     "Hold",
     "Holder",
@@ -50,7 +47,6 @@ __all__ = [
     "Transaction",
     "TransactionListener",
     "TransactionState",
-    "TransactionStatistics",
     "Transactions",
     "ValidTxnList",
     "ValidWriteIdList",

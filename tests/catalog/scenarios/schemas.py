@@ -64,7 +64,7 @@ def schema(name: str, attribute: str) -> Callable[[Result], object]:
 
 
 def schema_names(result: Result) -> list[str]:
-    found: list[str] = result.after.schema_names()
+    found: list[str] = [schema.name for schema in result.after.schemas()]
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.clock import HybridClock
 from strandline.durable.persist.blob import Blob, FileBlob
-from strandline.durable.persist.consensus import Consensus, MetastorageConsensus
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.metastorage import Metastorage, open_metastorage
 from tests.servers.sqlite import sqlite_url
@@ -33,7 +33,7 @@ class Place:
         self.folder = folder
         self._opened = opened
         self.store = self.new_store()
-        self.consensus = MetastorageConsensus(self.store)
+        self.consensus = Consensus(self.store)
         self.blob = FileBlob(folder / "blobs")
 
     def new_store(self) -> Metastorage:
@@ -50,7 +50,7 @@ class Place:
     ) -> PersistLog:
         """Open the log as one more node, on connections of its own unless they are given."""
         return PersistLog(
-            consensus or MetastorageConsensus(self.new_store()),
+            consensus or Consensus(self.new_store()),
             blob or self.blob,
             SHARD,
             tidied_every=every,

@@ -12,7 +12,6 @@ from strandline.clock import HybridClock
 from strandline.durable.persist.consensus import (
     MAX_SEQNO,
     Consensus,
-    MetastorageConsensus,
     Timed,
     VersionedData,
 )
@@ -31,8 +30,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Metastorag
 
 
 @pytest.fixture
-def consensus(store: Metastorage) -> MetastorageConsensus:
-    return MetastorageConsensus(store)
+def consensus(store: Metastorage) -> Consensus:
+    return Consensus(store)
 
 
 def numbers(versions: list[VersionedData]) -> list[int]:
@@ -175,7 +174,7 @@ def test_only_one_of_several_writers_that_expect_the_same_version_succeeds(
 
 
 def test_a_missing_last_version_or_an_invalid_head_number_is_corrupt(
-    consensus: MetastorageConsensus, store: Metastorage
+    consensus: Consensus, store: Metastorage
 ) -> None:
     fill(consensus, 1, 2)
     store.invoke([], [Delete(consensus.version_key(KEY, 2))])

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.durable.persist import maintenance, persist_log, shard, shard_state
 from strandline.durable.persist.blob import FileBlob
-from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import Maintenance
 from strandline.durable.persist.part import encode_rows
 from strandline.durable.persist.shard_state import Append, ShardState
@@ -85,15 +85,13 @@ def an_append_is_not_compared_with_the_upper(patch: pytest.MonkeyPatch) -> None:
     "is None",
 )
 def a_compare_and_set_compares_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = MetastorageConsensus.compare_and_set
+    real = Consensus.compare_and_set
 
-    def careless(
-        self: MetastorageConsensus, key: str, expected: int | None, *rest: Any, **named: Any
-    ) -> Any:
+    def careless(self: Consensus, key: str, expected: int | None, *rest: Any, **named: Any) -> Any:
         head = self.head(key)
         return real(self, key, None if head is None else head.seqno, *rest, **named)
 
-    patch.setattr(MetastorageConsensus, "compare_and_set", careless)
+    patch.setattr(Consensus, "compare_and_set", careless)
 
 
 @found_by(

@@ -150,7 +150,7 @@ def test_events_of_functions_have_the_form_of_hive(served: HiveNode) -> None:
 
 
 def test_the_system_schema_of_the_catalog_is_not_shown(served: HiveNode) -> None:
-    assert "system" in served.node.catalogs.present().schema_names()
+    assert "system" in [schema.name for schema in served.node.catalogs.present().schemas()]
     with served.stub() as client:
         assert "system" not in client.get_all_databases()
         assert client.get_databases("sys*") == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
-from strandline.node import relocate
+from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, storage, table
 
 KEYS = [FieldSchema("p", "int", None)]

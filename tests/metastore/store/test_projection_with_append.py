@@ -33,7 +33,8 @@ from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_turns import Turn
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
-from strandline.node import Node, relocate
+from strandline.node import Node
+from strandline.node.relocation import relocate
 from strandline.sql import FenceRow, SqliteDatabase, statements
 from tests.servers.stores import EmptyStore, new_store
 

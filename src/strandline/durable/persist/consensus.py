@@ -13,7 +13,6 @@ other error means that it did not.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -61,66 +60,17 @@ class Committed:
     revision: int
 
 
-class Consensus(ABC):
-    """See the module. Safe for threads and processes. Raises `Unavailable` without an answer."""
+class Consensus:
+    """See the module. Safe for threads and processes. Raises `Unavailable` without an answer.
 
-    revision_is_cheap: bool
-    """Whether `revision` takes microseconds while nothing was committed, not a round trip."""
-
-    @abstractmethod
-    def head(self, key: str) -> VersionedData | None:
-        """The last version of ``key``, or None if it has none. Linearizable."""
-
-    @abstractmethod
-    def compare_and_set(
-        self,
-        key: str,
-        expected: int | None,
-        seqno: int,
-        data: bytes | Timed,
-        *,
-        beside: Sequence[Operation] = (),
-    ) -> Committed | None:
-        """Add the version ``seqno`` if the last one is ``expected`` (None: there is no version).
-
-        Returns None, and changes nothing, if it is another one. ``beside`` is done in the same
-        step. Raises `InvalidInput` if ``seqno`` is not above ``expected``, or is above `MAX_SEQNO`.
-        """
-
-    @abstractmethod
-    def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
-        """The versions from ``start`` on, in order, at most ``limit``."""
-
-    @abstractmethod
-    def truncate(self, key: str, seqno: int) -> int:
-        """Remove the versions below ``seqno``. Returns how many were removed.
-
-        Raises `InvalidInput` if ``seqno`` is above the last version, or if there is no version.
-        """
-
-    @abstractmethod
-    def revision(self) -> int:
-        """A number that grows with each change of any key; linearizable."""
-
-    @abstractmethod
-    def check(self) -> Head:
-        """The revision, and a time below that of every later version."""
-
-    @abstractmethod
-    def wait(self, key: str, after_revision: int, *, timeout: float) -> bool:
-        """Wait for a change of ``key`` after a revision; False after ``timeout`` seconds."""
-
-
-class MetastorageConsensus(Consensus):
-    """Consensus on a metastorage.
-
-    ``{prefix}{key}.head`` is the last sequence number, ``{prefix}{key}.at.{number}`` a version.
+    In the metastorage, ``persist.{key}.head`` is the last sequence number, and
+    ``persist.{key}.at.{number}`` a version.
     """
 
-    def __init__(self, store: Metastorage, *, prefix: str = "persist.") -> None:
+    def __init__(self, store: Metastorage) -> None:
         self._store = store
-        self._prefix = prefix
         self.revision_is_cheap = store.revision_is_cheap
+        """Whether `revision` takes microseconds while nothing was committed, not a round trip."""
 
     def head_key(self, key: str) -> str:
         """The key of the last sequence number."""
@@ -128,13 +78,14 @@ class MetastorageConsensus(Consensus):
             raise InvalidInput(
                 f"a key of consensus must consist of letters, digits, - and _, found {key[:100]!r}"
             )
-        return f"{self._prefix}{key}.head"
+        return f"persist.{key}.head"
 
     def version_key(self, key: str, seqno: int) -> str:
         """The key of one version."""
-        return f"{self._prefix}{key}.at.{seqno:0{_DIGITS}d}"
+        return f"persist.{key}.at.{seqno:0{_DIGITS}d}"
 
     def head(self, key: str) -> VersionedData | None:
+        """The last version of ``key``, or None if it has none. Linearizable."""
         seqno = None
         while True:
             pointer = self._store.get(self.head_key(key))
@@ -159,6 +110,11 @@ class MetastorageConsensus(Consensus):
         *,
         beside: Sequence[Operation] = (),
     ) -> Committed | None:
+        """Add the version ``seqno`` if the last one is ``expected`` (None: there is no version).
+
+        Returns None, and changes nothing, if it is another one. ``beside`` is done in the same
+        step. Raises `InvalidInput` if ``seqno`` is not above ``expected``, or is above `MAX_SEQNO`.
+        """
         if not (-1 if expected is None else expected) < seqno <= MAX_SEQNO:
             raise InvalidInput(
                 f"version {seqno} of {key} cannot follow version {expected}: it must be greater, "
@@ -171,6 +127,7 @@ class MetastorageConsensus(Consensus):
         return Committed(outcome.time, outcome.revision) if outcome.succeeded else None
 
     def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
+        """The versions from ``start`` on, in order, at most ``limit``."""
         self.head_key(key)
         begin = self.version_key(key, start)
         end = self.version_key(key, MAX_SEQNO) + " "  # the next possible key
@@ -187,6 +144,10 @@ class MetastorageConsensus(Consensus):
         return versions
 
     def truncate(self, key: str, seqno: int) -> int:
+        """Remove the versions below ``seqno``. Returns how many were removed.
+
+        Raises `InvalidInput` if ``seqno`` is above the last version, or if there is no version.
+        """
         pointer = self._store.get(self.head_key(key))
         if pointer is None or seqno > seqno_in(pointer):
             last = "none" if pointer is None else seqno_in(pointer)
@@ -203,12 +164,15 @@ class MetastorageConsensus(Consensus):
         return removed
 
     def revision(self) -> int:
+        """A number that grows with each change of any key; linearizable."""
         return self._store.revision()
 
     def check(self) -> Head:
+        """The revision, and a time below that of every later version."""
         return self._store.check()
 
     def wait(self, key: str, after_revision: int, *, timeout: float) -> bool:
+        """Wait for a change of ``key`` after a revision; False after ``timeout`` seconds."""
         return self._store.wait_for_change(self.head_key(key), after_revision, timeout=timeout)
 
 
@@ -217,7 +181,7 @@ def _digits(seqno: int) -> bytes:
 
 
 def seqno_in(pointer: KeyValue) -> int:
-    """The last sequence number, stored at `MetastorageConsensus.head_key`. Raises `CorruptData`."""
+    """The last sequence number, stored at `Consensus.head_key`. Raises `CorruptData`."""
     if len(pointer.value) != _DIGITS or not pointer.value.isdigit():
         raise CorruptData(
             f"{pointer.key} is {pointer.value[:40]!r}, which is not a number of {_DIGITS} digits; "

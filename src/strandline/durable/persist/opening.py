@@ -6,7 +6,7 @@
 ``persist.blobs``        where the blobs are: ``s3://bucket/prefix``, an absolute path, or empty
                          for a folder below that of the store
 ``persist.version``      the last version, 20 decimal digits, for SQL that reads it
-``persist.{shard}.…``    the changes of the shard (`MetastorageConsensus`)
+``persist.{shard}.…``    the changes of the shard (`Consensus`)
 =======================  ===========================================================================
 
 The first process that opens the shard writes the first two in one step; later ones read them.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from strandline.durable.opening import new_environment_id
 from strandline.durable.persist.blob import Blob, FileBlob, blobs_in, open_bucket
-from strandline.durable.persist.consensus import MetastorageConsensus
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastorage import Absent, Metastorage, Put
@@ -74,7 +74,7 @@ def open_persist_log(
         )
     name = made_for.value.decode()
     return PersistLog(
-        MetastorageConsensus(store),
+        Consensus(store),
         _open_blobs(place, folder),
         shard_name(name),
         environment=name,
