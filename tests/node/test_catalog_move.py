@@ -15,7 +15,7 @@ from strandline.clock import HybridClock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.durable.log_copy import LogCopy
-from strandline.durable.persist.opening import BLOBS
+from strandline.durable.persist.persist_log import BLOBS
 from strandline.errors import (
     Conflict,
     CorruptData,

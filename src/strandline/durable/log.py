@@ -338,6 +338,16 @@ def trimmed_away(version: int, *, since: int) -> VersionNotFound:
     return VersionNotFound(f"version {version} is no longer in the log; the earliest is {since}")
 
 
+def refuse_unreadable(start: int, end: int, *, since: int, upper: int) -> None:
+    """Raise `VersionNotFound` unless a log of this range has the updates before ``end``."""
+    if start <= since:
+        raise trimmed_away(start, since=since)
+    if end > upper:
+        raise VersionNotFound(
+            f"version {max(start, upper)} is not in the log; the latest is {upper - 1}"
+        )
+
+
 def refuse_absent(version: int, frontier: Frontier) -> None:
     """Raise `VersionNotFound` if the log does not have the version that it is to be trimmed to."""
     if version >= frontier.upper:

@@ -227,6 +227,17 @@ def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
     return tuple(_joined(heads[number], objects.get(number, [])) for number in sorted(heads))
 
 
+def updates_between(rows: Iterable[Row], start: int, end: int) -> tuple[Update, ...]:
+    """The updates of versions ``start`` to ``end`` − 1. Raises `CorruptData` if one is missing."""
+    updates = updates_of(rows)
+    if missing := set(range(start, end)) - {update.version for update in updates}:
+        raise CorruptData(
+            f"the log has a hole: version {min(missing)} is missing between {start} and {end - 1};"
+            f" {REMEDY}"
+        )
+    return updates
+
+
 def _joined(head: UpdateHead, objects: list[Row]) -> Update:
     objects.sort(key=place_of)
     places = [place for _, _, of_entry in head.entries for place in of_entry if place]

@@ -41,7 +41,7 @@ from strandline.durable.log import (
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
-    trimmed_away,
+    refuse_unreadable,
 )
 from strandline.durable.rows import (
     REMEDY,
@@ -53,11 +53,12 @@ from strandline.durable.rows import (
     head_key,
     is_object,
     snapshot_of_rows,
+    updates_between,
     updates_of,
 )
 from strandline.durable.stash_tables import Numbered, StashState
 from strandline.durable.update import AuditEvent, Snapshot, Update
-from strandline.errors import CorruptData, Stopping, Unavailable, VersionNotFound
+from strandline.errors import CorruptData, Stopping, Unavailable
 from strandline.fencing import FenceToken
 from strandline.sql import (
     Database,
@@ -253,24 +254,11 @@ class StashLog(UpdateLog):
             return ()
         with self._database.read() as connection:
             state = tables.state_on(connection)
-            if start <= state.since:
-                raise trimmed_away(start, since=state.since)
-            if end > state.upper:
-                raise VersionNotFound(
-                    f"version {max(start, state.upper)} is not in the log; the latest is "
-                    f"{state.upper - 1}"
-                )
+            refuse_unreadable(start, end, since=state.since, upper=state.upper)
             parts = run(connection, _VERSIONS, (start, end))
             kinds = self._kinds_on(connection, state)
-        updates = updates_of(tables.row_in(row, kinds.names).row for row in parts)
-        present = [update.version for update in updates]
-        if present != list(range(start, end)):
-            missing = min(set(range(start, end)) - set(present))
-            raise CorruptData(
-                f"the log has a hole: version {missing} is missing between {start} and {end - 1};"
-                f" {REMEDY}"
-            )
-        return updates
+        rows = (tables.row_in(row, kinds.names).row for row in parts)
+        return updates_between(rows, start, end)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         place = start, 0

@@ -42,6 +42,7 @@ from strandline.durable import (
     upper_within,
 )
 from strandline.durable.log_copy import FILLING, LogCopy, unseal
+from strandline.durable.persist import persist_log
 from strandline.errors import CorruptData, InvalidInput, NotFound
 from strandline.metastorage import (
     DeleteRange,
@@ -74,8 +75,8 @@ whole_row(KEPT)
 DEFAULT, _SHADOW = "metastorage", "shadow"
 BLOBS_FOLDER = "_catalog"
 """Below the warehouse of a store on servers. Spark ignores names that begin with ``_``."""
-PERSIST, _SHARD, _BLOBS = "persist", "persist.", "persist.blobs"
-"""The log, the prefix of its keys, and one key, as in `strandline.durable.persist.opening`."""
+PERSIST, _SHARD = "persist", "persist."
+"""The name of the log, and the prefix of its keys."""
 _READ = "SELECT name, address, former, sealed_epoch FROM strandline_catalog_log WHERE id = 1"
 _PUT = (
     "INSERT INTO strandline_catalog_log (id, name, address, former, sealed_epoch)"
@@ -171,12 +172,8 @@ def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
 
 
 def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
-    # Imported here, because only its users need Parquet and S3.
-    from strandline.durable.persist.opening import VERSION as PERSIST_VERSION
-    from strandline.durable.persist.opening import open_persist_log
-
-    store, within = _metastorage_of(place, opened, PERSIST_VERSION)
-    log = open_persist_log(
+    store, within = _metastorage_of(place, opened, persist_log.VERSION)
+    log = persist_log.open_persist_log(
         store,
         folder=place.address.folder,
         blobs=place.blobs,
@@ -263,11 +260,11 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
     if not _has_metastorage(place):
         return
     with closing(SqlMetastorage(place.database, place.clock)) as store:
-        if store.get(_BLOBS) is None:
+        if store.get(persist_log.BLOBS) is None:
             return
         kept = remembered(place)
         if kept is not None and PERSIST in parts_of(kept.name):
-            store.invoke([], [Put(_BLOBS, blobs.encode())])
+            store.invoke([], [Put(persist_log.BLOBS, blobs.encode())])
         else:
             store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
 
@@ -282,7 +279,7 @@ def part_from_blobs(place: LogPlace) -> None:
     if not _has_metastorage(place):
         return
     with closing(SqlMetastorage(place.database, place.clock)) as store:
-        blobs = store.get(_BLOBS)
+        blobs = store.get(persist_log.BLOBS)
         if blobs is None or not blobs.value:
             return
         kept = remembered(place)

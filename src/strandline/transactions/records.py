@@ -124,8 +124,7 @@ def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Trans
     """The transactions that exist among ``txn_ids``, by id."""
     rows: list[Row] = []
     for chunk in chunks(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
-        marks = ", ".join("?" * len(chunk))
-        rows += run(connection, f"{_ALL} WHERE txn_id IN ({marks})", tuple(chunk))
+        rows += run(connection, f"{_ALL} WHERE txn_id IN {marks(chunk)}", tuple(chunk))
     return {row[0]: _transaction(row) for row in rows}
 
 
@@ -288,8 +287,7 @@ def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int)
     """The write ids of these transactions for the table, by transaction id."""
     own: dict[int, int] = {}
     for chunk in chunks(txn_ids):
-        marks = ", ".join("?" * len(chunk))
-        own |= dict(run(connection, f"{_OWN_WRITE_IDS} ({marks})", (table_id, *chunk)))
+        own |= dict(run(connection, f"{_OWN_WRITE_IDS} {marks(chunk)}", (table_id, *chunk)))
     return own
 
 
@@ -390,8 +388,7 @@ def heard(
     """
     states: dict[int, TransactionState] = {}
     for chunk in chunks(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
-        marks = ", ".join("?" * len(chunk))
-        rows = run(connection, f"{_STATES} ({marks})", tuple(chunk))
+        rows = run(connection, f"{_STATES} {marks(chunk)}", tuple(chunk))
         for txn_id, _, user in rows:
             require_owner(txn_id, user, owner=owner)
         states |= {txn_id: TransactionState(state) for txn_id, state, _ in rows}

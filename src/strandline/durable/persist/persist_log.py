@@ -8,11 +8,25 @@ versions of the rows.
 A crash before the compare-and-set leaves parts that no state names, which a later sweep removes.
 After the compare-and-set, the whole append is in the log. An append that got no answer is settled
 by the token that the state has for each writer, and by the id at its version.
+
+The metastorage of the shard remembers where its parts are:
+
+=======================  ===========================================================================
+``persist.environment``  the environment id of the catalog, created before the catalog; the name of
+                         the shard is a hash of it
+``persist.blobs``        where the blobs are: ``s3://bucket/prefix``, an absolute path, or empty
+                         for a folder below that of the store
+``persist.version``      the last version, 20 decimal digits, for SQL that reads it
+``persist.{shard}.…``    the changes of the shard (`Consensus`)
+=======================  ===========================================================================
+
+The first process that opens the shard writes the first two in one step; later ones read them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
@@ -33,9 +47,10 @@ from strandline.durable.log import (
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
-    trimmed_away,
+    refuse_unreadable,
 )
-from strandline.durable.persist.blob import Blob, blobs_in
+from strandline.durable.opening import new_environment_id
+from strandline.durable.persist.blob import Blob, FileBlob, blobs_in, open_bucket
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
 from strandline.durable.persist.shard import REFUSED, Shard, batches_between
@@ -51,27 +66,31 @@ from strandline.durable.persist.shard_state import (
     prune,
 )
 from strandline.durable.rows import (
-    REMEDY,
     UPDATE,
     Row,
     Unordered,
     UpdateHead,
     snapshot_of_rows,
-    updates_of,
+    updates_between,
 )
 from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
+    InvalidInput,
     OutOfSync,
     Unavailable,
-    VersionNotFound,
 )
 from strandline.fencing import FenceToken
-from strandline.metastorage import Beside, Operation, Put
+from strandline.metastorage import Absent, Beside, Metastorage, Operation, Put
 from strandline.wire.registry import decode, decode_up_to
 
 MAX_UPDATES = 50_000
+ENVIRONMENT = "persist.environment"
+BLOBS = "persist.blobs"
+VERSION = "persist.version"
+FOLDER = "catalog"
+"""The folder of the blobs, below the folder of a store."""
 _CATALOG = b"catalog"
 
 
@@ -241,20 +260,8 @@ class PersistLog(UpdateLog):
         return self.shard.reading(lambda state: self._updates_in(state, start, end))
 
     def _updates_in(self, state: ShardState, start: int, end: int) -> tuple[Update, ...]:
-        if start <= state.since:
-            raise trimmed_away(start, since=state.since)
-        if end > state.upper:
-            raise VersionNotFound(
-                f"version {max(start, state.upper)} is not in the log; the latest is "
-                f"{state.upper - 1}"
-            )
-        updates = updates_of(self.shard.history(state, start, end))
-        if missing := set(range(start, end)) - {update.version for update in updates}:
-            raise CorruptData(
-                f"the log has a hole: version {min(missing)} is missing between {start} and "
-                f"{end - 1}; {REMEDY}"
-            )
-        return updates
+        refuse_unreadable(start, end, since=state.since, upper=state.upper)
+        return updates_between(self.shard.history(state, start, end), start, end)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         lower = start
@@ -314,3 +321,77 @@ def _beside(
         lambda connection, time: companion.write(connection, at_times(updates, times, time)),
         companion.asks,
     )
+
+
+def open_persist_log(
+    store: Metastorage,
+    *,
+    folder: Path | None,
+    blobs: str = "",
+    otherwise: str = "",
+    environment: str = "",
+) -> PersistLog:
+    """The log of the catalog in ``store``; ``folder`` is the folder of the store, or None.
+
+    ``blobs`` is where the blobs are, or empty if not configured. Then a new catalog puts them into
+    ``otherwise``, or below ``folder``. ``environment`` is the id of a catalog that is moved here
+    from another log; a new catalog gets a new id. Raises `InvalidInput` if the place is invalid or
+    is not the catalog's place, and `Unavailable` if no blob can be written to ``blobs``.
+    """
+    if store.get(ENVIRONMENT) is None:
+        place = blobs or otherwise
+        if not place and folder is None:
+            raise InvalidInput(
+                "catalog_log is persist, but catalog_blobs is not set; set it to a folder that "
+                "every node reaches, or s3://bucket/prefix"
+            )
+        # An invalid or unwritable place is refused before it is recorded.
+        chosen = _open_blobs(place, folder)
+        if blobs:
+            _refuse_unwritable(chosen)
+        name = environment or new_environment_id()
+        made = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
+        store.invoke([Absent(ENVIRONMENT)], made)
+    made_for, kept = store.get(ENVIRONMENT), store.get(BLOBS)
+    if made_for is None or kept is None:
+        raise CorruptData(
+            "the store does not say where the blobs of its catalog are; restore it from a backup"
+        )
+    place = kept.value.decode()
+    if blobs not in ("", place):
+        raise InvalidInput(
+            f"catalog_blobs is {blobs}, but the blobs of the catalog are in "
+            f"{place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
+        )
+    name = made_for.value.decode()
+    return PersistLog(
+        Consensus(store),
+        _open_blobs(place, folder),
+        shard_name(name),
+        environment=name,
+        version_key=VERSION,
+    )
+
+
+def _refuse_unwritable(blobs: Blob) -> None:
+    """Raise `Unavailable` if no blob can be written."""
+    key = f"probe-{secrets.token_hex(8)}"
+    blobs.set(key, b"")
+    blobs.delete(key)
+
+
+def _open_blobs(place: str, folder: Path | None) -> Blob:
+    if place.startswith("s3:"):
+        return open_bucket(place)
+    if place:
+        if not os.path.isabs(place):
+            raise InvalidInput(
+                f"catalog_blobs is {place!r}; it must be an absolute path or s3://bucket/prefix"
+            )
+        return FileBlob(Path(place))
+    if folder is None:
+        raise CorruptData(
+            "the blobs of the catalog are in the folder of its store, but this address of the "
+            "store has no folder; open the store by its folder"
+        )
+    return blobs_in(folder / FOLDER)

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState
+from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import Conflict, CorruptData, InvalidInput, UnknownOutcome
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.warehouse import make_folders
@@ -28,7 +29,6 @@ from strandline.node.address import StoreAddress
 from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
-from strandline.node.backup.store_files import CATALOG_FOLDER
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
 from strandline.node.place import DATABASE_FILE, Place
 from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place

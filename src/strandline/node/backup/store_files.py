@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from sqlalchemy import Connection, select
 
+from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import RowKind
@@ -35,8 +36,6 @@ from strandline.node.warehouse_place import MARKER
 from strandline.sql import Database
 from strandline.transactions.tables import TXN_WRITE_ID
 
-CATALOG_FOLDER = "catalog"
-"""The blobs of the catalog, in the folder of a store and in a backup."""
 _IN_WAREHOUSE = f"{WAREHOUSE_FOLDER}/"
 
 
