@@ -109,10 +109,7 @@ class Planning:
 
     def schema(self, name: str) -> SchemaDescriptor:
         """The schema of that name. Raises `ObjectNotFound` if it does not exist."""
-        schema = self.catalog.schema(name)
-        if schema is None:
-            raise ObjectNotFound(f"schema {name!r} does not exist")
-        return schema
+        return must_exist(self.catalog.schema(name), f"schema {name!r}")
 
     def relation(self, schema: str, name: str) -> Relation:
         """The table or view of that name. Raises `ObjectNotFound` if it does not exist."""
@@ -171,17 +168,28 @@ def altered(old: T, **values: Any) -> T:  # Any: fields of any type
     return replace(old, **given)
 
 
-def required(present: T | None, what: str, *, if_exists: bool = False) -> T | None:
-    """Return ``present``. Raises `ObjectNotFound` if it is None, unless ``if_exists``."""
-    if present is None and not if_exists:
+def must_exist(present: T | None, what: str) -> T:
+    """Return ``present``. Raises `ObjectNotFound` if it is None."""
+    if present is None:
         raise ObjectNotFound(f"{what} does not exist")
     return present
 
 
-def refuse_holder(holder: Named | None, what: str, *, own_id: int = 0) -> None:
-    """Raise `AlreadyExists` if an object other than the one with ``own_id`` has the name."""
+def required(present: T | None, what: str, *, if_exists: bool) -> T | None:
+    """Return ``present``. Raises `ObjectNotFound` if it is None, unless ``if_exists``."""
+    return present if if_exists else must_exist(present, what)
+
+
+def refuse_holder(
+    holder: Named | None, what: str, *, own_id: int = 0, inside: str | None = None
+) -> None:
+    """Raise `AlreadyExists` if an object other than the one with ``own_id`` has the name.
+
+    ``inside`` is the name of the object that contains it, for the message.
+    """
     if holder is not None and holder.id != own_id:
-        raise AlreadyExists(f"{what} {holder.name} already exists")
+        name = holder.name if inside is None else f"{inside}.{holder.name}"
+        raise AlreadyExists(f"{what} {name} already exists")
 
 
 class Command(Protocol):

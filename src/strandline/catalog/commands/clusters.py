@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize
 from strandline.catalog.kinds import delete_with_comment, kind_named, object_name
-from strandline.catalog.planning import Planning, altered, refuse_holder, required
+from strandline.catalog.planning import Planning, altered, must_exist, refuse_holder, required
 from strandline.catalog.verbs import Action
-from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.identifiers import check_name, normalize
 
@@ -269,13 +269,12 @@ class CreateClusterReplica:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidName`, `InvalidInput`, `IllegalChange`, …"""
-        cluster = _cluster(planning, self.cluster)
+        cluster = must_exist(planning.catalog.cluster(self.cluster), f"cluster {self.cluster!r}")
         check_name(self.name, "cluster replica")
-        existing = _named(planning.catalog, cluster, self.name)
-        if existing is not None:
-            if self.if_not_exists:
-                return
-            raise AlreadyExists(f"replica {cluster.name}.{existing.name} already exists")
+        holder = _named(planning.catalog, cluster, self.name)
+        if holder is not None and self.if_not_exists:
+            return
+        refuse_holder(holder, "replica", inside=cluster.name)
         _refuse_managed(cluster, "get another replica", "its replication factor")
         size_of(planning, self.size)
         check_address(self.address)
@@ -346,8 +345,7 @@ class RenameClusterReplica:
         _refuse_managed(cluster, "have its replicas renamed", "the cluster's name")
         check_name(self.new_name, "cluster replica")
         holder = _named(planning.catalog, cluster, self.new_name)
-        if holder is not None and holder.id != old.id:
-            raise AlreadyExists(f"replica {cluster.name}.{holder.name} already exists")
+        refuse_holder(holder, "replica", own_id=old.id, inside=cluster.name)
         with planning.entry(
             "rename_cluster_replica",
             replica=f"{cluster.name}.{old.name}",
@@ -419,13 +417,6 @@ def drop_replica(planning: Planning, replica: ClusterReplica) -> None:
         for index in planning.catalog.introspection_indexes(replica.id):
             transaction.delete("introspection_index", index.id)
         delete_with_comment(transaction, "cluster_replica", replica.id)
-
-
-def _cluster(planning: Planning, name: str) -> ClusterDescriptor:
-    cluster = planning.catalog.cluster(name)
-    if cluster is None:
-        raise ObjectNotFound(f"cluster {name!r} does not exist")
-    return cluster
 
 
 def _named(catalog: Catalog, cluster: ClusterDescriptor, name: str) -> ClusterReplica | None:

@@ -14,7 +14,7 @@ from itertools import count
 from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.definition import check_distinct
-from strandline.catalog.planning import Planning
+from strandline.catalog.planning import Planning, must_exist
 from strandline.errors import AlreadyExists, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor
 from strandline.model.identifiers import QualifiedName, check_name
@@ -226,9 +226,8 @@ def _referring(
 ) -> Constraint:
     """Return a foreign key with its parent table and columns."""
     qualified = QualifiedName.parse(definition.parent)
-    parent = catalog.table(qualified.schema, qualified.name)
-    if parent is None:
-        raise ObjectNotFound(f"table {definition.parent} does not exist")
+    table = catalog.table(qualified.schema, qualified.name)
+    parent = must_exist(table, f"table {definition.parent}")
     referred = columns.ids(parent, definition.parent_columns)
     if parents.name_of(parent.id, referred) is None:
         raise ObjectNotFound(

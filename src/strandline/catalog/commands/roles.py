@@ -15,10 +15,10 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.kinds import delete_with_comment, spoken
-from strandline.catalog.planning import Planning, altered
+from strandline.catalog.planning import Planning, altered, refuse_holder
 from strandline.catalog.privileges.access import drop_default_privileges, owned_by, roles_above
 from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
+from strandline.errors import IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import PrincipalType
 from strandline.model.identifiers import check_name, normalize
 from strandline.model.privileges import (
@@ -59,9 +59,7 @@ def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
             f"a role cannot be named {name!r}: the name is reserved for all users or for the "
             "program itself"
         )
-    existing = planning.catalog.role(name)
-    if existing is not None and existing.id != own_id:
-        raise AlreadyExists(f"role {existing.name} already exists")
+    refuse_holder(planning.catalog.role(name), "role", own_id=own_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

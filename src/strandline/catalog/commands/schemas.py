@@ -18,10 +18,17 @@ from immutables import Map
 from strandline.catalog.catalog import DEFAULT_DATABASE, is_reserved
 from strandline.catalog.declared_kinds import DeclaredKind, declared_kinds
 from strandline.catalog.kinds import delete_with_comment
-from strandline.catalog.planning import Planning, altered, refuse_holder, refuse_reserved, required
+from strandline.catalog.planning import (
+    Planning,
+    altered,
+    must_exist,
+    refuse_holder,
+    refuse_reserved,
+    required,
+)
 from strandline.catalog.privileges.access import drop_default_privileges
 from strandline.durable.contents import Contents, Namespace, Objects
-from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
+from strandline.errors import AlreadyExists, IllegalChange, InvalidName
 from strandline.model.descriptors import (
     DatabaseDescriptor,
     PrincipalType,
@@ -44,10 +51,10 @@ class CreateDatabase:
     def plan(self, planning: Planning) -> None:
         """Raises `InvalidName`, `AlreadyExists`."""
         check_name(self.name, "database")
-        existing = planning.catalog.database(self.name)
-        if existing is not None and self.if_not_exists:
+        holder = planning.catalog.database(self.name)
+        if holder is not None and self.if_not_exists:
             return
-        refuse_holder(existing, "database")
+        refuse_holder(holder, "database")
         with planning.entry("create_database", database=self.name) as transaction:
             transaction.put(
                 DatabaseDescriptor(planning.new_id(), self.name, self.owner or planning.author)
@@ -162,7 +169,9 @@ class CreateSchema:
                 f"schema {self.name} cannot be created: the name is reserved for the catalog "
                 "itself; choose another"
             )
-        database = find_database(planning, self.database)
+        database = must_exist(
+            planning.catalog.database(self.database), f"database {self.database!r}"
+        )
         if planning.catalog.schema(self.name, database=self.database) is not None:
             if self.if_not_exists:
                 return
@@ -336,14 +345,6 @@ _PLACES = _Places()
 def _ending(location: str) -> str:
     """The end of a location, in the form of a place; older releases stored full URIs."""
     return "/".join(location.rstrip("/").split("/")[-_PLACE_PARTS:])
-
-
-def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
-    """The database of that name. Raises `ObjectNotFound` if it does not exist."""
-    database = planning.catalog.database(name)
-    if database is None:
-        raise ObjectNotFound(f"database {name!r} does not exist")
-    return database
 
 
 def _find(

@@ -27,10 +27,10 @@ from strandline.catalog.commands.definition import (
 from strandline.catalog.commands.indexes import remove_index
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.kinds import kind_of
-from strandline.catalog.planning import Planning, refuse_reserved
+from strandline.catalog.planning import Planning, must_exist, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.durable.update import Argument
-from strandline.errors import IllegalChange, InvalidInput, LimitExceeded, ObjectNotFound
+from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
 from strandline.model.descriptors import (
     IndexColumn,
     IndexDescriptor,
@@ -114,11 +114,10 @@ def _check_limit(planning: Planning) -> None:
 
 def _zone(planning: Planning, definition: TableDefinition) -> ZoneDescriptor:
     if definition.zone is None:
-        zone, name = planning.catalog.default_zone(), DEFAULT_ZONE
+        present, name = planning.catalog.default_zone(), DEFAULT_ZONE
     else:
-        zone, name = planning.catalog.zone_named(definition.zone), definition.zone
-    if zone is None:
-        raise ObjectNotFound(f"zone {name!r} does not exist")
+        present, name = planning.catalog.zone_named(definition.zone), definition.zone
+    zone = must_exist(present, f"zone {name!r}")
     profile = definition.storage_profile
     if profile and profile not in zone.storage_profiles:
         raise InvalidInput(

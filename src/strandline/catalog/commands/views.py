@@ -17,8 +17,8 @@ from strandline.catalog.commands.definition import (
 )
 from strandline.catalog.commands.tables import RenameTable, drop_relation
 from strandline.catalog.kinds import delete_with_comment, object_name
-from strandline.catalog.planning import Planning, altered, refuse_reserved, required
-from strandline.errors import AlreadyExists, InvalidInput, UnsupportedOperation
+from strandline.catalog.planning import Planning, altered, refuse_holder, refuse_reserved, required
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.model.descriptors import (
     FunctionDescriptor,
     PrincipalType,
@@ -228,10 +228,9 @@ class CreateFunction:
                 resources=self.resources,
             ).plan(planning)
             return
-        if existing is not None:
-            if self.if_not_exists:
-                return
-            raise AlreadyExists(f"function {schema.name}.{existing.name} already exists")
+        if existing is not None and self.if_not_exists:
+            return
+        refuse_holder(existing, "function", inside=schema.name)
         with planning.entry(
             "create_function", function=f"{schema.name}.{self.name}"
         ) as transaction:
@@ -298,8 +297,7 @@ class RenameFunction:
         refuse_reserved(self.new_schema or "", "given functions")
         target = planning.schema(self.new_schema or self.schema)
         holder = planning.catalog.function(target.name, self.new_name)
-        if holder is not None and holder.id != old.id:
-            raise AlreadyExists(f"function {target.name}.{holder.name} already exists")
+        refuse_holder(holder, "function", own_id=old.id, inside=target.name)
         with planning.entry(
             "rename_function",
             function=f"{planning.schema(self.schema).name}.{old.name}",

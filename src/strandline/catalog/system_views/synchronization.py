@@ -36,12 +36,12 @@ from typing import Protocol
 from strandline.catalog.catalog import DEFAULT_DATABASE, SYSTEM_SCHEMA, Catalog
 from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.kinds import delete_with_comment
-from strandline.catalog.planning import Command, Planning
+from strandline.catalog.planning import Command, Planning, must_exist
 from strandline.catalog.system_views.rows import SystemView
 from strandline.durable import migrations
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from strandline.errors import AlreadyExists, InvalidInput
 from strandline.model.descriptors import (
     ColumnDescriptor,
     SchemaDescriptor,
@@ -80,9 +80,8 @@ class CreateSystemView:
             planning.ensure_free(schema, view.name)
         if old is not None and _stored_fingerprint(planning.catalog, view) == fingerprint(view):
             return
-        database = planning.catalog.database(DEFAULT_DATABASE)
-        if database is None:
-            raise ObjectNotFound(f"database {DEFAULT_DATABASE!r} does not exist")
+        present = planning.catalog.database(DEFAULT_DATABASE)
+        database = must_exist(present, f"database {DEFAULT_DATABASE!r}")
         verb = "create_system_view" if old is None else "replace_system_view"
         with planning.entry(verb, system_view=f"{SYSTEM_SCHEMA}.{view.name}") as transaction:
             schema_id = schema.id if schema is not None else planning.new_id()

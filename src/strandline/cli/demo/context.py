@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,14 +129,9 @@ class Demo:
         """Return a file of the input as pandas reads it."""
         return self.input.frames[name]
 
-    @contextmanager
-    def http(self) -> Iterator[HttpSession]:
+    def http(self) -> closing[HttpSession]:
         """Open an HTTP session to the served node, whatever the transactional client uses."""
-        session = HttpSession(self.node.http_uri, user=USER)
-        try:
-            yield session
-        finally:
-            session.close()
+        return closing(HttpSession(self.node.http_uri, user=USER))
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:  # Any: values of any column

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,11 +104,8 @@ def _spark(node: NodeProcess, place: Path) -> Iterator[SparkSession]:
 @contextmanager
 def _session(client: str, node: NodeProcess, settings: Settings) -> Iterator[Session]:
     if client == "http":
-        session: Session = HttpSession(node.http_uri, user=USER)
-        try:
+        with closing(HttpSession(node.http_uri, user=USER)) as session:
             yield session
-        finally:
-            session.close()
         return
     with Node.open(node.store, settings=settings) as embedded:
         yield embedded.session(user=USER)
