@@ -20,7 +20,7 @@ from strandline.model.places import Place
 from strandline.sql import open_engine
 from strandline.transactions import Transactions
 from tests.servers.sqlite import sqlite_url
-from tests.transactions.catalogs import Catalogs, Table
+from tests.transactions.catalogs import Catalogs, new_table
 
 START_MS = 1_700_000_000_000
 FLIGHTS, CANCELLATIONS, WEATHER = 1, 2, 3
@@ -39,7 +39,7 @@ class Dml:
         self.clock = HybridClock(lambda: self.wall_ms)
         self.catalogs = Catalogs()
         names = ("flights", "cancellations", "weather")
-        self.catalogs.publish(*(Table(i, name) for i, name in zip(TABLES, names, strict=True)))
+        self.catalogs.publish(*(new_table(i, name) for i, name in zip(TABLES, names, strict=True)))
         self.log = NotificationLog(self.database, self.clock)
         self.transactions = Transactions(
             self.database,

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect
 
+from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Fenced
 from strandline.sql import Query, open_engine, stored_time
 from strandline.transactions import (
-    CatalogVersion,
     Transaction,
     TransactionListener,
     Transactions,
     records,
 )
 from tests.servers.sqlite import sqlite_url
-from tests.transactions.catalogs import Catalogs, Table
+from tests.transactions.catalogs import Catalogs, new_table
 
 START_MS = 1_700_000_000_000
 FLIGHTS, CANCELLATIONS = 1, 2
@@ -35,7 +35,9 @@ class Store:
         self.database = open_engine(self.address)
         self.clock = HybridClock(lambda: self.wall_ms, max_ahead_ms=1 << 40)
         self.catalogs = Catalogs()
-        self.catalogs.publish(Table(FLIGHTS, "flights"), Table(CANCELLATIONS, "cancellations"))
+        self.catalogs.publish(
+            new_table(FLIGHTS, "flights"), new_table(CANCELLATIONS, "cancellations")
+        )
         self.transactions = self.heard_by()
 
     def guard(self, connection: Connection) -> None:
@@ -93,7 +95,7 @@ class Recorder:
         *,
         time: Timestamp,
         writes: Sequence[tuple[int, int]],
-        catalog: CatalogVersion,
+        catalog: Catalog,
     ) -> None:
         assert stored_time(connection) == time
         self._note(connection, "commit", transaction.txn_id, writes)

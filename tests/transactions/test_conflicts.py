@@ -11,12 +11,13 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
+from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.transactions import (
     TransactionState,
     ValidWriteIdList,
     records,
 )
-from tests.transactions.catalogs import Column, Table
+from tests.transactions.catalogs import new_column, new_table
 from tests.transactions.stores import FLIGHTS, Store
 
 OPEN, COMMITTED, ABORTED = TransactionState
@@ -103,38 +104,46 @@ def test_footprints_are_kept_as_long_as_they_can_conflict(store: Store) -> None:
 # -- the catalog at begin and at commit
 
 
-BEFORE = Table(FLIGHTS, "flights", primary_key=(1,))
+BEFORE = new_table(FLIGHTS, "flights", primary_key=(1,))
 
 
 @pytest.mark.parametrize(
     ("after", "named"),
     [
         (None, "was dropped"),
-        (Table(FLIGHTS, "flights", primary_key=(1,), kind="external"), "kind"),
-        (Table(FLIGHTS, "flights", primary_key=(1,), transactional=False), "kind"),
-        (Table(FLIGHTS, "flights", primary_key=(2,)), "primary key"),
-        (Table(FLIGHTS, "flights", primary_key=(1,), partition_columns=(2,)), "partitioning"),
+        (new_table(FLIGHTS, "flights", primary_key=(1,), kind=TableKind.EXTERNAL), "kind"),
+        (new_table(FLIGHTS, "flights", primary_key=(1,), transactional=False), "kind"),
+        (new_table(FLIGHTS, "flights", primary_key=(2,)), "primary key"),
+        (new_table(FLIGHTS, "flights", primary_key=(1,), partition_columns=(2,)), "partitioning"),
         (
-            Table(FLIGHTS, "flights", (Column(1, "k", "int"), Column(2, "v", "string")),
-                  primary_key=(1,)),
+            new_table(
+                FLIGHTS,
+                "flights",
+                (new_column(1, "k", "int"), new_column(2, "v", "string")),
+                primary_key=(1,),
+            ),
             "type of column k",
         ),
         (
-            Table(FLIGHTS, "flights", (Column(1, "k"), Column(2, "v", "string", nullable=False)),
-                  primary_key=(1,)),
+            new_table(
+                FLIGHTS,
+                "flights",
+                (new_column(1, "k"), new_column(2, "v", "string", nullable=False)),
+                primary_key=(1,),
+            ),
             "nullability of column v",
         ),
     ],
-)  # fmt: skip
+)
 def test_ddl_that_invalidates_the_written_rows_is_a_conflict(
-    store: Store, after: Table | None, named: str
+    store: Store, after: TableDescriptor | None, named: str
 ) -> None:
     store.catalogs.publish(BEFORE)
     txn_id = store.begin(writing=[FLIGHTS])
     store.catalogs.publish(*([after] if after else []))
     with pytest.raises(WriteConflict, match=named) as refused:
         store.transactions.commit(txn_id)
-    assert "aborted at its commit: conflict on flights: the table " in refused.value.message
+    assert "aborted at its commit: conflict on db.flights: the table " in refused.value.message
     assert refused.value.message.endswith("version 2 and 3; begin again")
     assert store.transactions.get(txn_id).state is ABORTED
 
@@ -142,17 +151,28 @@ def test_ddl_that_invalidates_the_written_rows_is_a_conflict(
 @pytest.mark.parametrize(
     "after",
     [
-        Table(FLIGHTS, "flights_2013", primary_key=(1,)),
-        Table(FLIGHTS, "flights", (Column(1, "key"), Column(2, "w", "string")), primary_key=(1,)),
-        Table(FLIGHTS, "flights", (Column(1, "k"),), primary_key=(1,)),
-        Table(FLIGHTS, "flights", (*BEFORE.columns, Column(3, "x", nullable=False)),
-              primary_key=(1,)),
-        Table(FLIGHTS, "flights", (Column(1, "k"), Column(3, "v", "int")), primary_key=(1,)),
+        new_table(FLIGHTS, "flights_2013", primary_key=(1,)),
+        new_table(
+            FLIGHTS,
+            "flights",
+            (new_column(1, "key"), new_column(2, "w", "string")),
+            primary_key=(1,),
+        ),
+        new_table(FLIGHTS, "flights", (new_column(1, "k"),), primary_key=(1,)),
+        new_table(
+            FLIGHTS,
+            "flights",
+            (*BEFORE.columns, new_column(3, "x", nullable=False)),
+            primary_key=(1,),
+        ),
+        new_table(
+            FLIGHTS, "flights", (new_column(1, "k"), new_column(3, "v", "int")), primary_key=(1,)
+        ),
     ],
     ids=["rename table", "rename columns", "drop column", "add column", "drop and add again"],
-)  # fmt: skip
+)
 def test_ddl_that_keeps_the_written_rows_valid_is_not_a_conflict(
-    store: Store, after: Table
+    store: Store, after: TableDescriptor
 ) -> None:
     store.catalogs.publish(BEFORE)
     txn_id = store.begin(writing=[FLIGHTS])
@@ -167,13 +187,13 @@ def test_a_table_created_after_the_begin_cannot_be_written(store: Store) -> None
     # Release 0.2.0 allowed this; transactions that it began may still be open.
     with store.database.write() as connection:
         records.allocate(connection, [txn_id], 77)
-    store.catalogs.publish(Table(77, "later"))
-    with pytest.raises(WriteConflict, match="on later: the table did not exist when the tr"):
+    store.catalogs.publish(new_table(77, "later"))
+    with pytest.raises(WriteConflict, match="on db.later: the table did not exist when the tr"):
         store.transactions.commit(txn_id)
 
 
 def test_a_table_that_is_not_transactional_gets_no_write_id(store: Store) -> None:
-    store.catalogs.publish(Table(5, "plain", transactional=False))
+    store.catalogs.publish(new_table(5, "plain", transactional=False))
     txn_id = store.begin()
     with pytest.raises(UnsupportedOperation, match="plain is not transactional"):
         store.allocate(txn_id, 5)
@@ -182,20 +202,20 @@ def test_a_table_that_is_not_transactional_gets_no_write_id(store: Store) -> Non
 
 def test_ddl_on_tables_that_were_not_written_is_not_a_conflict(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
-    store.catalogs.publish(Table(FLIGHTS, "flights"))
+    store.catalogs.publish(new_table(FLIGHTS, "flights"))
     assert store.transactions.commit(txn_id).state is COMMITTED
 
 
 def test_a_commit_succeeds_after_a_catalog_that_was_behind_catches_up(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
-    store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
+    store.catalogs.publish(new_table(FLIGHTS, "renamed"), applied=False)
     assert store.transactions.commit(txn_id).state is COMMITTED
     assert store.catalogs.syncs == 1
     assert store.transactions.statistics().behind == 1
 
 
 def test_a_begin_waits_for_the_catalog_of_its_begin_time(store: Store) -> None:
-    store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
+    store.catalogs.publish(new_table(FLIGHTS, "renamed"), applied=False)
     assert store.transactions.begin(user="ann").catalog_version == 2
     with store.transactions.autocommit(FLIGHTS, user="ann") as step:
         assert step.transaction.catalog_version == 2
@@ -205,7 +225,7 @@ def test_calls_under_a_catalog_that_stays_behind_time_out_and_change_nothing(
     store: Store,
 ) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
-    store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
+    store.catalogs.publish(new_table(FLIGHTS, "renamed"), applied=False)
     store.catalogs.on_sync = lambda: None
     before = store.contents()
     with pytest.raises(DeadlineExceeded, match="version 2 is not applied"):

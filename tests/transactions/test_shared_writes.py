@@ -22,7 +22,7 @@ from strandline.errors import (
 from strandline.sql import change
 from strandline.transactions import TransactionState, shared_writes
 from strandline.transactions.shared_writes import Round, SharedCall
-from tests.transactions.catalogs import Table, Version
+from tests.transactions.catalogs import new_catalog, new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
 PATIENCE = 60.0
@@ -174,7 +174,7 @@ def test_writes_staged_by_another_process_are_committed_with_the_transaction(
 
 def test_a_call_under_an_outdated_catalog_version_does_nothing(store: Store) -> None:
     txn_id = store.begin()
-    store.catalogs.publish(Table(FLIGHTS, "flights"))
+    store.catalogs.publish(new_table(FLIGHTS, "flights"))
     latest = store.catalogs.versions[-1].version
     before = store.contents()["txn"], store.contents()["txn_write_id"]
     old = latest - 1
@@ -191,7 +191,9 @@ def test_calls_are_executed_one_by_one_if_a_catalog_becomes_active_between_them(
     with together(store) as submitted:
         begun = [submitted(store.transactions.beginning(1, user=user)) for user in ("ann", "bob")]
         monkeypatch.setattr(
-            store.catalogs, "catalog_at", lambda connection, at: Version(int(at) % 1000, {}, at)
+            store.catalogs,
+            "catalog_at",
+            lambda connection, at: new_catalog(int(at) % 1000, time=at),
         )
         before = writes(store)
     for transactions in begun:
@@ -207,7 +209,7 @@ def test_a_call_that_needs_no_catalog_does_not_wait_for_one(store: Store) -> Non
     transactions, catalogs, empty = store.transactions, store.catalogs, store.begin()
     committing = transactions.committing(empty)
     beginning = transactions.beginning(1, user="ann")
-    beginning.check = lambda: catalogs.publish(Table(FLIGHTS, "flights"), applied=False)
+    beginning.check = lambda: catalogs.publish(new_table(FLIGHTS, "flights"), applied=False)
     at_sync: list[object] = []
 
     def note() -> None:

@@ -35,6 +35,10 @@ from strandline.spark.schemas import check_reading, check_supported, column_defi
 from strandline.spark.transaction import Counts, TablesTransaction, tables_transaction
 from strandline.transactions import Hold, ValidWriteIdList
 
+logger = logging.getLogger(__name__)
+
+PROVIDER = "strandline"
+DELETE_ATTEMPTS = 5
 Moment = datetime | str | Timestamp
 """A time as a caller gives it. A text or datetime without a zone is UTC; a `Timestamp` is exact."""
 
@@ -119,27 +123,6 @@ class ReaderSnapshot:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def take_snapshot(
-    session: Session, names: Sequence[str], *, at: AsOf, hold_ms: int | None = None
-) -> ReaderSnapshot:
-    """The snapshot of the tables ``names`` as of ``at``.
-
-    Raises `ObjectNotFound`, `VersionNotFound`.
-    """
-    snapshot = session.open(names, at=at)
-    hold = None
-    if hold_ms is not None:
-        owner = f"{socket.gethostname()}:{os.getpid()}"
-        hold = session.hold("reader", owner, at=snapshot.time, ttl_ms=hold_ms)
-    return ReaderSnapshot(session, snapshot, hold=hold, hold_ms=hold_ms)
-
-
-logger = logging.getLogger(__name__)
-
-PROVIDER = "strandline"
-DELETE_ATTEMPTS = 5
 
 
 class PendingTransaction(AbstractContextManager[TablesTransaction]):
@@ -316,8 +299,12 @@ class Tables:
         With ``hold_ms``, history from that point on is kept for that many milliseconds, and each
         read renews this. Raises `ObjectNotFound`, `VersionNotFound`.
         """
-        at = as_of(version=version, time=time)
-        return take_snapshot(self.session, names, at=at, hold_ms=hold_ms)
+        snapshot = self.session.open(names, at=as_of(version=version, time=time))
+        hold = None
+        if hold_ms is not None:
+            owner = f"{socket.gethostname()}:{os.getpid()}"
+            hold = self.session.hold("reader", owner, at=snapshot.time, ttl_ms=hold_ms)
+        return ReaderSnapshot(self.session, snapshot, hold=hold, hold_ms=hold_ms)
 
     def read(
         self,

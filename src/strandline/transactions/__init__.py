@@ -2,7 +2,6 @@
 
 from strandline.transactions.catalog_view import (
     Behind,
-    CatalogVersion,
 )
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holders import Holder, Holders, HolderType
@@ -28,7 +27,6 @@ from strandline.transactions.write_ids import (
 __all__ = [
     "NO_OPEN",
     "Behind",
-    "CatalogVersion",
     "CleanerWriteIds",
     "CompactorWriteIds",
     "Component",

@@ -1,8 +1,7 @@
-"""What transactions need from the catalog, and write transactions that wait for it.
+"""The source of catalogs for transactions, and write transactions that wait for it.
 
 A transaction reads and writes under one catalog version, and its commit is validated against
-another. So it gets catalogs by time and by version, and reads a few attributes of the tables that
-it wrote. The object that keeps the catalogs is injected; these protocols describe its shape.
+another. So it gets catalogs by time and by version. The object that keeps the catalogs is injected.
 
 A begin or commit learns its time, and whether this process has applied the catalog of that time,
 only inside its SQL transaction, under the write lock. If the catalog is not applied, it must not
@@ -19,56 +18,14 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from strandline.catalog import Behind
+from strandline.catalog import Behind, Catalog
 from strandline.clock import Timestamp
 from strandline.errors import DeadlineExceeded
 from strandline.sql import Database, Query
 
-__all__ = ["Behind", "CatalogVersion", "CatalogView", "ColumnView", "GuardedWrites", "TableView"]
+__all__ = ["Behind", "CatalogView", "GuardedWrites"]
 
 T = TypeVar("T")
-
-
-class ColumnView(Protocol):
-    """A column. Its ``id`` never changes; ``type`` is compared by value."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> object: ...
-    @property
-    def nullable(self) -> bool: ...
-
-
-class TableView(Protocol):
-    """A table. ``primary_key`` and ``partition_columns`` are column ids."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> object: ...
-    @property
-    def transactional(self) -> bool: ...
-    @property
-    def columns(self) -> Sequence[ColumnView]: ...
-    @property
-    def primary_key(self) -> tuple[int, ...]: ...
-    @property
-    def partition_columns(self) -> tuple[int, ...]: ...
-
-
-class CatalogVersion(Protocol):
-    """One version of the catalog, active from ``time`` on."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def time(self) -> Timestamp: ...
-    def table_by_id(self, table_id: int, /) -> TableView | None: ...
 
 
 class CatalogView(Protocol):
@@ -78,7 +35,7 @@ class CatalogView(Protocol):
     def ahead(self) -> Sequence[Query]:
         """The queries that `catalog_at` runs on its connection."""
 
-    def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogVersion:
+    def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
         """The catalog active at ``at``. Never waits.
 
         Raises `Behind` if it is not known yet: the head of the log (read on ``connection`` if the
@@ -88,7 +45,7 @@ class CatalogView(Protocol):
     def catch_up(self, *, timeout: float) -> None:
         """Read the log and apply it, within ``timeout`` seconds. Called after `Behind`."""
 
-    def catalog(self, version: int, /) -> CatalogVersion:
+    def catalog(self, version: int, /) -> Catalog:
         """The catalog of that version. Never waits. Raises `Behind` if it is not applied here yet.
 
         Raises `VersionNotFound` below the readable history.

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection
 
+from strandline.catalog import Catalog
 from strandline.clock import Timestamp, format_timestamp
+from strandline.model.descriptors import TableDescriptor
 from strandline.sql import Query, first_row
 from strandline.transactions import records
-from strandline.transactions.catalog_view import CatalogVersion, TableView
 from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import Transaction
 
@@ -34,7 +35,7 @@ def row_conflict(
     connection: Connection,
     transaction: Transaction,
     *,
-    catalog: CatalogVersion,
+    catalog: Catalog,
     name_row: NameRow,
 ) -> str | None:
     """What another transaction did first to a row that this one changes, as a message; or None."""
@@ -44,7 +45,7 @@ def row_conflict(
         return None
     table_id, row_id, txn_id, commit_time = first
     table = catalog.table_by_id(table_id)
-    name = f"table {table_id}" if table is None else _full_name(catalog, table)
+    name = f"table {table_id}" if table is None else catalog.qualified_name(table)
     write_id = records.own_write_id(connection, txn_id, table_id)
     deed = write_id and name_row(connection, table_id, row_id, write_id)
     user = records.find(connection, txn_id).user
@@ -63,14 +64,7 @@ _CLASHING = (
 )
 
 
-def _full_name(catalog: CatalogVersion, table: TableView) -> str:
-    qualified = getattr(catalog, "qualified_name", None)
-    return str(qualified(table)) if callable(qualified) else table.name
-
-
-def catalog_conflict(
-    table_ids: Iterable[int], *, base: CatalogVersion, now: CatalogVersion
-) -> str | None:
+def catalog_conflict(table_ids: Iterable[int], *, base: Catalog, now: Catalog) -> str | None:
     """What DDL did to one of the tables between the two catalogs, or None if nothing conflicts."""
     for table_id in table_ids:
         before, present = base.table_by_id(table_id), now.table_by_id(table_id)
@@ -78,9 +72,9 @@ def catalog_conflict(
         if change:
             name = f"table {table_id}"
             if present is not None:
-                name = _full_name(now, present)
+                name = now.qualified_name(present)
             elif before is not None:
-                name = _full_name(base, before)
+                name = base.qualified_name(before)
             return (
                 f"conflict on {name}: the table {change} between catalog version {base.version}"
                 f" and {now.version}"
@@ -88,7 +82,7 @@ def catalog_conflict(
     return None
 
 
-def _change(base: TableView | None, now: TableView | None) -> str | None:
+def _change(base: TableDescriptor | None, now: TableDescriptor | None) -> str | None:
     """Why ``now`` cannot hold what was written for ``base``, as a predicate, or None."""
     if base is None:
         return "did not exist when the transaction began; it may have been created"

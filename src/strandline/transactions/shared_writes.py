@@ -48,6 +48,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
+from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import (
     DeadlineExceeded,
@@ -60,7 +61,6 @@ from strandline.errors import (
 from strandline.sql import Query, Row, run, take_time, taking_time
 from strandline.transactions.catalog_view import (
     Behind,
-    CatalogVersion,
     CatalogView,
     GuardedWrites,
 )
@@ -84,7 +84,7 @@ class Round(NamedTuple):
 
     connection: Connection
     time: Timestamp
-    catalog: CatalogVersion | None
+    catalog: Catalog | None
 
     @property
     def catalog_version(self) -> int:
@@ -434,7 +434,7 @@ class SharedWrites:
         calls: Sequence[SharedCall[T]],
         first: Timestamp,
         last: Timestamp,
-    ) -> CatalogVersion:
+    ) -> Catalog:
         """The catalog that is active at all times from ``first`` to ``last``.
 
         Raises `Behind`, or `_NotForAll` if some of ``calls`` need not wait for the catalog.

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
+from strandline.catalog import Catalog
 from strandline.clock import Timestamp
 from strandline.errors import LimitExceeded, PermissionDenied
 from strandline.model.identifiers import normalize
 from strandline.sql import Query
-from strandline.transactions.catalog_view import CatalogVersion
 from strandline.transactions.write_ids import ValidWriteIdList
 
 MAX_CLIENT_TEXT = 1_000
@@ -153,7 +153,7 @@ class TransactionListener(Protocol):
         *,
         time: Timestamp,
         writes: Sequence[tuple[int, int]],
-        catalog: CatalogVersion,
+        catalog: Catalog,
     ) -> None: ...
 
     def aborting(

@@ -33,7 +33,7 @@ from strandline.metastore.store.rows import (
 from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
 from tests.metastore.dml import Dml, names
-from tests.transactions.catalogs import Table
+from tests.transactions.catalogs import new_table
 
 FILES = RowKind.DATA_FILE
 TABLE_COUNT = 3
@@ -72,7 +72,7 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def open(self, memory: int, held: frozenset[int] | None = None) -> None:
         self.tables = [next(_numbers) for _ in range(TABLE_COUNT)]
-        self.dml.catalogs.publish(*(Table(i, f"t{i}") for i in self.tables))
+        self.dml.catalogs.publish(*(new_table(i, f"t{i}") for i in self.tables))
         self.memory = memory
         self.held = held
         self.cache = self.new_cache()

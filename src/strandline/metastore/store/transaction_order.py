@@ -29,7 +29,7 @@ from strandline.metastore.store.notifications import (
 from strandline.metastore.store.object_store import ProjectsDdl
 from strandline.metastore.store.projection import Projector
 from strandline.sql import Query
-from strandline.transactions import CatalogVersion, Transaction
+from strandline.transactions import Transaction
 from strandline.wire import encode
 
 
@@ -115,7 +115,7 @@ class TransactionEvents:
         *,
         time: Timestamp,
         writes: Sequence[tuple[int, int]],
-        catalog: CatalogVersion,
+        catalog: Catalog,
     ) -> None:
         """Log a commit. Raises `Behind` if DDL must first be projected in other transactions."""
         if self._projector is not None:
