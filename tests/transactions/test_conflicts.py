@@ -188,7 +188,7 @@ def test_a_table_created_after_the_begin_cannot_be_written(store: Store) -> None
     with store.database.write() as connection:
         records.allocate(connection, [txn_id], 77)
     store.catalogs.publish(new_table(77, "later"))
-    with pytest.raises(WriteConflict, match="on db.later: the table did not exist when the tr"):
+    with pytest.raises(WriteConflict, match=r"on db\.later: the table did not exist when the tr"):
         store.transactions.commit(txn_id)
 
 

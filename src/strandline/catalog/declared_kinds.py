@@ -2,10 +2,6 @@
 
 `DeclaredKind` adds this to `Kind`, for the modules that do it: the check of privileges, undo, the
 commands that drop a schema or set an owner, and the system views.
-
-Rejected: a registry for each of these aspects (eleven places for one kind, and a user would find
-the forgotten one), and a base class of all descriptors (they are values, and their formats are
-frozen without the rest).
 """
 
 from __future__ import annotations

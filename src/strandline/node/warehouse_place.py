@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
-from strandline.metastore.store.warehouse import make_folders
+from strandline.metastore.store.warehouse import make_folders, sync_folder
 from strandline.node import place
 from strandline.node.place import Place
 from strandline.sql import Database
@@ -133,11 +133,7 @@ class WarehousePlace:
             pass
         finally:
             os.unlink(written)
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.folder)
 
 
 def marked_environment(warehouse: Path) -> str | None:
