@@ -168,9 +168,9 @@ def test_an_object_of_any_kind_is_found_by_its_key(catalog: Catalog) -> None:
 
 
 def test_updated_returns_the_time_of_the_last_change_of_an_object(catalog: Catalog) -> None:
-    assert catalog.updated(TABLE) == catalog.updated("table", 1001) == AT
-    assert catalog.updated("config", "environment") == BEFORE
-    assert catalog.updated("zone", 7) is None
+    assert catalog.updated(TABLE) == AT
+    assert catalog.updated(ConfigEntry("environment", "any")) == BEFORE
+    assert catalog.updated(ZoneDescriptor(7, "z", "ann")) is None
     assert catalog.updated(SystemConfiguration("max_tables", "any")) == AT
 
 

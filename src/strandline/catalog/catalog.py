@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import KEY_BYTES, collection_of, id_key
-from strandline.durable.contents import Contents, Namespace, Reference
+from strandline.durable.contents import Contents, Namespace
 from strandline.model.descriptors import (
     ClusterDescriptor,
     ClusterReplica,
@@ -73,36 +73,26 @@ class Catalog:
 
     def get(self, kind: str, key: int | str) -> Any:  # Any: the descriptor of that kind
         """The object of ``kind`` with that id (or name, if the kind is keyed by name), or None."""
-        stored = self.contents.get(kind, _key(key))
-        return None if stored is None else stored.value
+        return self.contents.value(kind, _key(key))
 
-    def updated(self, what: object, key: int | str | None = None) -> Timestamp | None:
-        """When the object was last changed, in the log's time, or None if it does not exist.
+    def updated(self, value: object) -> Timestamp | None:
+        """When this object was last changed, in the log's time, or None if it does not exist.
 
-        ``what`` is a descriptor, or a kind with the object's id or name as ``key``. Creating or
-        changing a table does not update its schema, because the schema's record does not contain
-        the table.
+        Creating or changing a table does not update its schema, because the schema's record does
+        not contain the table.
         """
-        if isinstance(what, str) and key is not None:
-            stored = self.contents.get(what, _key(key))
-        else:
-            kind = collection_of(what)
-            named_by = "id" if kind.has_id else "name"
-            stored = self.contents.get(kind.kind, _key(getattr(what, named_by)))
+        kind = collection_of(value)
+        stored = self.contents.get(kind.kind, _key(getattr(value, "id" if kind.has_id else "name")))
         return None if stored is None else stored.updated
 
-    def _named(self, scope: str, parent: int, name: str) -> AnyStored | None:
+    def _named(self, scope: str, parent: int, name: str) -> Any | None:
         reference = self.contents.find(Namespace(scope, parent), name)
-        return None if reference is None else self.contents.get(*reference)
+        return None if reference is None else self.contents.value(*reference)
 
     def _in(self, scope: str, parent: int) -> list[Any]:  # Any: descriptors of the scope's kinds
         """Every object in a namespace, sorted by name."""
         references = self.contents.names(Namespace(scope, parent)).values()
-        return sorted((self._at(reference) for reference in references), key=lambda d: d.name)
-
-    def _at(self, reference: Reference) -> Any:  # Any: the descriptor of the reference's kind
-        stored = self.contents.get(*reference)
-        return None if stored is None else stored.value
+        return sorted((self.contents.value(*each) for each in references), key=lambda d: d.name)
 
     def _all(self, kind: str) -> list[Any]:  # Any: the descriptors of that kind
         return sorted((s.value for s in self.contents.objects(kind)), key=lambda d: d.name)
@@ -110,8 +100,7 @@ class Catalog:
     # -- databases and schemas -----------------------------------------------------------------
 
     def database(self, name: str = DEFAULT_DATABASE) -> DatabaseDescriptor | None:
-        stored = self._named("database", 0, name)
-        return None if stored is None else stored.value
+        return self._named("database", 0, name)
 
     def databases(self) -> list[DatabaseDescriptor]:
         """Every database, sorted by name."""
@@ -122,8 +111,7 @@ class Catalog:
         parent = self.contents.find(Namespace("database", 0), database)
         if parent is None:
             return None
-        stored = self._named("schema", int.from_bytes(parent.key, "big"), name)
-        return None if stored is None else stored.value
+        return self._named("schema", int.from_bytes(parent.key, "big"), name)
 
     def schema_by_id(self, schema_id: int) -> SchemaDescriptor | None:
         return _typed(SchemaDescriptor, self.get("schema", schema_id))
@@ -141,8 +129,7 @@ class Catalog:
 
     def occupant(self, schema_id: int, name: str) -> Occupant | None:
         """The table, view, system view or alive index of that name in a schema, or None."""
-        stored = self._named("relation", schema_id, name)
-        return None if stored is None else stored.value
+        return self._named("relation", schema_id, name)
 
     def relation(self, schema: str, name: str) -> Relation | None:
         """The table or view of that name, or None."""
@@ -154,7 +141,7 @@ class Catalog:
         reference = self.contents.find(Namespace("relation", schema_id), name)
         if reference is None or reference.kind not in _RELATIONS:
             return None
-        relation: Relation = self._at(reference)
+        relation: Relation = self.contents.value(*reference)
         return relation
 
     def table(self, schema: str, name: str) -> TableDescriptor | None:
@@ -230,14 +217,13 @@ class Catalog:
     def indexes(self, table_id: int) -> list[IndexDescriptor]:
         """The indexes of a table, whatever their status, sorted by id."""
         keys = self.contents.group("index", table_id)
-        return [self._at(Reference("index", key)) for key in keys]
+        return [self.contents.value("index", key) for key in keys]
 
     # -- functions -----------------------------------------------------------------------------
 
     def function(self, schema: str, name: str) -> FunctionDescriptor | None:
         parent = self.schema(schema)
-        stored = None if parent is None else self._named("function", parent.id, name)
-        return None if stored is None else stored.value
+        return None if parent is None else self._named("function", parent.id, name)
 
     def functions(self, schema: str) -> list[FunctionDescriptor]:
         """The functions of ``schema``, sorted by name; empty if it does not exist."""
@@ -250,8 +236,7 @@ class Catalog:
         return _typed(ZoneDescriptor, self.get("zone", zone_id))
 
     def zone_named(self, name: str) -> ZoneDescriptor | None:
-        stored = self._named("zone", 0, name)
-        return None if stored is None else stored.value
+        return self._named("zone", 0, name)
 
     def zones(self) -> list[ZoneDescriptor]:
         """Every zone, sorted by name."""
@@ -265,8 +250,7 @@ class Catalog:
     # -- roles and clusters --------------------------------------------------------------------
 
     def role(self, name: str) -> RoleDescriptor | None:
-        stored = self._named("role", 0, name)
-        return None if stored is None else stored.value
+        return self._named("role", 0, name)
 
     def role_by_id(self, role_id: int) -> RoleDescriptor | None:
         return _typed(RoleDescriptor, self.get("role", role_id))
@@ -276,8 +260,7 @@ class Catalog:
         return self._all("role")
 
     def cluster(self, name: str) -> ClusterDescriptor | None:
-        stored = self._named("cluster", 0, name)
-        return None if stored is None else stored.value
+        return self._named("cluster", 0, name)
 
     def clusters(self) -> list[ClusterDescriptor]:
         """Every cluster, sorted by name."""

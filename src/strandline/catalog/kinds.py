@@ -28,7 +28,7 @@ from strandline.durable.collections import (
     forget_collection,
     register_collection,
 )
-from strandline.durable.contents import Namespace, Reference
+from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import CorruptData
 from strandline.model.descriptors import comment_name
@@ -218,12 +218,9 @@ def find_in(catalog: Catalog, kind: Kind, parent: str, name: str) -> Any:
             return None
         parent_id = above.id
     holder = catalog.contents.find(Namespace(scope or "", parent_id), name)
-    return None if holder is None or holder.kind != kind.name else _at(catalog, holder)
-
-
-def _at(catalog: Catalog, reference: Reference) -> Any:
-    stored = catalog.contents.get(*reference)
-    return None if stored is None else stored.value
+    if holder is None or holder.kind != kind.name:
+        return None
+    return catalog.contents.value(*holder)
 
 
 def delete_with_comment(transaction: CatalogTransaction, kind: str, object_id: int) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from immutables import Map, MapMutation
 
@@ -97,6 +97,11 @@ class Contents:
     def get(self, kind: str, key: bytes) -> AnyStored | None:
         """The object of ``kind`` at ``key``, or None."""
         return _of_kind(self._kinds, kind).get(key)
+
+    def value(self, kind: str, key: bytes) -> Any:  # Any: the descriptor of that kind
+        """The decoded object at ``key``, or None."""
+        stored = self.get(kind, key)
+        return None if stored is None else stored.value
 
     def objects(self, kind: str) -> Iterator[AnyStored]:
         """Every object of ``kind``, in no particular order."""

@@ -84,13 +84,11 @@ class CatalogTransaction:
 
     def get(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
         """The object of ``kind`` with that id, or None."""
-        stored = self.contents.get(kind, id_key(object_id))
-        return None if stored is None else stored.value
+        return self.contents.value(kind, id_key(object_id))
 
     def get_named(self, kind: str, name: str) -> Any:  # Any: the descriptor of that kind
         """The object of that name, of a kind that is keyed by name, or None."""
-        stored = self.contents.get(kind, name.encode())
-        return None if stored is None else stored.value
+        return self.contents.value(kind, name.encode())
 
     def put(
         self,

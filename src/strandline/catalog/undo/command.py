@@ -187,9 +187,7 @@ class Undo:
 
     def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""
-        stored = catalog.contents.get(*target)
-        now = None if stored is None else stored.value
-        left = net.left
+        now, left = catalog.contents.value(*target), net.left
         since = self._later_by_target.get(target, [])
         if left is None and now is None and not since:
             return
@@ -222,15 +220,14 @@ class Undo:
     def _check_result(self, planning: Planning, before: Catalog) -> None:
         """Refuse a result that refers to a missing object, or does not agree with other objects."""
         for target, net in self.net.items():
-            stored = planning.catalog.contents.get(*target)
-            if stored is None or net.old is None:
+            now = planning.catalog.contents.value(*target)
+            if now is None or net.old is None:
                 continue
-            for kind, object_id in references(stored.value):
+            for kind, object_id in references(now):
                 if planning.catalog.get(kind, object_id) is None:
-                    raise self._gone(planning.catalog, stored.value, kind, object_id)
-            stored_before = before.contents.get(*target)
+                    raise self._gone(planning.catalog, now, kind, object_id)
             check = declared_kind(target.kind).undo.check
-            check(planning, None if stored_before is None else stored_before.value, stored.value)
+            check(planning, before.contents.value(*target), now)
 
     def _gone(
         self, catalog: Catalog, value: Any, kind: str, object_id: int
@@ -291,8 +288,7 @@ class _Step:
         self._write(rest)
 
     def _now(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
-        stored = self.planning.catalog.contents.get(change.kind, change.key)
-        return None if stored is None else stored.value
+        return self.planning.catalog.contents.value(change.kind, change.key)
 
     def _made(self, change: Change) -> bool:
         """Whether the change created the present object, and not as part of a created object."""
