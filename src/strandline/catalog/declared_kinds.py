@@ -37,13 +37,13 @@ def _always_agrees(planning: Planning, before: Any, after: Any) -> None:
 class Undoing:
     """How a change of an object is undone. By default its old bytes are put back.
 
-    * ``set_back(planning, now, then)`` uses a command instead.
+    * ``set_back(planning, now, earlier)`` uses a command instead.
     * ``goes_first``: an object that the version created is dropped before anything is put back. No
       restored object can need it, and it might be in the way of one.
     * ``same(left, now)``: whether two values look the same to users.
-    * ``comes_back(then, now, net, whole)`` returns the value to put in place of ``now`` to restore
-      ``then``. ``net`` is the net effect of the version on the object, and ``whole`` that on the
-      object that it is part of.
+    * ``comes_back(earlier, now, net, whole)`` returns the value to put in place of ``now`` to
+      restore ``earlier``. ``net`` is the net effect of the version on the object, and ``whole``
+      that on the object that it is part of.
     * ``following`` returns the parts that must move with the object, as they should be.
     * ``check(planning, before, after)`` refuses a value that does not fit the rest of the catalog.
     * ``by_name``: whether `undrop` finds the object by name.

@@ -37,7 +37,7 @@ def joining(store: Store) -> Iterator[Node]:
 
 def report(
     session: Session,
-    done: Executed,
+    executed: Executed,
     *,
     output: str,
     nothing: str = "nothing to undo: everything is as it was before",
@@ -46,7 +46,11 @@ def report(
 
     As JSON, print one line as ``log`` does, or no line if nothing was done.
     """
-    infos = session.history(start=done.version, end=done.version + 1) if any(done.applied) else []
+    infos = (
+        session.history(start=executed.version, end=executed.version + 1)
+        if any(executed.applied)
+        else []
+    )
     if output == "json":
         for info in infos:
             print_json(version_as_json(info))

@@ -405,7 +405,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     with database_of(store) as database, log_of(store, database) as log:
         state = ReadOnlyState(log)
         refuse_other_half(database, state)
-        had = format_of(state.recovered[-1].contents)
+        applied_steps = format_of(state.recovered[-1].contents)
         began = time.monotonic()
         latest = durable_state(log).check_open(member=new_member_id()).recovered[-1]
         objects = sum(_decoded(latest.contents, kind) for kind in COLLECTIONS)
@@ -418,7 +418,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
         f"release {__version__} can open this catalog: {objects:,} objects were read in"
         f" {seconds:.1f} s"
     )
-    for migration in MIGRATIONS[had:]:
+    for migration in MIGRATIONS[applied_steps:]:
         click.echo(f"a node would migrate it: {migration.name}")
     if views:
         click.echo(f"a node would add {len(views)} system views")

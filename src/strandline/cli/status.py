@@ -98,8 +98,8 @@ def _line(holder: Holder, now: Timestamp) -> str:
     if holder.type is HolderType.HOLD:
         return f"{holder.id} ({holder.kind}) of {holder.owner}, keeps history from {since} on"
     client = f" ({holder.client})" if holder.client else ""
-    heard = age(holder.heard_of, now)
-    return f"{holder.id} of {holder.owner}{client}, begun {since}, last seen {heard} ago"
+    last_seen = age(holder.heard_of, now)
+    return f"{holder.id} of {holder.owner}{client}, begun {since}, last seen {last_seen} ago"
 
 
 @click.command()
@@ -177,7 +177,7 @@ def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
         return
     table = new_table("holder", "id", "kind", "owner", "client", "age", "last seen", "keeps back")
     for holder in listed:
-        heard = age(holder.heard_of, now)
+        last_seen = age(holder.heard_of, now)
         table.add_row(
             *cells(
                 holder.type.value,
@@ -186,7 +186,7 @@ def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
                 holder.owner,
                 holder.client,
                 age(holder.since, now),
-                heard and f"{heard} ago",
+                last_seen and f"{last_seen} ago",
                 "; ".join(holder.keeps),
             )
         )

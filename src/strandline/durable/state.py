@@ -341,13 +341,13 @@ class DurableCatalogState(ReadOnlyState):
             return self.log.prune(kind, version, self.token)
 
 
-def token_with_holder(log: UpdateLog, token: FenceToken, held: FenceToken | None = None) -> str:
+def token_with_holder(log: UpdateLog, token: FenceToken, named: FenceToken | None = None) -> str:
     """``token`` as text, with the member that took it and the time, as far as the log has them.
 
-    ``held`` is a token that the message has already named (`FenceToken.beside`).
+    ``named`` is a token that the message has already named (`FenceToken.beside`).
     """
     opening = opening_with(log, token)
-    return token.beside(held) + ("" if opening is None else f", which {opening}")
+    return token.beside(named) + ("" if opening is None else f", which {opening}")
 
 
 def moved(log: UpdateLog, token: FenceToken) -> str:

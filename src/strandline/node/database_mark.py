@@ -54,19 +54,19 @@ class DatabaseMark:
         """Return the time of the mark, or 0 without one. Raises `CorruptData`, `Unavailable`."""
         return self._time_of(self.metastorage.get(KEY))
 
-    def compare(self, said: Timestamp, database: Database) -> None:
-        """Raise `CorruptData` if the time ``said`` by the mark is later than that of ``database``.
+    def compare(self, marked_time: Timestamp, database: Database) -> None:
+        """Raise `CorruptData` if ``marked_time`` is later than the time of ``database``.
 
         Read the mark before calling this, since a node may write both in between.
         """
         with database.read() as connection:
             time = stored_time(connection)
-        if time < said:
+        if time < marked_time:
             ends = f"it ends at {format_timestamp(time)}" if time else "it is empty"
             raise CorruptData(
                 f"{database.name} is older than it was: {ends}, but {self.address} recorded "
-                f"{format_timestamp(said)}. Only the database was restored, or its backup is "
-                "older than that of etcd. Restore both from one backup; to continue without the "
+                f"{format_timestamp(marked_time)}. Only the database was restored, or its backup "
+                "is older than that of etcd. Restore both from one backup; to continue without the "
                 f"missing changes, run `strandline accept-loss {self.address}`"
             )
 

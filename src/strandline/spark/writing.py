@@ -125,10 +125,10 @@ class _NameCheck:
         """The key of a name, the same for names that Spark equates: Java's rule, by character."""
         if self.exact:
             return name
-        return "".join(_one(_one(character, str.upper), str.lower) for character in name)
+        return "".join(_single(_single(character, str.upper), str.lower) for character in name)
 
 
-def _one(character: str, change: Callable[[str], str]) -> str:
+def _single(character: str, change: Callable[[str], str]) -> str:
     changed = change(character)
     return changed if len(changed) == 1 else character
 

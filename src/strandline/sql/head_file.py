@@ -111,12 +111,12 @@ class HeadFile:
             return None
         return {name: number for name, number in newest.items() if name != _TURN}
 
-    def compare(self, said: Marks, marks: Marks) -> None:
-        """Raise `CorruptData` if the file ``said`` more than the database's ``marks``.
+    def compare(self, recorded: Marks, marks: Marks) -> None:
+        """Raise `CorruptData` if the file has ``recorded`` more than the database's ``marks``.
 
         The caller reads the file first, because another process may commit between the two reads.
         """
-        lost = {name: (marks.get(name, 0), said[name]) for name in said}
+        lost = {name: (marks.get(name, 0), recorded[name]) for name in recorded}
         missing = [
             f"{name}s {stored_number + 1} to {recorded_number}"
             if recorded_number > stored_number + 1

@@ -180,7 +180,7 @@ def _locks(connection: Connection) -> list[Holder]:
         objects[lock_id].append(f"{LockMode(mode).name} on {'.'.join(filter(None, names))}")
     waiting: dict[int, int] = dict(run(connection, _WAITING))
     locks = []
-    for lock_id, txn_id, owner, host, agent, heard, timeout, acquired, blocked_by in requests:
+    for lock_id, txn_id, owner, host, agent, heartbeat, timeout, acquired, blocked_by in requests:
         keeps = objects[lock_id]
         if lock_id in waiting:
             count = waiting[lock_id]
@@ -197,8 +197,8 @@ def _locks(connection: Connection) -> list[Holder]:
                 owner,
                 _client(host, agent),
                 since=None if acquired is None else timestamp(acquired),
-                heard_of=timestamp(heard),
-                ends=None if txn_id is not None else timestamp(heard + timeout),
+                heard_of=timestamp(heartbeat),
+                ends=None if txn_id is not None else timestamp(heartbeat + timeout),
                 keeps=tuple(keeps),
             )
         )

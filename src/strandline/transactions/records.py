@@ -379,7 +379,7 @@ def silent(connection: Connection, *, at: int) -> list[int]:
     return list(connection.execute(statement).scalars())
 
 
-def heard(
+def heartbeat(
     connection: Connection, txn_ids: frozenset[int], *, owner: str | None = None
 ) -> Heartbeat:
     """The transactions of ``txn_ids`` that are no longer open.
@@ -442,14 +442,14 @@ def forget_footprints(connection: Connection) -> None:
 
 def _transaction(row: Row) -> Transaction:
     """The transaction in a row of `_COLUMNS`, which are in the order of the fields."""
-    txn_id, state, begun, committed, version, heard, user, host, agent, read_only, timeout = row
+    txn_id, state, begun, committed, version, last_seen, user, host, agent, read_only, timeout = row
     return Transaction(
         txn_id,
         TransactionState(state),
         begun,
         committed,
         version,
-        heard,
+        last_seen,
         user,
         host,
         agent,

@@ -217,8 +217,10 @@ class TransactionEnds(TransactionReads):
         """
         requested_ids = frozenset(txn_ids)
         with self._database.read() as connection:
-            heard = records.heard(connection, requested_ids, owner=owner)
-        candidates = sorted(requested_ids - heard.aborted - heard.committed - heard.missing)
+            heartbeat = records.heartbeat(connection, requested_ids, owner=owner)
+        candidates = sorted(
+            requested_ids - heartbeat.aborted - heartbeat.committed - heartbeat.missing
+        )
         aborted: list[int] = []
         for chunk in _in_parts(candidates):
 

@@ -223,11 +223,11 @@ class Transactions(TransactionEnds):
         with self._database.read() as connection:
             self._guard(connection)
             now = milliseconds(present_time(connection, self._clock))
-            heard = records.heard(connection, requested_ids, owner=owner)
+            heartbeat = records.heartbeat(connection, requested_ids, owner=owner)
         self.heartbeats.note(
-            txns=requested_ids - heard.aborted - heard.committed - heard.missing, at=now
+            txns=requested_ids - heartbeat.aborted - heartbeat.committed - heartbeat.missing, at=now
         )
-        return heard
+        return heartbeat
 
     @contextmanager
     def writing(

@@ -111,10 +111,10 @@ def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
 class Access:
     """The privileges of ``user`` in ``catalog``. Each question costs a few lookups.
 
-    ``user`` None is the program itself, or a program that embeds it: it may do everything. ``then``
-    is the older catalog of an object that may no longer be in ``catalog``. ``history`` returns the
-    versions between, in which the last state of a dropped object is found; without it, the object
-    is judged by its state in ``then``.
+    ``user`` None is the program itself, or a program that embeds it: it may do everything.
+    ``older`` is the older catalog of an object that may no longer be in ``catalog``. ``history``
+    returns the versions between, in which the last state of a dropped object is found; without it,
+    the object is judged by its state in ``older``.
     """
 
     def __init__(
@@ -122,20 +122,20 @@ class Access:
         catalog: Catalog,
         user: str | None,
         *,
-        then: Catalog | None = None,
+        older: Catalog | None = None,
         history: Callable[[int], Catalog] | None = None,
     ) -> None:
         self.catalog = catalog
         self.user = user
-        self._older = then
+        self._older = older
         self._history = history
         self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
 
-    def at(self, then: Catalog) -> Access:
-        """The same access, for objects of the older catalog ``then``."""
-        if then is self.catalog:
+    def at(self, older: Catalog) -> Access:
+        """The same access, for objects of the older catalog ``older``."""
+        if older is self.catalog:
             return self
-        return Access(self.catalog, self.user, then=then, history=self._history)
+        return Access(self.catalog, self.user, older=older, history=self._history)
 
     def by(self, newer: Catalog) -> Access:
         """The same user in a newer catalog. Reuses what only roles decide, if they are the same."""

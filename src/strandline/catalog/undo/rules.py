@@ -38,10 +38,10 @@ from strandline.model.privileges import RoleDescriptor
 # -- undone by a command ---------------------------------------------------------------------------
 
 
-def set_parameter_back(planning: Planning, now: Any, then: SystemConfiguration | None) -> None:
+def set_parameter_back(planning: Planning, now: Any, earlier: SystemConfiguration | None) -> None:
     """Set a parameter to its previous value, by the rules of its command."""
-    name = then.name if then is not None else now.name
-    SetConfiguration(name=name, value=None if then is None else then.value).plan(planning)
+    name = earlier.name if earlier is not None else now.name
+    SetConfiguration(name=name, value=None if earlier is None else earlier.value).plan(planning)
 
 
 # -- equality, and the restored value --------------------------------------------------------------
@@ -57,28 +57,28 @@ def _uncounted(table: TableDescriptor) -> TableDescriptor:
 
 
 def table_comes_back(
-    then: TableDescriptor, now: TableDescriptor | None, net: Net, _: Net | None
+    earlier: TableDescriptor, now: TableDescriptor | None, net: Net, _: Net | None
 ) -> TableDescriptor:
-    """Return ``then``, one schema version after ``now``. A column that was absent becomes nullable.
+    """Return ``earlier``, one schema version after ``now``; a column that was absent is nullable.
 
     Rows written while the column was absent have no value for it, unless Spark fills it in. While
     the whole table was absent, no rows were written.
     """
     if now is None:
-        return then
-    left: TableDescriptor = net.left or then
+        return earlier
+    left: TableDescriptor = net.left or earlier
     kept = {column.id for column in left.columns}
     columns = tuple(
         column
         if column.id in kept or _completed_by_spark(column)
         else replace(column, nullable=True)
-        for column in then.columns
+        for column in earlier.columns
     )
     versions = now.schema_versions
     if columns != now.columns:
         versions = (*versions, SchemaVersion(now.schema_version + 1, columns))
-    next_id = max(then.next_column_id, now.next_column_id)
-    return replace(then, schema_versions=versions, next_column_id=next_id)
+    next_id = max(earlier.next_column_id, now.next_column_id)
+    return replace(earlier, schema_versions=versions, next_column_id=next_id)
 
 
 def _completed_by_spark(column: ColumnDescriptor) -> bool:
@@ -86,15 +86,15 @@ def _completed_by_spark(column: ColumnDescriptor) -> bool:
 
 
 def index_comes_back(
-    then: IndexDescriptor, _: IndexDescriptor | None, net: Net, of_table: Net | None
+    earlier: IndexDescriptor, _: IndexDescriptor | None, net: Net, of_table: Net | None
 ) -> IndexDescriptor:
-    """Return ``then`` with the status that it is restored to.
+    """Return ``earlier`` with the status that it is restored to.
 
     A stopping index, which has no name, is returned unchanged.
     """
     together = of_table is not None and of_table.new is None
     status = _status(net.was, net.left, together=together)
-    return replace(then, status=status) if then.alive else then
+    return replace(earlier, status=status) if earlier.alive else earlier
 
 
 def _status(

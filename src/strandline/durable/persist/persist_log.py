@@ -350,10 +350,10 @@ def open_persist_log(
         if blobs:
             _refuse_unwritable(chosen)
         name = environment or new_environment_id()
-        made = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
-        store.invoke([Absent(ENVIRONMENT)], made)
-    made_for, kept = store.get(ENVIRONMENT), store.get(BLOBS)
-    if made_for is None or kept is None:
+        first_keys = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
+        store.invoke([Absent(ENVIRONMENT)], first_keys)
+    recorded, kept = store.get(ENVIRONMENT), store.get(BLOBS)
+    if recorded is None or kept is None:
         raise CorruptData(
             "the store does not say where the blobs of its catalog are; restore it from a backup"
         )
@@ -363,7 +363,7 @@ def open_persist_log(
             f"catalog_blobs is {blobs}, but the blobs of the catalog are in "
             f"{place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
         )
-    name = made_for.value.decode()
+    name = recorded.value.decode()
     return PersistLog(
         Consensus(store),
         _open_blobs(place, folder),
