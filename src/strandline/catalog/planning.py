@@ -135,14 +135,16 @@ class Planning:
         return self.table(schema, name)
 
     def ensure_free(
-        self, schema: SchemaDescriptor, name: str, *, pending: Iterable[str] = ()
+        self, schema: SchemaDescriptor, name: str, *, own_id: int = 0, pending: Iterable[str] = ()
     ) -> None:
-        """Raise `AlreadyExists` if ``name`` is taken in ``schema``.
+        """Raise `AlreadyExists` if an object other than that with ``own_id`` has the name.
 
-        Tables, views, system views and alive indexes share one namespace. ``pending`` are names
-        that the same command is about to take.
+        Tables, views, system views and alive indexes of a schema share one namespace. ``pending``
+        are names that the same command is about to take.
         """
         occupant = self.catalog.occupant(schema.id, name)
+        if occupant is not None and occupant.id == own_id:
+            return
         if occupant is not None:
             raise AlreadyExists(
                 f"{kind_of(occupant).spoken} {schema.name}.{occupant.name} already exists"

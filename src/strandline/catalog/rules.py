@@ -18,7 +18,7 @@ from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.commands.definition import check_distinct
 from strandline.catalog.commands.zones import check_partitions
 from strandline.catalog.configuration import parameter
-from strandline.catalog.kinds import references
+from strandline.catalog.kinds import references, spoken
 from strandline.durable.collections import COLLECTIONS, ID_ALLOCATOR, Collection, id_key
 from strandline.durable.contents import Contents
 from strandline.durable.transaction import OBJECT_IDS
@@ -70,7 +70,7 @@ def broken_rules(contents: Contents) -> Iterator[BrokenRule]:
 def check_object(contents: Contents, kind: Collection, value: Any) -> None:
     """Raise `InvalidInput` unless ``value`` may be an object of ``kind`` in ``contents``."""
     if kind.has_id:
-        check_name(value.name, _spoken(kind))
+        check_name(value.name, spoken(kind.kind))
         _check_id(contents, kind, value.id)
     match value:
         case TableDescriptor():
@@ -94,8 +94,8 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
             and not isinstance(value, SystemViewDescriptor)
         ):
             raise InvalidInput(
-                f"{_spoken(kind)} {value.name} cannot be in schema {referred.name}: the schema is "
-                "reserved for the catalog itself"
+                f"{spoken(kind.kind)} {value.name} cannot be in schema {referred.name}: the schema "
+                "is reserved for the catalog itself"
             )
 
 
@@ -110,10 +110,6 @@ def highest_id(contents: Contents) -> int:
         ),
         default=0,
     )
-
-
-def _spoken(kind: Collection) -> str:
-    return kind.kind.replace("_", " ")
 
 
 def _check_id(contents: Contents, kind: Collection, object_id: int) -> None:
@@ -133,8 +129,8 @@ def _check_id(contents: Contents, kind: Collection, object_id: int) -> None:
     for other in COLLECTIONS.values():
         if other.has_id and other is not kind and contents.get(other.kind, key) is not None:
             raise InvalidInput(
-                f"id {object_id} already belongs to a {_spoken(other)}; give the {_spoken(kind)} "
-                "a different id"
+                f"id {object_id} already belongs to a {spoken(other.kind)}; give the "
+                f"{spoken(kind.kind)} a different id"
             )
 
 

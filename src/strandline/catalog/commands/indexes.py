@@ -145,9 +145,7 @@ class RenameIndex:
         if index is None:
             return
         schema = planning.schema(self.schema)
-        holder = planning.catalog.occupant(schema.id, self.new_name)
-        if holder is None or holder.id != index.id:
-            planning.ensure_free(schema, self.new_name)
+        planning.ensure_free(schema, self.new_name, own_id=index.id)
         with planning.entry(
             "rename_index",
             index=planning.catalog.qualified_name(index),

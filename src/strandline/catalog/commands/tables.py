@@ -224,9 +224,7 @@ class RenameTable:
         relation = planning.relation(self.schema, self.table)
         refuse_reserved(self.new_schema or self.schema, "given tables or views")
         target = planning.schema(self.new_schema or self.schema)
-        holder = planning.catalog.occupant(target.id, self.new_name)
-        if holder is not None and holder.id != relation.id:
-            planning.ensure_free(target, self.new_name)
+        planning.ensure_free(target, self.new_name, own_id=relation.id)
         old, new = planning.catalog.qualified_name(relation), f"{target.name}.{self.new_name}"
         kind = kind_of(relation)
         renamed = replace(relation, name=self.new_name, schema_id=target.id)
@@ -264,9 +262,8 @@ def _moved_indexes(
         after = replace(before, name=name, schema_id=target.id)
         if after == before:
             continue
-        holder = planning.catalog.occupant(target.id, name)
-        if after.alive and (holder is None or holder.id != before.id):
-            planning.ensure_free(target, name, pending=[new.name])
+        if after.alive:
+            planning.ensure_free(target, name, own_id=before.id, pending=[new.name])
         moved.append((before, after))
     return moved
 
