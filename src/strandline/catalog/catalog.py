@@ -22,6 +22,7 @@ from strandline.model.descriptors import (
     Comment,
     DatabaseDescriptor,
     FunctionDescriptor,
+    IdAllocator,
     IndexDescriptor,
     IntrospectionIndex,
     SchemaDescriptor,
@@ -275,6 +276,11 @@ class Catalog:
         return self._in("introspection_index", replica_id)
 
     # -- the catalog's own state ---------------------------------------------------------------
+
+    def next_number(self, allocator: str) -> int:
+        """The number that the allocator of that name gives next."""
+        entry: IdAllocator | None = self.get("id_allocator", allocator)
+        return 1 if entry is None else entry.next_id
 
     def configuration(self, name: str) -> str | None:
         """The text that the parameter was set to, or None if it was not set."""

@@ -100,8 +100,7 @@ class Planning:
     @property
     def next_id(self) -> int:
         """The id that the next `new_id` will return."""
-        allocator = self.transaction.get_named("id_allocator", OBJECT_IDS)
-        return allocator.next_id if allocator else 1
+        return self.catalog.next_number(OBJECT_IDS)
 
     def new_id(self) -> int:
         """Return an id for a new object; call it inside `entry`."""

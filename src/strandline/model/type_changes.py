@@ -53,6 +53,7 @@ from strandline.model.types import (
     VarcharType,
     depth_of,
     walk,
+    with_parts,
 )
 
 _INT_DIGITS = 10
@@ -156,21 +157,14 @@ class _Counter:
 
 
 def _assigned(data_type: DataType, counter: _Counter) -> DataType:
-    match data_type:
-        case ArrayType():
-            return replace(data_type, element=_assigned(data_type.element, counter))
-        case MapType():
-            key = _assigned(data_type.key, counter)
-            return replace(data_type, key=key, value=_assigned(data_type.value, counter))
-        case StructType():
-            numbered = [
-                replace(entry, field_id=counter.take()) if entry.field_id is None else entry
-                for entry in data_type.fields
-            ]
-            return StructType(
-                tuple(replace(entry, type=_assigned(entry.type, counter)) for entry in numbered)
-            )
-    return data_type
+    if isinstance(data_type, StructType):
+        # The fields of a struct get their ids before the fields inside of them.
+        numbered = (
+            replace(entry, field_id=counter.take()) if entry.field_id is None else entry
+            for entry in data_type.fields
+        )
+        data_type = StructType(tuple(numbered))
+    return with_parts(data_type, lambda inner: _assigned(inner, counter))
 
 
 def _carried(old: DataType | None, new: DataType) -> DataType:

@@ -25,7 +25,7 @@ not as separate classes: they differ only in their names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -291,6 +291,18 @@ def _walk(data_type: DataType) -> Iterator[DataType]:
                 yield from walk(entry.type)
 
 
+def with_parts(data_type: DataType, change: Callable[[DataType], DataType]) -> DataType:
+    """Return the type with ``change`` applied to each type directly inside it, in their order."""
+    match data_type:
+        case ArrayType(element):
+            return replace(data_type, element=change(element))
+        case MapType(key, value):
+            return replace(data_type, key=change(key), value=change(value))
+        case StructType(fields):
+            return StructType(tuple(replace(f, type=change(f.type)) for f in fields))
+    return data_type
+
+
 def _depth_over(what: str, inner: Iterator[DataType] | tuple[DataType, ...]) -> int:
     depth = 1 + max(map(depth_of, inner), default=0)
     if depth > MAX_DEPTH:
@@ -330,16 +342,9 @@ def holds_char(data_type: DataType) -> bool:
 
 def without_char(data_type: DataType) -> DataType:
     """Return the type with every char and varchar in it replaced by string."""
-    match data_type:
-        case CharType() | VarcharType():
-            return StringType()
-        case ArrayType():
-            return replace(data_type, element=without_char(data_type.element))
-        case MapType(key, value):
-            return replace(data_type, key=without_char(key), value=without_char(value))
-        case StructType(fields):
-            return StructType(tuple(replace(f, type=without_char(f.type)) for f in fields))
-    return data_type
+    if isinstance(data_type, CharType | VarcharType):
+        return StringType()
+    return with_parts(data_type, without_char)
 
 
 def with_char(data_type: DataType, named: DataType) -> DataType:

@@ -43,6 +43,7 @@ from strandline.model.types import (
     StructType,
     as_stored,
     walk,
+    with_parts,
 )
 
 FILE = f"{SCAN_PREFIX}file"
@@ -219,16 +220,9 @@ def _renamed(data_type: DataType, place: _Place, reused: frozenset[_Place]) -> D
 
 
 def _without_ids(data_type: DataType) -> DataType:
-    match data_type:
-        case ArrayType():
-            return replace(data_type, element=_without_ids(data_type.element))
-        case MapType(key, value):
-            return replace(data_type, key=_without_ids(key), value=_without_ids(value))
-        case StructType(fields):
-            return StructType(
-                tuple(replace(f, type=_without_ids(f.type), field_id=None) for f in fields)
-            )
-    return data_type
+    if isinstance(data_type, StructType):
+        data_type = StructType(tuple(replace(f, field_id=None) for f in data_type.fields))
+    return with_parts(data_type, _without_ids)
 
 
 READ_BY_ID = "spark.sql.parquet.fieldId.read.enabled"

@@ -152,7 +152,7 @@ def _take_no_name(case: Case) -> None:
     access, old, new = case.access, case.old, case.new
     if new is None or access.free:
         return
-    if old is None and new.id < _next_id(case.before):
+    if old is None and new.id < case.before.next_number(OBJECT_IDS):
         # Grants name a role by its id, so its old grants would be valid again.
         access.require_superuser(f"restore the dropped role {new.name}")
     if old is not None and normalize(old.name) == normalize(new.name):
@@ -163,11 +163,6 @@ def _take_no_name(case: Case) -> None:
         access.require_superuser(
             f"give a role the name {new.name}, because {new.name} already owns objects"
         )
-
-
-def _next_id(catalog: Catalog) -> int:
-    allocator = catalog.get("id_allocator", OBJECT_IDS)
-    return allocator.next_id if allocator else 1
 
 
 def _own_facts(role: RoleDescriptor) -> tuple[object, ...]:

@@ -116,10 +116,9 @@ class Undo:
 
     def _plan(self, planning: Planning) -> None:
         check_undoable(self.update)
-        if any(self.restored_tables()):
-            counted = planning.base.get("id_allocator", RESTORED_TABLES)
-            if (counted.next_id if counted else 1) != self.restored:
-                raise HistoryMoved("tables were restored in the meantime; try again")
+        is_same = planning.base.next_number(RESTORED_TABLES) == self.restored
+        if not is_same and any(self.restored_tables()):
+            raise HistoryMoved("tables were restored in the meantime; try again")
         for target, net in self.net.items():
             self._check_unchanged(planning.catalog, target, net)
         before = planning.catalog
@@ -345,8 +344,8 @@ class _Step:
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)
         if isinstance(value, TableDescriptor) and self._now(change) is None:
-            base = self.planning.base.get("id_allocator", RESTORED_TABLES)
-            if self.planning.catalog.get("id_allocator", RESTORED_TABLES) == base:
+            base = self.planning.base.next_number(RESTORED_TABLES)
+            if self.planning.catalog.next_number(RESTORED_TABLES) == base:
                 transaction.allocate_id(RESTORED_TABLES)
         before = self.undo.net[target_of(change)]
         transaction.put(value, record=before.old if value is before.was else None)

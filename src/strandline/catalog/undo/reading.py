@@ -275,8 +275,7 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
         }
         if touched & watched or dropped & needed:
             later.append(update)
-    counted = latest.get("id_allocator", RESTORED_TABLES)
-    return undo.with_later(later, restored=counted.next_id if counted else 1)
+    return undo.with_later(later, restored=latest.next_number(RESTORED_TABLES))
 
 
 def _forwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
