@@ -129,10 +129,9 @@ class Database(ABC):
         Call it before each of them.
         """
 
+    @abstractmethod
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """All rows of one statement that only reads (see `strandline.sql.run`)."""
-        with self.read() as connection:
-            return run(connection, statement, parameters)
 
     def answers(self, queries: Sequence[Query]) -> list[list[Row]]:
         """The rows of each query, all from one snapshot."""

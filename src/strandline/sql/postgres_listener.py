@@ -47,7 +47,6 @@ class PostgresListener:
         self._own = own
         self._moved = threading.Condition()
         self._news = 0
-        self._connections = 0
         self._wakes_asked = 0
         self._hears = False
         self._closed = False
@@ -95,10 +94,6 @@ class PostgresListener:
         """Move the number, because this process has committed."""
         self._move(hears=None)
 
-    def connections(self) -> int:
-        """How often it began to listen."""
-        return self._connections
-
     def close(self) -> None:
         """Wake all waiting threads and end the connection. Idempotent."""
         with self._moved:
@@ -119,7 +114,6 @@ class PostgresListener:
             try:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}".encode())
-                    self._connections += 1
                     self._move(hears=True)
                     pause = _FIRST_PAUSE
                     self._hear(connection)
