@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -22,7 +23,14 @@ from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Replaced, Scanned
 from strandline.durable.transaction import new_update
 from strandline.durable.update import AuditEvent, Change, Entry
-from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync, Stopping
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    NotFound,
+    OutOfSync,
+    Stopping,
+    WrongEnvironment,
+)
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, Setting, ZoneDescriptor
 from strandline.wire import decode
@@ -277,6 +285,23 @@ def test_the_holder_of_a_catalog_that_was_dropped_and_recreated_is_fenced(
             attempt()
     assert zones(holder) == {"default", "a"}
     commit(holder, "b")
+
+
+def test_a_fenced_holder_gets_the_same_error_again(
+    new_member: Callable[[], LogMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = new_member().open()
+    transaction = begin(holder)
+
+    def elsewhere(*_: object, **__: object) -> NoReturn:
+        raise WrongEnvironment("the folder was relocated")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(holder.log, "append", elsewhere)
+        with pytest.raises(WrongEnvironment, match="relocated"):
+            holder.commit_transaction(transaction)
+    with pytest.raises(WrongEnvironment, match="relocated"):
+        begin(holder)
 
 
 @pytest.mark.parametrize("generation", [0, 1])

@@ -177,7 +177,7 @@ class DurableCatalogState(ReadOnlyState):
     def __init__(self, log: UpdateLog, *, token: FenceToken, member: str) -> None:
         self.token = token
         self.member = member
-        self._fenced: str | None = None
+        self._fenced: Fenced | None = None
         self._expired = False
         super().__init__(log)
 
@@ -202,12 +202,12 @@ class DurableCatalogState(ReadOnlyState):
         if token.is_sealed:  # the log's end; or old history, if the catalog was moved here
             self._compare_token()
         elif token > self.token:
-            self._fenced = self._overtaken_by(token)
-            raise Fenced(self._fenced)
+            self._fenced = Fenced(self._overtaken_by(token))
+            self._check_usable()
 
     def _check_usable(self) -> None:
-        if self._fenced is not None:
-            raise Fenced(self._fenced)
+        if self._fenced is not None:  # a new error, without the frames of the first caller
+            raise type(self._fenced)(self._fenced.message)
         if self._expired:
             raise Stopping("this node is stopping and no longer uses the log; nothing was changed")
 
@@ -233,13 +233,13 @@ class DurableCatalogState(ReadOnlyState):
         try:
             yield
         except Fenced as error:
-            self._fenced = error.message
+            self._fenced = type(error)(error.message)
             if type(error) is Fenced:
                 self._compare_token()  # also raises, with the newer holder in the message
             token = self.log.token()
             if token is not None and token.is_sealed:
-                self._fenced = moved(self.log, token)
-                raise Replaced(self._fenced) from error
+                self._fenced = Replaced(moved(self.log, token))
+                raise Replaced(self._fenced.message) from error
             raise
 
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
@@ -318,9 +318,9 @@ class DurableCatalogState(ReadOnlyState):
     def _compare_token(self) -> None:
         current = self.log.token()
         if current is not None and current.is_sealed:
-            self._fenced = moved(self.log, current)
+            self._fenced = Replaced(moved(self.log, current))
         elif current != self.token:
-            self._fenced = self._overtaken_by(current)
+            self._fenced = Fenced(self._overtaken_by(current))
         self._check_usable()
 
     def _overtaken_by(self, current: FenceToken | None) -> str:
