@@ -16,6 +16,7 @@ from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_order import TransactionEvents
+from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.sql import open_engine
 from strandline.transactions import Transactions
@@ -114,6 +115,20 @@ class Dml:
 def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:
     """Return a data file at the path ``name``."""
     return new_file(DataFile(file_id=1, path=name, rows=rows, bytes=10), bucket=bucket)
+
+
+class Partitions(frozenset[Partition]):
+    """A `PartitionFilter` that cannot list its partitions."""
+
+    def listed(self, *, most: int) -> Sequence[Partition] | None:
+        return None
+
+
+class ListedPartitions(Partitions):
+    """A `PartitionFilter` that lists its partitions."""
+
+    def listed(self, *, most: int) -> Sequence[Partition] | None:
+        return list(self) if len(self) <= most else None
 
 
 def names(rows: Sequence[Row]) -> list[str]:

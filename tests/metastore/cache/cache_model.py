@@ -32,7 +32,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
-from tests.metastore.dml import Dml, names
+from tests.metastore.dml import Dml, ListedPartitions, Partitions, names
 from tests.transactions.catalogs import new_table
 
 FILES = RowKind.DATA_FILE
@@ -343,10 +343,11 @@ class CacheMachine(RuleBasedStateMachine):
             asked = [*(row.name for row in expected[:3]), "none"]
             some = of(reader.table_id, FILES, write_ids=reader.write_ids, names=asked)
             assert some is None or some == expected[:3]
-        of_parts = {(PartitionValue(1_000, 0),), (PartitionValue(1_000, 2),)}
-        assert self.cache.data_files(
-            reader.table_id, write_ids=reader.write_ids, in_partition=of_parts.__contains__
-        ) == [row for row in expected if row.as_(DataFile).partition in of_parts]
+        for kind in (Partitions, ListedPartitions):
+            of_parts = kind({(PartitionValue(1_000, 0),), (PartitionValue(1_000, 2),)})
+            assert self.cache.data_files(
+                reader.table_id, write_ids=reader.write_ids, partitions=of_parts
+            ) == [row for row in expected if row.as_(DataFile).partition in of_parts]
         for row in expected[:2]:
             found = self.cache.row(row.table_id, FILES, row.name, write_ids=reader.write_ids)
             assert found == row

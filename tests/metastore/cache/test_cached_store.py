@@ -16,7 +16,17 @@ from strandline.metastore.store.notifications import LogPosition, Notification
 from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.model.partitioning import Partition, PartitionValue
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
+from tests.metastore.dml import (
+    CANCELLATIONS,
+    FLIGHTS,
+    WEATHER,
+    Dml,
+    ListedPartitions,
+    Partitions,
+    data_file,
+    files,
+    names,
+)
 
 FILES = RowKind.DATA_FILE
 
@@ -87,15 +97,18 @@ def test_reading_a_partition_of_a_large_table_costs_only_its_own_files(dml: Dml)
     dml.transactions.commit(txn)
     cache.catch_up()
     write_ids = dml.transactions.write_ids(FLIGHTS)
-    wanted = {in_part(7), in_part(5), in_part(-1)}.__contains__
+    wanted = Partitions({in_part(7), in_part(5), in_part(-1)})
     with work.budget(206):  # 6 files, and 1,000 partitions that are checked
-        rows = cache.data_files(FLIGHTS, write_ids=write_ids, in_partition=wanted)
+        rows = cache.data_files(FLIGHTS, write_ids=write_ids, partitions=wanted)
         with pytest.raises(work.TooLong):
             cache.data_files(FLIGHTS, write_ids=write_ids)
+    with work.budget(6):  # 6 files
+        listed = ListedPartitions(wanted)
+        assert cache.data_files(FLIGHTS, write_ids=write_ids, partitions=listed) == rows
     with work.budget(count // 10):  # listing rows costs less than processing them
         assert len(cache.data_files(FLIGHTS, write_ids=write_ids)) == count
     assert names(rows) == ["0005", "0007", "1005", "1007", "2005", "2007"]
-    assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, in_partition=wanted)
+    assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, partitions=wanted)
 
 
 def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:

@@ -136,11 +136,14 @@ def test_no_matching_row_is_in_a_partition_that_is_skipped(of: DataType) -> None
         pairs = [(one,) for one in asked] + [tuple(chance.sample(asked, 2)) for _ in range(10)]
         for wanted in pairs:
             ranges = wanted_ranges([bounds for bounds, _ in wanted], partitioned)
-            may_hold = partition_filter(ranges, partitioned)
-            assert may_hold is not None
+            partitions = partition_filter(ranges, partitioned)
+            assert partitions is not None
+            listed = partitions.listed(most=1_000)
             for row in VALUES[of]:
                 if all(has(row) for _, has in wanted):
-                    assert may_hold(partition_of(row, of, partitioned)), (transform, row, wanted)
+                    partition = partition_of(row, of, partitioned)
+                    assert partition in partitions, (transform, row, wanted)
+                    assert listed is None or partition in listed, (transform, row, wanted)
 
 
 def kept(
@@ -148,10 +151,10 @@ def kept(
 ) -> list[Physical | None]:
     """Return the partition values whose partitions may hold matching rows."""
     partitioned = table(of, transform)
-    may_hold = partition_filter(wanted_ranges(bounds, partitioned), partitioned)
-    assert may_hold is not None
+    partitions = partition_filter(wanted_ranges(bounds, partitioned), partitioned)
+    assert partitions is not None
     field_id = partitioned.partitioning[0].id
-    return [value for value in values if may_hold((PartitionValue(field_id, value),))]
+    return [value for value in values if (PartitionValue(field_id, value),) in partitions]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +197,29 @@ def test_partitions_without_matching_rows_are_skipped(
     expected: list[Physical | None],
 ) -> None:
     assert kept(transform, of, values, bounds) == expected
+
+
+@pytest.mark.parametrize(
+    ("transform", "of", "bounds", "expected"),
+    [
+        ("c", INT, ColumnBounds(1, values=("3", "2.5", "4")), [3, 4]),
+        ("c", INT, ColumnBounds(1, "7", "7"), [7]),
+        ("c", INT, ColumnBounds(1, null=True), [None]),
+        ("c", INT, ColumnBounds(1, lower="2", values=("1", "2")), [2]),
+        ("c", INT, ColumnBounds(1, values=("1", "2", "3", "4")), None),  # more than asked for
+        ("c", INT, ColumnBounds(1, "2", "3"), None),
+        ("bucket(4, c)", INT, ColumnBounds(1, values=("34",)), [3]),
+    ],
+)
+def test_partitions_are_listed_if_their_values_are_known(
+    transform: str, of: DataType, bounds: ColumnBounds, expected: list[Physical | None] | None
+) -> None:
+    partitioned = table(of, transform)
+    partitions = partition_filter(wanted_ranges([bounds], partitioned), partitioned)
+    assert partitions is not None
+    listed = partitions.listed(most=3)
+    assert (listed is None) == (expected is None)
+    assert {value.value for (value,) in listed or ()} == set(expected or ())
 
 
 def test_bounds_of_a_column_that_does_not_partition_skip_no_partition() -> None:

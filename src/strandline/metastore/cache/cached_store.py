@@ -58,11 +58,14 @@ from strandline.metastore.cache.replica_set import MAX_ROWS, HeldReplica, Replic
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.notifications import NotificationLog
-from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
+from strandline.metastore.store.object_store import (
+    ObjectStore,
+    PartitionFilter,
+    SqlObjectStore,
+)
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import Removal, Row, RowKind
 from strandline.metastore.store.staging import Staging
-from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
 
@@ -73,6 +76,8 @@ DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
 _PARTITIONS_OF_A_THING = 5
 """The number of partitions that are tested in the time of one thing (`strandline.work`)."""
+_TESTS_OF_A_LOOKUP = 4
+"""The number of partitions that are tested in the time in which one is looked up."""
 _ROWS_OF_A_THING = 20
 """The number of rows in memory that are listed in that time; callers spend any further work."""
 
@@ -244,15 +249,20 @@ class CachedStore(ObjectStore):
         table_id: int,
         *,
         write_ids: ValidWriteIdList,
-        in_partition: Callable[[Partition], bool] | None = None,
+        partitions: PartitionFilter | None = None,
     ) -> list[Row]:
-        if in_partition is None:
+        if partitions is None:
             return self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         answer = self._answer(table_id, RowKind.DATA_FILE, write_ids)
         if answer is None:
-            return self._store.data_files(table_id, write_ids=write_ids, in_partition=in_partition)
-        work.spend(len(answer.by_partition) // _PARTITIONS_OF_A_THING)
-        matching_rows = [rows for known, rows in answer.by_partition.items() if in_partition(known)]
+            return self._store.data_files(table_id, write_ids=write_ids, partitions=partitions)
+        by_partition = answer.by_partition
+        listed = partitions.listed(most=len(by_partition) // _TESTS_OF_A_LOOKUP)
+        if listed is None:
+            work.spend(len(by_partition) // _PARTITIONS_OF_A_THING)
+            matching_rows = [rows for known, rows in by_partition.items() if known in partitions]
+        else:
+            matching_rows = [by_partition[known] for known in listed if known in by_partition]
         work.spend(sum(map(len, matching_rows)))
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)
 

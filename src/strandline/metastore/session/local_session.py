@@ -278,8 +278,8 @@ class LocalSession(Session):
                 f"no table has, or had, the id {table_id}; look up the table by its name"
             )
         ranges = {} if table is None else wanted_ranges(bounds, table)
-        in_partition = None if table is None else partition_filter(ranges, table)
-        rows = store.data_files(table_id, write_ids=write_ids, in_partition=in_partition)
+        partitions = None if table is None else partition_filter(ranges, table)
+        rows = store.data_files(table_id, write_ids=write_ids, partitions=partitions)
         work.spend(len(rows))
         if ranges:
             rows = [row for row in rows if may_match(row.as_(DataFile), ranges)]

@@ -16,14 +16,21 @@ values of the type is moved to the next value inside the range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from itertools import product
 
 from strandline.metastore.session.pruning import Value, WantedRange
 from strandline.model.descriptors import TableDescriptor
-from strandline.model.partitioning import Partition, PartitionField, TransformKind, in_range
+from strandline.model.partitioning import (
+    Partition,
+    PartitionField,
+    PartitionValue,
+    TransformKind,
+    in_range,
+)
 from strandline.model.types import DataType, DecimalType
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -58,32 +65,60 @@ class _WantedValues:
             and value not in self.without
         )
 
+    def listed(self) -> list[Value | None] | None:
+        """All values that pass, if they are known one by one, else None."""
+        if self.others and self.values is None:
+            return None
+        values: list[Value | None] = [value for value in self.values or () if self.has(value)]
+        return [*values, None] if self.nulls else values
+
+
+class WantedPartitions:
+    """The partitions that may have wanted rows; a `PartitionFilter`.
+
+    ``by_field`` has the wanted values of fields by id; other fields of ``partitioning`` may have
+    any value.
+    """
+
+    def __init__(
+        self, partitioning: Sequence[PartitionField], by_field: Mapping[int, _WantedValues]
+    ) -> None:
+        self._partitioning = partitioning
+        self._by_field = by_field
+
+    def __contains__(self, partition: Partition) -> bool:
+        # Called for each of many thousand partitions: a generator would double the cost.
+        for partition_value in partition:
+            wanted = self._by_field.get(partition_value.field_id)
+            if wanted is not None and not wanted.has(partition_value.value):
+                return False
+        return True
+
+    def listed(self, *, most: int) -> list[Partition] | None:
+        """See `PartitionFilter.listed`."""
+        choices: list[list[PartitionValue]] = []
+        count = 1
+        for field in self._partitioning:
+            wanted = self._by_field.get(field.id)
+            values = None if wanted is None else wanted.listed()
+            count *= 0 if values is None else len(values)
+            if values is None or count > most:
+                return None
+            choices.append([PartitionValue(field.id, value) for value in values])
+        return list(product(*choices))
+
 
 def partition_filter(
     ranges: Mapping[int, WantedRange], table: TableDescriptor
-) -> Callable[[Partition], bool] | None:
-    """Return the test whether a partition of ``table`` may have rows in all ``ranges``.
-
-    None if all partitions may.
-    """
+) -> WantedPartitions | None:
+    """Return the partitions of ``table`` that may have rows in all ``ranges``; None if all may."""
     types = {column.id: column.type for column in table.columns}
     wanted_values = {
         field.id: _projected(field, ranges[field.source_id], types[field.source_id])
         for field in table.partitioning
         if field.source_id in ranges
     }
-    if not wanted_values:
-        return None
-
-    def may_hold(partition: Partition) -> bool:
-        # Called for each of many thousand partitions: a generator would double the cost.
-        for partition_value in partition:
-            values = wanted_values.get(partition_value.field_id)
-            if values is not None and not values.has(partition_value.value):
-                return False
-        return True
-
-    return may_hold
+    return WantedPartitions(table.partitioning, wanted_values) if wanted_values else None
 
 
 def _projected(

@@ -69,6 +69,15 @@ _PATHS_AHEAD = 4
 """The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
 
 
+class PartitionFilter(Protocol):
+    """The partitions of a table that a reader wants."""
+
+    def __contains__(self, partition: Partition, /) -> bool: ...
+
+    def listed(self, *, most: int) -> Sequence[Partition] | None:
+        """All partitions that it contains, or None if they are unknown or more than ``most``."""
+
+
 class ProjectsDdl(Protocol):
     """Projects the catalog's versions into the notification log."""
 
@@ -102,13 +111,13 @@ class ObjectStore(ABC):
         table_id: int,
         *,
         write_ids: ValidWriteIdList,
-        in_partition: Callable[[Partition], bool] | None = None,
+        partitions: PartitionFilter | None = None,
     ) -> list[Row]:
-        """The visible data files, ordered by path, whose partition ``in_partition`` accepts."""
+        """The visible data files, ordered by path; with ``partitions``, only those in these."""
         rows = self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
-        if in_partition is None:
+        if partitions is None:
             return rows
-        return [row for row in rows if in_partition(row.as_(DataFile).partition)]
+        return [row for row in rows if row.as_(DataFile).partition in partitions]
 
     @abstractmethod
     def row(
