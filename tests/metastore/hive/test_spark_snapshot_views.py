@@ -347,6 +347,33 @@ def test_statements_that_read_a_table_work(spark: SparkProcess, orders: str) -> 
     ]
 
 
+def test_a_spark_that_keeps_varchar_types_reads_tables_with_them(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    table = f"{SCHEMA}.kept_types"
+    served.create_transactional(
+        SCHEMA, "kept_types", partitioned_by=["p"], id="int", v="varchar(5)", p="varchar(5)"
+    )
+    session = served.node.session(user="ann")
+    dml.append(session, table, {"id": 1, "v": "a", "p": "x"})
+    longer = AlterColumn(
+        schema=SCHEMA, table="kept_types", column="v", type=parse_type("varchar(9)")
+    )
+    more = ColumnDefinition("s", parse_type("struct<c:char(2),v:varchar(2)>"))
+    session.execute([longer, AddColumns(schema=SCHEMA, table="kept_types", columns=(more,))])
+    dml.append(session, table, {"id": 2, "v": "b", "p": "y", "s": {"c": "c", "v": "d"}})
+    spark.sql("SET spark.sql.preserveCharVarcharTypeInfo = true")
+    try:
+        assert spark.sql(f"SELECT * FROM {table} ORDER BY id") == [
+            [1, "a", "x", None],
+            [2, "b", "y", ["c", "d"]],
+        ]
+        assert spark.column(f"SELECT id FROM {table} WHERE v = 'b' AND p = 'y'") == [2]
+        assert spark.sql(f"DESCRIBE {table} v")[1] == ["data_type", "varchar(9)"]
+    finally:
+        spark.sql("RESET spark.sql.preserveCharVarcharTypeInfo")
+
+
 IS_A_VIEW = "EXPECT_TABLE_NOT_VIEW"
 WRITES = {
     "INSERT INTO {} VALUES (9, 'x', 'y')": IS_A_VIEW,

@@ -270,7 +270,11 @@ def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
     ]
     text = f"{MARK} {' UNION ALL '.join(selects)}"
     table = _without_char(snapshot.table)
-    return view_over(table, schema=schema, text=text, has_spark_schema=True)
+    struct = view_over(table, schema=schema, text=text, has_spark_schema=True)
+    # Spark casts to the types of the view. It refuses to turn strings, as in the files, into
+    # varchar, if its configuration keeps that type in plans.
+    struct["parameters"]["view.schemaMode"] = "COMPENSATION"
+    return struct
 
 
 def _without_char(table: TableDescriptor) -> TableDescriptor:
