@@ -15,6 +15,7 @@ from strandline.catalog.commands import (
     AlterColumn,
     ColumnDefinition,
     DropColumns,
+    DropTable,
     RenameColumn,
     RenameTable,
 )
@@ -372,6 +373,29 @@ def test_a_spark_that_keeps_varchar_types_reads_tables_with_them(
         assert spark.sql(f"DESCRIBE {table} v")[1] == ["data_type", "varchar(9)"]
     finally:
         spark.sql("RESET spark.sql.preserveCharVarcharTypeInfo")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"c": "char(3)", "v": "varchar(3)", "raw": "binary"}, id="of Hive"),
+        pytest.param(
+            {"s": "struct<`a b`:char(2),m:map<string,array<varchar(2)>>>"}, id="of Hive, nested"
+        ),
+        pytest.param({"c": "char(3)", "t": "timestamp_ntz", "v": "variant"}, id="of Spark alone"),
+    ],
+)
+def test_spark_renames_a_table_and_sets_its_properties(
+    served: HiveNode, spark: SparkProcess, columns: dict[str, str]
+) -> None:
+    table = served.create_transactional(SCHEMA, "typed", **columns)
+    spark.sql(f"ALTER VIEW {SCHEMA}.typed RENAME TO {SCHEMA}.renamed")
+    spark.sql(f"ALTER VIEW {SCHEMA}.renamed SET TBLPROPERTIES ('k' = 'v')")
+    session = served.node.session(user="ann")
+    altered = session.table(f"{SCHEMA}.renamed").descriptor
+    assert (altered.id, altered.columns) == (table.id, table.columns)
+    assert ("k", "v") in altered.properties
+    session.execute(DropTable(schema=SCHEMA, table="renamed"))
 
 
 IS_A_VIEW = "EXPECT_TABLE_NOT_VIEW"

@@ -28,8 +28,7 @@ from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
-from strandline.metastore.hive.past_tables import view_over
-from strandline.metastore.hive.snapshot_views import MARK
+from strandline.metastore.hive.snapshot_views import shown_as_view
 from strandline.metastore.hive.table_structs import (
     ClientTable,
     read_table,
@@ -140,7 +139,7 @@ class AlterRelation:
             return view_struct(old, schema=self.schema)
         location = self.location or "file:/"
         if old.transactional:
-            return view_over(old, schema=self.schema, text=MARK, has_spark_schema=True)
+            return shown_as_view(old, schema=self.schema)
         return table_struct(old, schema=self.schema, location=location, counted=self.counted)
 
     # -- rename

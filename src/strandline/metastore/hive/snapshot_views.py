@@ -268,9 +268,13 @@ def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
     selects = [
         _select(snapshot, number, part, schema=schema) for number, part in enumerate(snapshot.data)
     ]
-    text = f"{MARK} {' UNION ALL '.join(selects)}"
-    table = _without_char(snapshot.table)
-    struct = view_over(table, schema=schema, text=text, has_spark_schema=True)
+    return shown_as_view(snapshot.table, schema=schema, selects=" UNION ALL ".join(selects))
+
+
+def shown_as_view(table: TableDescriptor, *, schema: str, selects: str = "") -> Struct:
+    """The ``Table`` of a view that is answered in place of ``table``, and reads ``selects``."""
+    text = f"{MARK} {selects}"
+    struct = view_over(_without_char(table), schema=schema, text=text, has_spark_schema=True)
     # Spark casts to the types of the view. It refuses to turn strings, as in the files, into
     # varchar, if its configuration keeps that type in plans.
     struct["parameters"]["view.schemaMode"] = "COMPENSATION"

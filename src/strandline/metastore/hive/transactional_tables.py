@@ -27,9 +27,9 @@ from strandline.metastore.hive.parameters import (
     TRANSACTIONAL,
     schema_parameters,
 )
-from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE, view_over
-from strandline.metastore.hive.snapshot_views import MARK
-from strandline.metastore.hive.storage_descriptors import Struct, read_fields
+from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
+from strandline.metastore.hive.snapshot_views import MARK, shown_as_view
+from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, Struct, read_fields
 from strandline.metastore.hive.table_structs import ClientTable, table_struct
 from strandline.model.descriptors import (
     ColumnDescriptor,
@@ -135,8 +135,10 @@ def redefined(
     view = wanted.definition
     if not isinstance(view, ViewDefinition) or not view.expanded_text.startswith(MARK):
         raise refuse_content_change(name, "type or text")
-    shown = view_over(old, schema="", text=MARK, has_spark_schema=True)
-    if read_fields((request.get("sd") or {}).get("cols")) != read_fields(shown["sd"]["cols"]):
+    sent = read_fields((request.get("sd") or {}).get("cols"))
+    shown = read_fields(shown_as_view(old, schema="")["sd"]["cols"])
+    # Spark sends the placeholder if Hive's own parser cannot read the types.
+    if sent not in (shown, PLACEHOLDER_COLUMNS):
         raise refuse_content_change(name, "columns")
     return TableDefinition(
         name=old.name,
