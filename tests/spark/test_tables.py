@@ -16,6 +16,7 @@ from strandline.catalog.commands import (
 )
 from strandline.errors import (
     AlreadyExists,
+    IllegalChange,
     InvalidInput,
     InvalidName,
     InvalidType,
@@ -23,10 +24,10 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from strandline.model.descriptors import SchemaVersion, TableKind
+from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableKind
 from strandline.model.types import BIGINT, INT
 from strandline.spark import Counts, Tables
-from strandline.spark.schemas import check_supported
+from strandline.spark.schemas import check_supported, file_schema
 from tests.spark.data import files, folder, frame, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
@@ -201,6 +202,27 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
 
 
+def test_an_added_column_is_null_in_existing_rows_whatever_default_its_schema_has(
+    tables: Tables,
+) -> None:
+    """Spark's Parquet reader puts such a default into the rows of files without the column."""
+    default = {"EXISTS_DEFAULT": "5"}
+    field = spark_types.StructField("n", spark_types.IntegerType(), metadata=default)
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1))
+    tables.alter("shop.t", add=spark_types.StructType([field]))
+    assert rows(tables.read("shop.t")) == {(1, None): 1}
+    field.name, field.nullable = "m", False
+    with pytest.raises(IllegalChange, match="existing rows have no value"):
+        tables.alter("shop.t", add=spark_types.StructType([field]))
+
+
+def test_defaults_that_earlier_releases_recorded_are_not_put_into_rows() -> None:
+    old = ColumnDescriptor(7, "n", INT, metadata='{"EXISTS_DEFAULT":"5","k":"v"}')
+    (field,) = file_schema([old])
+    assert (field.metadata["k"], "EXISTS_DEFAULT" in field.metadata) == ("v", False)
+
+
 def test_a_refused_alter_or_drop_changes_nothing(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     before = tables.session.table("shop.t").descriptor
@@ -216,6 +238,8 @@ def test_a_refused_alter_or_drop_changes_nothing(tables: Tables) -> None:
     for wrong, what in (
         (lambda: tables.create("shop.p", "id INT", partitioned_by="id"), r"\['id'\]"),
         (lambda: tables.create("shop.p", "id INT", primary_key="id"), r"\['id'\]"),
+        (lambda: tables.alter("shop.t", drop="id"), r"\['id'\]"),
+        (lambda: tables.create("shop.p", None), "must be a Spark schema or SQL text"),  # type: ignore[arg-type]  # wrong
         (lambda: tables.read("shop.t", version="abc"), "whole number, not 'abc'"),  # type: ignore[arg-type]  # wrong
         (lambda: tables.read("shop.t", time="1969-01-01"), "lie between 1970"),
     ):

@@ -29,7 +29,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
-from strandline.errors import UnsupportedOperation
+from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.interface import ResolvedTable
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import SCAN_PREFIX, check_scan_name, normalize
@@ -130,10 +131,14 @@ def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
 def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefinition, ...]:
     """The columns of a new table, from a Spark schema or SQL text like ``id BIGINT NOT NULL, …``.
 
-    Ids that a schema has from other files are dropped. Raises `InvalidType`.
+    Ids that a schema has from other files are dropped. Raises `InvalidInput`, `InvalidType`.
     """
     if isinstance(schema, str):
         fields = parse_fields(schema)
+    elif not isinstance(schema, spark_types.StructType):
+        raise InvalidInput(
+            f"the columns must be a Spark schema or SQL text like 'id BIGINT NOT NULL', not {schema!r}"
+        )
     else:
         fields = parse_schema_json(schema.json(), field_ids=True).fields
     return tuple(
@@ -166,7 +171,11 @@ def check_supported(table: ResolvedTable, name: str) -> None:
 
 def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
     text = schema_json(StructType(tuple(fields)), field_ids=True)
-    return spark_types.StructType.fromJson(json.loads(text))
+    schema = spark_types.StructType.fromJson(json.loads(text))
+    for field in schema:
+        # With it, Spark fills in the rows of files that do not have the column: they are NULL.
+        field.metadata.pop(JUDGED_BY_SPARK, None)
+    return schema
 
 
 _Place = tuple[int | str, ...]

@@ -259,7 +259,8 @@ class Tables:
         self._refuse_plain(name)
         commands: MutableSequence[Command] = []
         if drop:
-            commands.append(DropColumns(schema=schema, table=table, names=tuple(drop)))
+            names = _texts("drop", drop)
+            commands.append(DropColumns(schema=schema, table=table, names=names))
         for old, new in (rename or {}).items():
             commands.append(RenameColumn(schema=schema, table=table, column=old, new_name=new))
         if add is not None:

@@ -162,6 +162,8 @@ def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefini
     metadata = json.loads(column.metadata) if column.metadata else {}
     if constant and completes:
         metadata.setdefault(JUDGED_BY_SPARK, column.default)
+    if table.transactional:
+        metadata.pop(JUDGED_BY_SPARK, None)  # existing rows have NULL
     if not column.nullable and JUDGED_BY_SPARK not in metadata:
         remedy = "give it a constant default" if completes else "add it as nullable"
         raise IllegalChange(
@@ -169,7 +171,7 @@ def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefini
             f"no value for it; {remedy}"
         )
     if not metadata:
-        return column
+        return replace(column, metadata="")
     text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
     return replace(column, metadata=text)
 
