@@ -137,7 +137,7 @@ def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefi
         fields = parse_fields(schema)
     elif not isinstance(schema, spark_types.StructType):
         raise InvalidInput(
-            f"the columns must be a Spark schema or SQL text like 'id BIGINT NOT NULL', not {schema!r}"
+            f"the columns must be a Spark schema or SQL text like 'id BIGINT', not {schema!r}"
         )
     else:
         fields = parse_schema_json(schema.json(), field_ids=True).fields
