@@ -64,6 +64,12 @@ def test_json_output_has_one_object_per_line(store: Path) -> None:
     assert found[1]["actions"] == [{"verb": "add_columns", "table": "sales.t", "added": ["b int"]}]
 
 
+def test_an_empty_user_is_refused(store: Path) -> None:
+    done = CliRunner().invoke(main, ["log", str(store), "--user", ""])
+    assert done.exit_code == 64
+    assert "--user names no user" in done.stderr
+
+
 def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
     with Node.open(store) as node:
         definition = TableDefinition(name="a[b]c[/d]", columns=(ColumnDefinition("x", INT),))

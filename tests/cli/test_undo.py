@@ -301,7 +301,7 @@ def test_dropped_partitions_are_restored_by_name_or_as_the_last_drop(store: Path
     named = ("undrop", store, "shop.sales", "--kind", "partitions", "--partition", "k=1")
     assert strandline(*named, "--output", "json").stdout == '{"partition": "k=1"}\n'
     again = strandline(*named)
-    assert (again.exit_code, "k=1 of sales already exists" in again.stderr) == (73, True)
+    assert (again.exit_code, "k=1 of shop.sales already exists" in again.stderr) == (73, True)
     with Node.open(store) as node:
         found = node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
         assert [row.name for row in found] == ["k=1", "k=2", "k=3"]

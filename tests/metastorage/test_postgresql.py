@@ -166,6 +166,11 @@ def test_acknowledged_writes_and_checked_times_survive_a_crash_of_the_server(url
         store.close()
 
 
+def test_a_database_that_does_not_exist_is_named_with_what_to_do() -> None:
+    with pytest.raises(Unavailable, match=r'"nowhere" does not exist\).*, or correct the address'):
+        open_url(postgresql.running().url(database="nowhere"))
+
+
 def test_a_check_takes_two_round_trips(store: SqlMetastorage) -> None:
     store.invoke([], [Put("a", b"")])
     with recorded(of_this_thread=True) as statements:

@@ -39,7 +39,7 @@ from strandline.clock import (
     format_timestamp,
 )
 from strandline.durable import Arguments
-from strandline.errors import ObjectNotFound, VersionNotFound
+from strandline.errors import InvalidInput, ObjectNotFound, VersionNotFound
 from strandline.logs import in_one_line
 from strandline.metastore.store.data_history import DataCommit, TableChange
 from strandline.model.identifiers import QualifiedName
@@ -214,6 +214,8 @@ def log(
     With --data also each commit that changed rows or partitions; the time that is shown is the
     one to read as of. Versions marked as trimmed can no longer be read.
     """
+    if author == "":
+        raise InvalidInput("--user names no user; leave the option out to see all changes")
     infos = history_of(store)
     first = MIN_TIMESTAMP if since is None else point(since, infos, end=False)
     latest = MAX_TIMESTAMP if until is None else point(until, infos, end=True)

@@ -210,12 +210,16 @@ def _line(finding: Finding) -> str:
 
 
 def _summary(verified: Verified, *, pages: bool) -> str:
-    counts = f"{verified.errors} errors, {verified.leftovers} leftovers"
+    counts = f"{_number(verified.errors, 'error')}, {_number(verified.leftovers, 'leftover')}"
     read = "every page was read" if pages else "only footers were read; --pages reads every page"
     return (
-        f"{counts} in {verified.records} records, {verified.tables} tables and {verified.files}"
-        f" files of {verified.bytes} bytes ({read})"
+        f"{counts} in {_number(verified.records, 'record')}, {_number(verified.tables, 'table')}"
+        f" and {_number(verified.files, 'file')} of {verified.bytes} bytes ({read})"
     )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @click.command()

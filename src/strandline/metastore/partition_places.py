@@ -273,8 +273,9 @@ def undrop_partitions(
     `AlreadyExists` if a named one exists, or all do, and `IllegalChange` if other files are in its
     folder.
     """
+    shown_name = metastore.catalogs.latest_catalog().qualified_name(table)
     if table.transactional or not table.partition_columns:
-        raise InvalidInput(f"{table.name} has no partitions that could be dropped")
+        raise InvalidInput(f"{shown_name} has no partitions that could be dropped")
     places = partition_places(metastore, table, location=metastore.location(table))
     moved: list[tuple[str, str]] = []
     try:
@@ -283,11 +284,11 @@ def undrop_partitions(
             missing = sorted(set(names) - {row.name for row in rows})
             if missing or not rows:
                 what = f"partition {missing[0]}" if missing else "partitions"
-                raise ObjectNotFound(f"no dropped {what} of {table.name} is kept")
+                raise ObjectNotFound(f"no dropped {what} of {shown_name} is kept")
             existing_rows = change.visible(rows[0].kind, [row.name for row in rows])
             if existing_rows and (names or len(existing_rows) == len(rows)):
                 raise AlreadyExists(
-                    f"partition {min(existing_rows)} of {table.name} already exists; drop or "
+                    f"partition {min(existing_rows)} of {shown_name} already exists; drop or "
                     "rename it first"
                 )
             rows = [row for row in rows if row.name not in existing_rows]

@@ -90,6 +90,10 @@ class NoAnswer(psycopg.OperationalError):
     """The server did not answer before the call ended; the connection is closed."""
 
 
+class NotConnected(psycopg.OperationalError):
+    """The server cannot be reached, or refuses the connection."""
+
+
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose calls end at ``deadline``, an instant of `time.monotonic`.
 
@@ -295,7 +299,9 @@ def connect(address: str, *, patience: float) -> Connection:
             keepalives_count=3,
         )
     except UnicodeError as error:  # the lookup of an impossible host name
-        raise psycopg.OperationalError(f"invalid host name: {error}") from error
+        raise NotConnected(f"invalid host name: {error}") from error
+    except psycopg.OperationalError as error:
+        raise NotConnected(str(error)) from error
     try:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
@@ -368,4 +374,9 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return DeadlineExceeded(f"{name} cancelled a statement ({reason}); try again")
     if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):
         return None
+    if isinstance(original, NotConnected):
+        return Unavailable(
+            f"{name} cannot be reached ({reason}); nothing was changed. Try again, or correct the"
+            " address"
+        )
     return Unavailable(f"{name} cannot be used now ({reason}); nothing was changed, try again")

@@ -173,7 +173,7 @@ def test_drops_of_partitions_can_be_undone(hive: HiveNode, stub: Any) -> None:
 
 def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
     undrop = hive.node.session(user="ann").undrop_partitions
-    with pytest.raises(ObjectNotFound, match="no dropped partitions of t1"):
+    with pytest.raises(ObjectNotFound, match=r"no dropped partitions of d1\.t1"):
         undrop("d1.t1")
     stub.drop_partition("d1", "t1", ["b"], True)
     with pytest.raises(ObjectNotFound, match="partition p=x"):

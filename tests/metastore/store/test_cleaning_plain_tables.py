@@ -100,7 +100,7 @@ def test_replaced_rows_of_a_plain_table_are_cleaned(lake: Lake) -> None:
     assert [row.kind for row in parted.rows("k=1")] == [RowKind.PARTITION, RowKind.STATISTICS]
     parameters = lake.node.store.parameters(parted.table.id, write_ids=None)
     assert parameters == (("numRows", "1"),)
-    with pytest.raises(ObjectNotFound, match="no dropped partition k=1 of p is kept"):
+    with pytest.raises(ObjectNotFound, match=r"no dropped partition k=1 of default\.p is kept"):
         lake.session.undrop_partitions("default.p", partitions=["k=1"])
     for store in (lake.node.store, lake.node.store._store):
         with pytest.raises(VersionNotFound, match="have been cleaned, and this snapshot is older"):
@@ -132,7 +132,7 @@ def test_a_dropped_partition_is_cleaned_with_its_folder_when_its_history_is_no_l
     assert parted.aside() == {str(first), str(second)}
     assert sorted(lake.clean()) == [("dropped partitions", 0, 1), ("removed rows", 2, 0)]
     assert parted.aside() == {str(second)}
-    with pytest.raises(ObjectNotFound, match="no dropped partition k=1 of p is kept"):
+    with pytest.raises(ObjectNotFound, match=r"no dropped partition k=1 of default\.p is kept"):
         lake.session.undrop_partitions("default.p", partitions=["k=1"])
     assert lake.session.undrop_partitions("default.p", partitions=["k=2"]) == ["k=2"]
     lake.wait()
