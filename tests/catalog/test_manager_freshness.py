@@ -257,7 +257,7 @@ def apply_before_the_look(patch: pytest.MonkeyPatch) -> None:
     def look(self: CatalogManager) -> Timestamp:
         self.sync()
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(CatalogManager, "sync", lambda *_: None)
+            inner.setattr(CatalogManager, "sync", lambda *_, **__: None)
             return real(self)
 
     patch.setattr(CatalogManager, "_look", look)
