@@ -25,7 +25,7 @@ from strandline.clock import (
     round_up,
     system_elapsed,
 )
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import Frontier, MetastorageLog, durable_state
 from strandline.errors import NotFresh, Unavailable, VersionNotFound
 from strandline.metastorage import Head, SqlMetastorage
 from strandline.sql import open_sqlite
@@ -485,6 +485,14 @@ def test_concurrent_readers_of_an_unavailable_store_share_one_failure(
     reader.passes(3 * DELAY)
     with reader.manager._applying:  # a caller that came before the last look gets its result
         reader.manager._for_all(pytest.fail, since=0)
+
+
+def test_a_log_that_was_set_back_is_an_error(new_node: Nodes) -> None:
+    manager = new_node().manager
+    version = manager.latest_catalog().version
+    with pytest.raises(Unavailable, match=f"had version {version + 4} .* ends at {version}: its"):
+        manager.sync(up_to=Frontier(0, version + 5))
+    manager.sync()
 
 
 def test_elapsed_time_is_positive_and_never_goes_back() -> None:

@@ -362,10 +362,16 @@ class CatalogApplier:
                 return
 
     def _apply_all(self, frontier: Frontier) -> Frontier:
-        """Apply the log up to ``frontier``, and return it. Raises `Fenced`."""
-        while self._history.latest.version + 1 < frontier.upper:
+        """Apply the log up to ``frontier``, and return it. Raises `Fenced`, `Unavailable`."""
+        while (latest := self._history.latest).version + 1 < frontier.upper:
             if not self._apply_expected():
                 self._apply_some()
+            if self._history.latest is latest:
+                raise Unavailable(
+                    f"the log had version {frontier.upper - 1} a moment ago and now ends at "
+                    f"{latest.version}: its database was set back under this node; start the node "
+                    "again"
+                )
         if frontier.since > self._history.earliest.version:
             self._history = self._history.trimmed(frontier.since)
         return frontier
