@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import pytest
 from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
-from strandline.errors import Unavailable
+from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.hive import truncation
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import Unsynced
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
@@ -153,6 +156,66 @@ def test_a_truncation_that_fails_leaves_the_files(
     for value in "12":
         assert (place(hive, "parted", f"p={value}") / "a").exists()
         assert parted.get_partition("d1", "parted", [value]).parameters["numRows"] == "1"
+
+
+@pytest.mark.parametrize("name", ["t", "parted"])
+def test_a_truncation_whose_process_died_can_be_repeated(
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    parted.create_table(table("t"))
+    put(place(hive, "t"), "a")
+
+    def die(self: object) -> None:
+        raise Unavailable("the process died")
+
+    monkeypatch.setattr(Unsynced, "sync", die)
+    monkeypatch.setattr(truncation._Emptying, "undo", die)
+    assert refusal(lambda: parted.truncate_table("d1", name, None))
+    monkeypatch.undo()
+    parted.truncate_table("d1", name, None)
+    assert not [path for path in place(hive, name).rglob("*") if path.is_file()]
+    hive.node.cleaner.clean()
+    assert list(hive.folder.joinpath("warehouse").rglob("*.purged*")) == []
+
+
+def test_the_files_move_back_before_another_writer_can_take_their_place(
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo, places = truncation._Emptying.undo, []
+
+    def fail(self: Unsynced) -> None:
+        raise Unavailable("the disk is full")
+
+    def undo_in_the_transaction(self: truncation._Emptying) -> None:
+        if self._moved:
+            places.append(self.change.place())  # raises if the transaction has ended
+        undo(self)
+
+    monkeypatch.setattr(Unsynced, "sync", fail)
+    monkeypatch.setattr(truncation._Emptying, "undo", undo_in_the_transaction)
+    assert "the disk is full" in refusal(lambda: parted.truncate_table("d1", "parted", None))[1]
+    assert len(places) == 1
+
+
+def test_no_files_come_back_if_the_truncation_may_have_been_committed(
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hive.node.metastore.store
+    change = store.change
+
+    @contextmanager
+    def with_lost_answer(table_id: int, *, author: str) -> Iterator[Staging]:
+        with change(table_id, author=author) as staging:
+            yield staging
+        raise UnknownOutcome("the answer was lost")
+
+    monkeypatch.setattr(store, "change", with_lost_answer)
+    assert "answer was lost" in refusal(lambda: parted.truncate_table("d1", "parted", None))[1]
+    monkeypatch.undo()
+    for value in "12":
+        assert list(place(hive, "parted", f"p={value}").iterdir()) == []
+        assert parted.get_partition("d1", "parted", [value]).parameters["numRows"] == "0"
+    hive.node.cleaner.clean()
 
 
 def test_truncated_files_are_not_kept(hive: HiveNode, parted: Any) -> None:

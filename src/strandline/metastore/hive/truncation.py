@@ -6,13 +6,15 @@ the folders is not such a one, nothing is deleted.
 
 The transaction that sets the counts to 0 also moves the folders aside, because only a transaction
 keeps the table from being dropped and another from being created in its folder. The files are
-deleted after it. If a process dies in between, the request can be repeated, and cleaning deletes
-the files.
+deleted after it. If the request fails, the folders are moved back, except if the transaction may
+have been committed: by then, their place may belong to another table. After that, or if a process
+dies in between, the request can be repeated, and cleaning deletes what was moved aside.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,6 +24,7 @@ from strandline.errors import (
     IllegalChange,
     ObjectNotFound,
     StrandlineError,
+    UnknownOutcome,
     UnsupportedOperation,
     WriteConflict,
 )
@@ -100,7 +103,7 @@ def _truncate_all(call: Call, partitioned: Partitioned) -> None:
             add=[new_parameters(_emptied(counted))],
             remove=[row.row_id for row in (*old, *statistics)],
         )
-        emptying.empty(partitioned.location, number=emptying.change.write_id)
+        emptying.empty(partitioned.location)
 
 
 def _truncate_partitions(
@@ -129,7 +132,7 @@ def _truncate_partitions(
             staged.append(([_emptied_partition(row)], [each.row_id for each in removed]))
         emptying.change.stage_each(staged)
         for row in present.values():
-            emptying.empty(partitioned.place(row.as_(PartitionRow)), number=row.row_id)
+            emptying.empty(partitioned.place(row.as_(PartitionRow)))
 
 
 class _Emptying:
@@ -143,8 +146,10 @@ class _Emptying:
         self._unsynced = Unsynced()
         self._moved: list[tuple[str, str]] = []
 
-    def empty(self, location: str, *, number: int) -> None:
-        """Empty a folder. The ``number`` is another for each folder of the table."""
+    def empty(self, location: str) -> None:
+        """Empty a folder."""
+        # Not an id of a row or write: a request that died may have left a folder of that name.
+        number = secrets.randbelow(10**18)
         aside = self._folders.shown(f"{self._dropped.text}.{number}{PURGED_SUFFIX}")
         if self._folders.move(location, aside, unsynced=self._unsynced) is Moved.MOVED:
             self._moved.append((location, aside))
@@ -155,7 +160,8 @@ class _Emptying:
 
     def undo(self) -> None:
         """Move the folders back, as far as the system allows."""
-        for location, aside in self._moved:
+        while self._moved:
+            location, aside = self._moved.pop()
             with suppress(StrandlineError):
                 self._folders.move(aside, location)
 
@@ -185,10 +191,16 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
                     "truncated; truncate it again"
                 )
             emptying = _Emptying(call, partitioned, change)
-            yield emptying
-            emptying.sync()
+            try:
+                yield emptying
+                emptying.sync()
+            except BaseException:
+                emptying.undo()  # while no other writer can take the place
+                raise
+    except UnknownOutcome:
+        raise
     except BaseException:
-        if emptying is not None:
+        if emptying is not None:  # the commit failed, or nothing is left to undo
             emptying.undo()
         raise
     # After the transaction: this may take long, and others may write.
