@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -59,7 +60,6 @@ from strandline.node.membership import new_member_id, refuse_other_half
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
-from strandline.node.verification import Verification
 from strandline.node.warehouse_place import recorded_warehouse
 from strandline.sql import (
     Database,
@@ -69,6 +69,9 @@ from strandline.sql import (
     open_sqlite,
     stored_time,
 )
+
+if TYPE_CHECKING:  # it imports pyarrow
+    from strandline.node.verification import Verification
 
 _DAY_MS = 24 * 60 * 60 * 1000
 MOST_NAMED = 10
@@ -155,6 +158,8 @@ _OLDER = (
 @contextmanager
 def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
     """Open a store for verification, even if it is damaged."""
+    from strandline.node.verification import Verification
+
     address = address_of(store)
     clock = HybridClock()
     with ExitStack() as opened, closing(_database(address)) as database:

@@ -144,8 +144,8 @@ class QuickStatistics:
     def of_new(self, parameters: Properties, location: str, *, is_made: bool = True) -> Properties:
         """Return the parameters of an object that is created over ``location``, with counts.
 
-        Counts that the client sent are kept. A folder that is made for the object has none. If it
-        ``is_made`` already, it cannot be told from an empty folder that the object found.
+        Counts that the client sent are kept. A folder that is made for the object gets none. With
+        ``is_made``, it may exist already, so no empty folder gets counts.
         """
         sent = dict(parameters)
         if _sizes(sent) is not None:

@@ -77,7 +77,8 @@ class RecentCalls:
     def cascades(self, schema: str, name: str) -> bool:
         """Whether a drop of the table ``name`` now may be part of ``DROP SCHEMA … CASCADE``.
 
-        It is if the table is the first of the schema. Hive's client requests it once, and drops it.
+        The caller checks that the table is the first of the schema, which Hive's client requests
+        once and then drops.
         """
         # Decoding all calls before each drop would cost as much as the drop.
         if not any(_LIST_METHOD in message for message in self._messages):
