@@ -40,7 +40,7 @@ of a node (several processes share one store).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -160,6 +160,11 @@ class LockRequest:
     def acquired(self) -> bool:
         """Whether it is granted."""
         return self.acquired_at is not None
+
+    def waits_for(self, earlier: LockRequest) -> dict[Component, int]:
+        """The components that wait for one of ``earlier``, with the number of the first."""
+        numbers = {component: component.number for component in reversed(earlier.components)}
+        return _first_blocking(self.components, numbers)
 
 
 class Locks:
@@ -404,10 +409,7 @@ class Locks:
 
 
 def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
-    """The first earlier request that this one has to wait for, or None.
-
-    The cost grows with the number of different components on both sides, not with their product.
-    """
+    """The first earlier request that this one has to wait for, or None."""
     components = frozenset(request.components)
     rows = lock_records.earlier_components(
         connection,
@@ -417,14 +419,24 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
         txn_id=request.txn_id,
     )
     first: dict[Component, int] = {_component(row): row["lock_id"] for row in rows}
-    index = _Index(first)
-    blocking_ids = [
-        first[earlier]
-        for component in components
-        for earlier in index.may_overlap(component)
-        if component.waits_for(earlier)
-    ]
-    return min(blocking_ids, default=None)
+    return min(_first_blocking(components, first).values(), default=None)
+
+
+def _first_blocking(
+    components: Iterable[Component], earlier: Mapping[Component, int]
+) -> dict[Component, int]:
+    """The components that wait for one of ``earlier``, each with the smallest of their numbers.
+
+    The cost grows with the number of different components on both sides, not with their product.
+    """
+    index = _Index(earlier)
+    first: dict[Component, int] = {}
+    for component in frozenset(components):
+        overlapping = index.may_overlap(component)
+        numbers = [earlier[other] for other in overlapping if component.waits_for(other)]
+        if numbers:
+            first[component] = min(numbers)
+    return first
 
 
 class _Index:

@@ -17,6 +17,7 @@ from hive_metastore.ttypes import (
     UnlockRequest,
 )
 
+from strandline.transactions import Component
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
 
 STORES = ("folder", "postgresql")
@@ -119,6 +120,30 @@ def test_locks_are_shown_with_the_lock_that_they_wait_for(hive: HiveNode, stub: 
     for lock_id in (one.lockid, two.lockid):
         stub.unlock(UnlockRequest(lockid=lock_id))
     assert plain(stub.show_locks(ShowLocksRequest())) == {"locks": []}
+
+
+def test_locks_on_many_partitions_are_shown_without_comparing_all_with_all(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partitions(prefix: str) -> list[Any]:
+        return [component(partition=f"{prefix}={number}") for number in range(200)]
+
+    one = stub.lock(request(*partitions("p"), component("u")))
+    two = stub.lock(request(*partitions("q"), component("u")))
+    waits_for, compared = Component.waits_for, []
+
+    def counting(self: Component, earlier: Component) -> bool:
+        compared.append(earlier)
+        return waits_for(self, earlier)
+
+    monkeypatch.setattr(Component, "waits_for", counting)
+    shown = plain(stub.show_locks(ShowLocksRequest()))["locks"]
+    waiting = [(e["lockid"], e["lockIdInternal"]) for e in shown if "blockedByExtId" in e]
+    assert waiting == [(two.lockid, 201)]
+    assert (shown[-1]["blockedByExtId"], shown[-1]["blockedByIntId"]) == (one.lockid, 201)
+    assert len(compared) < 1_000
+    for lock_id in (one.lockid, two.lockid):
+        stub.unlock(UnlockRequest(lockid=lock_id))
 
 
 def test_a_request_that_must_not_wait_is_not_acquired_and_leaves_no_lock(

@@ -152,6 +152,7 @@ def _gives_up(call: Call, queued: LockRequest) -> bool:
 
 
 def _elements(request: LockRequest, blocking: LockRequest | None) -> list[Struct]:
+    blocked_by = {} if blocking is None else request.waits_for(blocking)
     shared: dict[str, Any] = {
         "lockid": request.lock_id,
         "state": ACQUIRED if request.acquired else WAITING,
@@ -169,21 +170,16 @@ def _elements(request: LockRequest, blocking: LockRequest | None) -> list[Struct
             "dbname": component.schema,
             **({} if component.table is None else {"tablename": component.table}),
             **({} if component.partition is None else {"partname": component.partition}),
-            **_blocked_by(component, blocking),
+            **(
+                {"blockedByExtId": request.blocked_by, "blockedByIntId": blocked_by[component]}
+                if component in blocked_by
+                else {}
+            ),
             "type": component.mode.value,
             "lockIdInternal": component.number,
         }
         for component in request.components
     ]
-
-
-def _blocked_by(component: Component, blocking: LockRequest | None) -> Struct:
-    """The fields that name the component for which this one waits; none if it does not wait."""
-    if blocking is None:
-        return {}
-    numbers = (earlier.number for earlier in blocking.components if component.waits_for(earlier))
-    number = next(numbers, None)
-    return {} if number is None else {"blockedByExtId": blocking.lock_id, "blockedByIntId": number}
 
 
 # -- what the user may do
