@@ -193,7 +193,7 @@ ShownValue = str | int | float | bool | list[str] | None
 class SettingValue:
     """A setting of a node as users see it, without secrets.
 
-    ``origin`` is the place that its value comes from: an option, a variable, a file, or "default".
+    ``origin`` is where its value comes from: an option, a variable, a file, "program" or "default".
     """
 
     setting: str

@@ -137,6 +137,17 @@ def test_the_files_of_partitions_are_counted_when_they_are_added_and_altered(stu
     assert of_partition(stub, "2") == ("1", "5")
 
 
+def test_an_altered_partition_is_counted_where_it_is_if_the_client_sends_no_location(
+    stub: Any, tmp_path: Path
+) -> None:
+    stub.create_table(table("t", partitionKeys=KEYS))
+    stub.add_partition(partition("1", f"file:{tmp_path}/elsewhere"))
+    fill(f"file:{tmp_path}/elsewhere", 3, 4)
+    stub.alter_partition("d1", "t", partition("1"))
+    assert of_partition(stub, "1") == ("2", "7")
+    assert stub.get_partition("d1", "t", ["1"]).sd.location == f"file:{tmp_path}/elsewhere"
+
+
 def test_a_renamed_partition_has_the_counts_of_its_files(stub: Any) -> None:
     stub.create_table(table("t", partitionKeys=KEYS))
     stub.add_partition(partition("1"))

@@ -380,13 +380,14 @@ def _alter(
     present = _present(call, partitioned, names)
     quick = QuickStatistics(call.folders, context)
 
-    def counted(name: str, row: PartitionRow) -> PartitionRow:
-        old = present[name].parameters if name in present else ()
-        parameters = quick.of_altered(row.parameters, partitioned.place(row), old=old)
+    def counted(name: str, row: PartitionRow, sent: Struct) -> PartitionRow:
+        old = present.get(name, replace(row, parameters=()))
+        place = partitioned.place(row if _has_location(sent) else old)
+        parameters = quick.of_altered(row.parameters, place, old=old.parameters)
         return replace(row, parameters=parameters)
 
     new_partitions = [
-        (name, counted(name, row), partition) for name, row, partition in new_partitions
+        (name, counted(name, row, partition), partition) for name, row, partition in new_partitions
     ]
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         rows = change.visible(RowKind.PARTITION, names)
@@ -397,11 +398,16 @@ def _alter(
             # If the request names a partition twice, the partition is altered twice.
             old = altered.get(name) or rows[name].as_(PartitionRow)
             kept = replace(new, created=old.created)
-            if not (partition.get("sd") or {}).get("location"):
+            if not _has_location(partition):
                 kept = replace(kept, location=old.location)
             altered[name] = kept
         old_ids = [rows[name].row_id for name in altered]
         change.replace(dict(zip(old_ids, _stored(call, partitioned, altered), strict=True)))
+
+
+def _has_location(partition: Struct) -> bool:
+    """Whether the client sent a location; without one, a partition stays where it is."""
+    return bool((partition.get("sd") or {}).get("location"))
 
 
 def _present(
