@@ -12,14 +12,15 @@ The tables of a store on servers are in the folder that the setting ``warehouse`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from strandline.config import Settings
 from strandline.errors import InvalidInput, UnsupportedOperation
 
 _SEPARATOR = "://"
+_OPTIONS = re.compile("[?#].*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,10 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
 
 def shown_address(address: str) -> str:
     """Return ``address`` without user, password and options."""
-    if _SEPARATOR not in address:
+    scheme, separator, rest = address.partition(_SEPARATOR)
+    if not separator:
         return address
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return address.partition(_SEPARATOR)[0] + "://…"
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    # As PostgreSQL's driver reads it: a password may contain ? and #, which begin nothing there.
+    authority, slash, path = rest.partition("/")
+    server = authority.rpartition("@")[2]
+    return f"{scheme.lower()}{separator}{_OPTIONS.sub('', f'{server}{slash}{path}')}"

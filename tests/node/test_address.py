@@ -1,0 +1,26 @@
+"""How addresses are shown: `shown_address`."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.node.address import shown_address
+
+SHOWN = [
+    ("/data/lake", "/data/lake"),
+    ("postgresql://h/db", "postgresql://h/db"),
+    ("POSTGRESQL://ann@h:5432,k/db", "postgresql://h:5432,k/db"),
+    ("postgresql://ann:secret@[::1]:5432/db", "postgresql://[::1]:5432/db"),
+    ("postgresql://ann:a@secret@h/db", "postgresql://h/db"),
+    ("postgresql://ann:a#secret@h/db", "postgresql://h/db"),
+    ("postgresql://ann:a?secret@h/db", "postgresql://h/db"),
+    ("postgresql://h/db?password=secret&application_name=a@b", "postgresql://h/db"),
+    ("postgresql://h?password=a/secret", "postgresql://h"),
+    ("postgresql:///db?password=secret", "postgresql:///db"),
+    ("etcd://h:2379/prefix", "etcd://h:2379/prefix"),
+]
+
+
+@pytest.mark.parametrize(("address", "shown"), SHOWN)
+def test_an_address_is_shown_without_user_password_and_options(address: str, shown: str) -> None:
+    assert shown_address(address) == shown
