@@ -116,9 +116,7 @@ class PostgresDatabase(Database):
         with self._in_use("reads"):
             self._settle()
             ahead = _short(first)
-            begun = self._begun(
-                lambda raw: "; ".join((_READ, *raw.executing(ahead))) if ahead else _READ
-            )
+            begun = self._begun(lambda raw: "; ".join((_READ, *raw.executing(ahead))))
             with _returned(begun) as connection:
                 raw = _raw(connection.connection)
                 _keep_read_ahead(raw, ahead)

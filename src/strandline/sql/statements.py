@@ -18,7 +18,8 @@ are parameters.
 `run_all` sends statements that do not depend on each other's answers; for a server they are one
 round trip. In a write transaction, `change_each` does not wait for an answer: its changes are sent
 with the next statement that has one, or with the commit, and raise there. The same holds for the
-statement of `run_at_commit`, whose rows are available when the write has ended.
+statement of `run_at_commit`, whose rows are available when the write has ended. `Counter` gives
+consecutive numbers with these.
 
 A text quotes column names that are SQL keywords (``"user"``). Values are the driver's: a boolean is
 0 or 1 in SQLite. Tables are created, and rare statements of many forms are built, with SQLAlchemy's

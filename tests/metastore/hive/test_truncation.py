@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,10 @@ from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.hive import truncation
+from strandline.metastore.store.folder_effects import PURGED_SUFFIX
 from strandline.metastore.store.staging import Staging
-from strandline.metastore.store.warehouse import Unsynced
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.warehouse import Moved, Unsynced
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
@@ -195,6 +198,33 @@ def test_the_files_move_back_before_another_writer_can_take_their_place(
     monkeypatch.setattr(truncation._Emptying, "undo", undo_in_the_transaction)
     assert "the disk is full" in refusal(lambda: parted.truncate_table("d1", "parted", None))[1]
     assert len(places) == 1
+
+
+def test_the_log_says_where_files_are_that_could_not_be_moved_back(
+    hive: HiveNode,
+    parted: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    move = StoreFolders.move
+
+    def fail(self: Unsynced) -> None:
+        raise Unavailable("the disk is full")
+
+    def move_only_aside(self: StoreFolders, source: str, target: str, **named: Any) -> Moved:
+        if source.endswith(PURGED_SUFFIX):
+            raise Unavailable("the disk is full")
+        return move(self, source, target, **named)
+
+    monkeypatch.setattr(Unsynced, "sync", fail)
+    monkeypatch.setattr(StoreFolders, "move", move_only_aside)
+    assert refusal(lambda: parted.truncate_table("d1", "parted", None))
+    messages = [record.getMessage() for record in caplog.records if "truncation" in record.name]
+    assert len(messages) == 2
+    for message in messages:
+        aside = re.search(r"still be at (\S+), where", message)
+        assert aside is not None
+        assert (Path(aside[1].removeprefix("file:")) / "a").exists()
 
 
 def test_no_files_come_back_if_the_truncation_may_have_been_committed(

@@ -262,6 +262,7 @@ class CachedStore(ObjectStore):
             work.spend(len(by_partition) // _PARTITIONS_OF_A_THING)
             matching_rows = [rows for known, rows in by_partition.items() if known in partitions]
         else:
+            work.spend(len(listed) * _TESTS_OF_A_LOOKUP // _PARTITIONS_OF_A_THING)
             matching_rows = [by_partition[known] for known in listed if known in by_partition]
         work.spend(sum(map(len, matching_rows)))
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)

@@ -109,7 +109,8 @@ async def show_locks(call: Call) -> Struct:
     free, own = call.reader.access.free, normalize(call.user)
     shown = [request for request in requests if free or normalize(request.owner) == own]
     blocking_ids = {request.blocked_by for request in shown if request.blocked_by is not None}
-    blocking = {each.lock_id: each for each in locks.list(lock_ids=blocking_ids)}
+    earlier = locks.list(lock_ids=blocking_ids) if blocking_ids else ()
+    blocking = {request.lock_id: request for request in earlier}
     return {
         "locks": [
             element

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 from strandline.clock import system_wall_clock
@@ -162,8 +162,15 @@ class _Emptying:
         """Move the folders back, as far as the system allows."""
         while self._moved:
             location, aside = self._moved.pop()
-            with suppress(StrandlineError):
+            try:
                 self._folders.move(aside, location)
+            except StrandlineError:
+                logger.exception(
+                    "the files of a failed truncation may still be at %s, where cleaning deletes "
+                    "them; move them to %s",
+                    aside,
+                    location,
+                )
 
     def finish(self) -> None:
         """Delete the old files. Cleaning deletes what the system refuses to delete now."""

@@ -168,9 +168,6 @@ class _Pass:
     stopped: Callable[[], bool] = lambda: False
 
 
-_DRY = _Pass(dry_run=True)
-
-
 class Cleaner:
     """See the module. Safe for threads, and for several processes on one store.
 
@@ -213,15 +210,17 @@ class Cleaner:
 
     def clean(self, *, dry_run: bool = False) -> list[Cleaned]:
         """Remove all that can be removed, or report what would be."""
-        return list(self._clean(_Pass(dry_run), everything=True))
+        now = _Pass(dry_run)
+        return list(self._clean(now, self._limit(now), everything=True))
 
     def preview(self) -> Cleanable:
         """Report what `clean` would remove, for a client that wants bounded lists."""
-        parts = []
-        for cleaned in self._clean(_DRY, everything=True):
+        now = _Pass(dry_run=True)
+        limit, parts = self._limit(now), []
+        for cleaned in self._clean(now, limit, everything=True):
             del cleaned.names[MOST_NAMED:]
             parts.append(cleaned)
-        return Cleanable(self._limit(_DRY), tuple(parts))
+        return Cleanable(limit, tuple(parts))
 
     def clean_new(self, *, stopped: Callable[[], bool]) -> None:
         """`clean` for a background thread: skip steps that can have found nothing new.
@@ -229,8 +228,9 @@ class Cleaner:
         New leftovers come from aborts, and dropped tables become removable by trimming.
         """
         progress = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
+        now = _Pass(False, stopped)
         for cleaned in self._clean(
-            _Pass(False, stopped), everything=progress != self._last_progress
+            now, self._limit(now), everything=progress != self._last_progress
         ):
             logger.info(
                 "cleaned the %s of %s: %d rows, %d files of %d bytes",
@@ -243,8 +243,7 @@ class Cleaner:
         if not stopped():
             self._last_progress = progress
 
-    def _clean(self, now: _Pass, *, everything: bool) -> Iterator[Cleaned]:
-        limit = self._limit(now)
+    def _clean(self, now: _Pass, limit: Timestamp | None, *, everything: bool) -> Iterator[Cleaned]:
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return
@@ -266,7 +265,7 @@ class Cleaner:
             yield cleaned
 
     def _limit(self, now: _Pass) -> Timestamp | None:
-        """See the module; None during a backup."""
+        """Up to when removed rows are cleaned, see the module. None while a backup copies files."""
         limit = self._transactions.holds.cleaning_limit(dry_run=now.dry_run)
         if limit is None:
             return None
