@@ -202,6 +202,55 @@ def test_a_new_catalog_is_active_when_its_node_has_started(
     assert node.has("default")
 
 
+@pytest.fixture
+def started(new_node: Nodes, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node that follows its log, on a clock that stands still."""
+    node = new_node()
+    monkeypatch.setattr(node.clock, "wait_until", lambda *_, **__: node.passes(2 * DELAY))
+    node.manager.start()
+    node.manager.present()
+    return node
+
+
+def test_a_look_that_is_half_used_is_renewed_before_it_expires(started: Node) -> None:
+    half = (DELAY - SKEW) // 2
+    first = started.manager._horizon
+    started.passes(half - 1)
+    assert started.manager.known_present() is not None
+    assert started.manager._horizon is first, "a fresh look is renewed"
+    for _ in range(3):
+        before = started.manager._horizon
+        started.passes(half)
+        assert started.manager.known_present() is not None, "it expired before it was renewed"
+        while started.manager._horizon is before:
+            pass
+
+
+def test_a_node_that_nobody_asks_does_not_look(started: Node) -> None:
+    looks = started.manager._looks
+    started.passes(10 * DELAY)
+    started.manager.stop()
+    assert started.manager._looks == looks
+
+
+def test_if_a_look_ahead_fails_the_next_reader_gets_the_error(
+    started: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away() -> object:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(started.manager._state.log, "check", away)
+    started.passes((DELAY - SKEW) // 2)
+    for _ in range(3):
+        assert started.manager.known_present() is not None, "the last look is still valid"
+    while "look at the log ahead of its readers failed: the store is away" not in caplog.text:
+        pass
+    started.passes(DELAY)
+    with pytest.raises(Unavailable, match="the store is away"):
+        started.manager.present()
+    assert caplog.text.count("ahead of its readers") == 1, "one look fails once"
+
+
 CHECKS = [
     what_was_learned_lasts_from_before_the_look,
     a_read_right_after_the_call_has_it,

@@ -12,11 +12,17 @@ machine sleeps.) Callers that wait for the same look share it, and its failure t
 
 A look stays valid when the node joins a newer epoch, because the log is the same.
 
+A look at a server is a write, which waits for the writes before it. So a thread looks again ahead
+of time: when a reader uses a look whose second half has begun. While a node is asked often, its
+readers find a valid look; a node that nobody asks does not look.
+
 Rejected: reading the log on every read.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +43,8 @@ from strandline.clock import (
 from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, StrandlineError
 
+logger = logging.getLogger(__name__)
+
 LOOKS = 3
 """The number of looks at the log before a read gives up proving that it is fresh."""
 
@@ -51,15 +59,16 @@ class _Horizon:
 
     Every version that is active at or before ``known`` was applied. The node may answer for the
     present while its clock, which may be slow by the skew, is at most ``present``, and the elapsed
-    time is at most ``until``.
+    time is at most ``until``. A reader at ``half`` or later causes the next look.
     """
 
     known: Timestamp
     present: Timestamp
+    half: int
     until: int
 
 
-_NOTHING_KNOWN = _Horizon(MIN_TIMESTAMP, MIN_TIMESTAMP, 0)
+_NOTHING_KNOWN = _Horizon(MIN_TIMESTAMP, MIN_TIMESTAMP, 0, 0)
 
 
 class CatalogFollower(CatalogApplier):
@@ -77,8 +86,44 @@ class CatalogFollower(CatalogApplier):
         super().__init__(state, clock, join_anew=join_anew, announce=announce)
         self._elapsed = elapsed
         self._horizon = _NOTHING_KNOWN
+        self._half_used = _NOTHING_KNOWN  # the last horizon that a reader used in its second half
+        self._look_ahead = threading.Event()
+        self._looker: threading.Thread | None = None
         self._looks = 0  # begun by readers of the present
         self._last_look: tuple[int, StrandlineError | None] = (0, None)  # the last that ended
+
+    def start(self) -> None:
+        super().start()
+        if self.delay:
+            self._looker = threading.Thread(
+                target=self._look_for_readers, name="catalog-looker", daemon=True
+            )
+            self._looker.start()
+
+    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
+        self._stop.set()
+        self._look_ahead.set()
+        super().stop(wake=wake)
+        if self._looker is not None and self._looker is not threading.current_thread():
+            self._looker.join()
+
+    def _look_for_readers(self) -> None:
+        """Look at the log whenever a reader has found a look half used, once for each look."""
+        while not self._stop.is_set():
+            self._look_ahead.wait()
+            self._look_ahead.clear()
+            if self._half_used is not self._horizon or self._stop.is_set():
+                continue  # a reader has looked meanwhile
+            try:
+                self.look()
+            except Exception as error:
+                if self._stop.is_set():
+                    return
+                # The next reader looks for itself, and gets the error.
+                if isinstance(error, StrandlineError):
+                    logger.warning("a look at the log ahead of its readers failed: %s", error)
+                else:
+                    logger.exception("a look at the log ahead of its readers failed")
 
     # -- the present ---------------------------------------------------------------------------
 
@@ -87,6 +132,9 @@ class CatalogFollower(CatalogApplier):
         if self.delay:
             horizon, elapsed, now = self._horizon, self._elapsed(), self._clock.current()
             fresh = now <= horizon.present and elapsed <= horizon.until
+            if fresh and elapsed >= horizon.half and horizon is not self._half_used:
+                self._half_used = horizon
+                self._look_ahead.set()
             return self._history.at_time(now) if fresh else None
         latest, seen, log = self._history.latest, self._seen, self._state.log
         if not log.frontier_is_cheap:
@@ -165,11 +213,13 @@ class CatalogFollower(CatalogApplier):
         checked = self._state.log.check()
         self.sync(up_to=checked.frontier)
         known = add_milliseconds(checked.time, self.delay)
+        valid_ms = self.delay - self.skew
         self._log_time.hear(checked.time)
         self._horizon = _Horizon(
             known,
             add_milliseconds(known, -self.skew) if self.skew else known,
-            began + self.delay - self.skew,
+            began + valid_ms // 2,
+            began + valid_ms,
         )
         return known
 
