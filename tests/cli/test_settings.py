@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -60,6 +61,14 @@ def test_every_setting_is_documented_and_can_be_set_in_each_place(
     assert getattr(by_file.settings, name) == value
     assert by_file.origins[name] == str(tmp_path / FILE_NAME)
     assert setting.option in strandline("serve", "--help").output
+
+
+def test_the_help_names_other_settings_as_options_and_shows_every_default() -> None:
+    shown = " ".join(strandline("serve", "--help").output.split())
+    assert "Leave it at loopback unless there is a --users-file: without one" in shown
+    assert 'leaves that to the command "strandline clean".' in shown
+    assert "--catalog-log TEXT" in shown
+    assert not re.search(r"``|default: ?\]", shown)
 
 
 def test_options_override_variables_which_override_files(tmp_path: Path) -> None:

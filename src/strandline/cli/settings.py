@@ -62,10 +62,22 @@ def _names_another(error: InvalidInput, name: str) -> bool:
     )
 
 
+def _help(setting: Setting) -> str:
+    """The help of a setting's option: its meaning, with the options of settings that it names."""
+
+    def shown(quoted: re.Match[str]) -> str:
+        other = REGISTRY.get(quoted[1])
+        return f'"{quoted[1]}"' if other is None else other.option
+
+    meaning = re.sub("``(.+?)``", shown, setting.meaning)
+    return f"{meaning[:1].upper()}{meaning[1:]}  [default: {_shown_default(setting)}]"
+
+
 def _shown_default(setting: Setting) -> str:
-    if setting.is_list:
-        return ", ".join(setting.default) if isinstance(setting.default, tuple) else "none"
-    return "not set" if setting.default is None else str(setting.default)
+    default = setting.default
+    if default is None:
+        return "not set"
+    return (", ".join(default) if isinstance(default, tuple) else str(default)) or "none"
 
 
 C = TypeVar("C", bound=Callable[..., Any])  # Any: what click calls
@@ -78,11 +90,8 @@ def node_options(function: C) -> C:
     option was not given.
     """
     for setting in reversed(list(REGISTRY.values())):
-        declared: dict[str, Any] = {  # Any: what click takes
-            "default": None,
-            "help": f"{setting.meaning[:1].upper()}{setting.meaning[1:]}  [default: "
-            f"{_shown_default(setting)}]",
-        }
+        # Any: what click takes
+        declared: dict[str, Any] = {"default": None, "help": _help(setting)}
         if setting.is_switch:
             names = f"{setting.option}/--no-{setting.option[2:]}"
         else:
