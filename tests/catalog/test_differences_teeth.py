@@ -65,20 +65,19 @@ def by_counting(new_manager: NewManager, patch: Patch) -> None:
 
 def columns_by_name(patch: Patch) -> None:
     """A renamed column is listed as a dropped and an added column."""
-    grants, (fits, _), *pairs = differences._KEYS
+    (fits, _), *others = differences._KEYS
     by_name = (fits, lambda _, item: (item.name, (item.name, item)))
-    patch.setattr(f"{MODULE}._KEYS", (grants, by_name, *pairs))
+    patch.setattr(f"{MODULE}._KEYS", (by_name, *others))
 
 
 def grants_by_grantee(patch: Patch) -> None:
     """The grantor of a privilege is ignored."""
-    real = differences._grant_key
+    real = differences._by_grantee_and_grantor
 
-    def key(names: Any, one: Any) -> Any:
-        return one.grantee, real(names, one)[1]
+    def by_grantee(names: Any, several: Any) -> Any:
+        return {grantee: item for (grantee, _), item in real(names, several).items()}
 
-    fits, _ = differences._KEYS[0]
-    patch.setattr(f"{MODULE}._KEYS", ((fits, key), *differences._KEYS[1:]))
+    patch.setattr(f"{MODULE}._by_grantee_and_grantor", by_grantee)
 
 
 def properties_as_a_whole(patch: Patch) -> None:
@@ -209,7 +208,10 @@ Fault = Callable[[Patch], None]
 
 FAULTS: dict[Fault, tuple[Check, str]] = {
     columns_by_name: (by(tests.test_columns_are_matched_by_their_ids), r"columns\[n\]"),
-    grants_by_grantee: (by(tests.test_grants_are_listed_by_grantee_and_grantor), "'privileges'"),
+    grants_by_grantee: (
+        by(tests.test_grants_are_listed_by_grantee_and_grantor),
+        r"privileges\[bob by bob\]",
+    ),
     properties_as_a_whole: (by(tests.test_properties_are_matched_by_their_keys), "'properties'"),
     other_bytes_are_told: (by_another_format, "ALTERED"),
     rename_is_drop_and_create: (

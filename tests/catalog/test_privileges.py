@@ -113,7 +113,7 @@ def test_the_catalog_allows_exactly_what_a_naive_model_of_the_rules_allows(
 
 def direct_roles(catalog: Catalog, user: str) -> frozenset[int]:
     own = catalog.role(user)
-    groups = () if own is None or not own.inherit else (group for group, _ in own.member_of)
+    groups = () if own is None or not own.inherit else (one.group for one in own.member_of)
     return frozenset({PUBLIC, *groups, *(() if own is None else (own.id,))})
 
 
@@ -123,7 +123,7 @@ def inheriting_all(catalog: Catalog, user: str) -> frozenset[int]:
         role = to_follow.pop()
         if role is not None:
             found.add(role.id)
-            to_follow += [catalog.role_by_id(group) for group, _ in role.member_of]
+            to_follow += [catalog.role_by_id(one.group) for one in role.member_of]
     return frozenset(found)
 
 

@@ -180,7 +180,7 @@ def test_new_changed_and_removed_views_are_synchronized_in_one_version(
     assert not synchronize_system_views(manager, views=views)
 
 
-CONTENTS = {1: "14c4e3d310daa595"}
+CONTENTS = {1: "14c4e3d310daa595", 2: "89a6665b18ab21f3"}
 """For each content version, a hash of the fingerprints of all views."""
 
 

@@ -169,7 +169,9 @@ CATALOG: list[tuple[object, bytes]] = [
         ),
     ),
     (
-        p.RoleDescriptor(22, "ann", "system", superuser=True, inherit=False, member_of=((7, 8),)),
+        p.RoleDescriptor(
+            22, "ann", "system", superuser=True, inherit=False, member_of=(p.Membership(7, 8),)
+        ),
         record(53, 1, n(22, 0), text("ann"), text("system"), YES, NO, n(1), n(7, 8)),
     ),
     (

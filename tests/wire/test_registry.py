@@ -278,9 +278,9 @@ def test_a_nested_object_has_its_own_header(
     header: bytes, error: type[Exception], says: str
 ) -> None:
     granted = DatabaseDescriptor(1, "d", "o", (Grant(1, 2, Privilege.SELECT),))
-    assert b"\x41\x00\x01" in encode(granted)
+    assert b"\x41\x00\x02" in encode(granted)
     with pytest.raises(error, match=says):
-        decode(unsealed(encode(granted)).replace(b"\x41\x00\x01", header), DatabaseDescriptor)
+        decode(unsealed(encode(granted)).replace(b"\x41\x00\x02", header), DatabaseDescriptor)
 
 
 @given(st.binary(max_size=200))

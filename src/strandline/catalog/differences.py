@@ -3,9 +3,9 @@
 Objects are matched by their key (the id, or the name in kinds that are keyed by name). So a renamed
 table is one object, and a table that was dropped and created again is two. The comparison walks the
 fields of the descriptors, which are frozen dataclasses, and knows a few shapes of values: items
-with an id are matched by it (columns), pairs by their first half (properties, memberships), grants
-by grantee and grantor. Any other value is compared as a whole. So a new kind of object, or a new
-field, needs no code here.
+with an id are matched by it (columns), pairs by their first half (properties), memberships by their
+role, grants by grantee and grantor. Any other value is compared as a whole. So a new kind of
+object, or a new field, needs no code here.
 
 What must stay true: two versions have no difference if and only if they hold equal objects. A value
 whose difference fits no shape is therefore reported as a whole.
@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
@@ -33,7 +35,7 @@ from strandline.catalog.kinds import (
     referred_kind,
 )
 from strandline.model.descriptors import ColumnDescriptor, Constraint, SchemaVersion
-from strandline.model.privileges import Grant, Privilege, privilege_names
+from strandline.model.privileges import Grant, Membership, Privilege, privilege_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
 from strandline.wire.stored import AnyStored
@@ -186,7 +188,7 @@ def _compared(names: _Names, path: str, old: Any, new: Any) -> Iterator[FieldDif
 
 
 def _is_plain_dataclass(value: Any) -> bool:
-    return is_dataclass(value) and not isinstance(value, DataType | Grant)
+    return is_dataclass(value) and not isinstance(value, DataType | _Dated)
 
 
 def _latest(value: Any) -> SchemaVersion | None:
@@ -216,6 +218,8 @@ def _by_key(names: _Names, value: Any) -> _Keyed | None:
     """The items of a tuple by the key that matches them, or None if they have no such key."""
     if not isinstance(value, tuple):
         return None
+    if value and all(isinstance(item, Grant) for item in value):
+        return _by_grantee_and_grantor(names, value)
     for fits, key in _KEYS:
         if all(map(fits, value)):
             keyed = dict(key(names, item) for item in value)
@@ -231,7 +235,9 @@ def _items(names: _Names, path: str, old: _Keyed, new: _Keyed) -> Iterator[Field
         if before == after:
             continue
         inner = f"{path}[{label}]"
-        if before is None or after is None or not _is_plain_dataclass(before):
+        if isinstance(before, _Dated) and isinstance(after, _Dated) and before.text == after.text:
+            yield FieldDifference(f"{inner}.granted", before.granted, after.granted)
+        elif before is None or after is None or not _is_plain_dataclass(before):
             yield FieldDifference(inner, shown(before), shown(after))
         else:
             yield from _fields(names, before, after, inner)
@@ -243,14 +249,41 @@ def _items(names: _Names, path: str, old: _Keyed, new: _Keyed) -> Iterator[Field
         )
 
 
-def _grant_key(names: _Names, grant: Grant) -> tuple[Any, tuple[str, Any]]:
-    by = f" by {names.role(grant.grantor)}" if grant.grantor else ""
-    return (grant.grantee, grant.grantor), (names.role(grant.grantee) + by, grant)
+@dataclass(frozen=True, slots=True)
+class _Dated:
+    """What was granted, and when. The times are shown if nothing else differs."""
+
+    text: str
+    granted: str | int
 
 
-def _membership_key(names: _Names, membership: tuple[int, int]) -> tuple[Any, tuple[str, Any]]:
-    role, grantor = membership
-    return role, (names.role(role), f"granted by {names.role(grantor)}" if grantor else "granted")
+def _by_grantee_and_grantor(names: _Names, several: tuple[Grant, ...]) -> _Keyed:
+    """The grants, those of one grantor to one grantee together."""
+    pairs: dict[tuple[int, int], list[Grant]] = {}
+    for grant in several:
+        pairs.setdefault((grant.grantee, grant.grantor), []).append(grant)
+    return {
+        (grantee, grantor): (
+            names.role(grantee) + (f" by {names.role(grantor)}" if grantor else ""),
+            _dated(given),
+        )
+        for (grantee, grantor), given in pairs.items()
+    }
+
+
+def _dated(given: list[Grant]) -> _Dated:
+    every = reduce(or_, (grant.privileges for grant in given))
+    times = (f"{_listed(grant.privileges)} at {grant.granted}" for grant in given)
+    return _Dated(_listed(every), "; ".join(times))
+
+
+def _listed(privileges: Privilege) -> str:
+    return ", ".join(privilege_names(privileges))
+
+
+def _membership_key(names: _Names, membership: Membership) -> tuple[Any, tuple[str, Any]]:
+    by = f"granted by {names.role(membership.grantor)}" if membership.grantor else "granted"
+    return membership.group, (names.role(membership.group), _Dated(by, membership.granted))
 
 
 def _pair_of(first: type) -> Callable[[Any], bool]:
@@ -258,7 +291,6 @@ def _pair_of(first: type) -> Callable[[Any], bool]:
 
 
 _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any]]], ...] = (
-    (lambda item: isinstance(item, Grant), _grant_key),
     (
         lambda item: hasattr(item, "id") and hasattr(item, "name"),
         lambda _, item: (item.id, (item.name, item)),
@@ -268,7 +300,7 @@ _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any
         lambda _, item: (item.name.lower(), (item.name, item)),
     ),
     (_pair_of(str), lambda _, item: (item[0], (item[0], item[1]))),
-    (_pair_of(int), _membership_key),
+    (lambda item: isinstance(item, Membership), _membership_key),
 )
 
 
@@ -277,7 +309,7 @@ def shown(value: Any) -> Shown:
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, Privilege):
-        return ", ".join(privilege_names(value))
+        return _listed(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, Enum):
@@ -290,8 +322,8 @@ def shown(value: Any) -> Shown:
         return f"{value.name} {simple_string(value.type)}{null}{default}"
     if isinstance(value, Constraint):
         return f"{value.kind.name.replace('_', ' ')} {value.text}".strip()
-    if isinstance(value, Grant):
-        return shown(value.privileges)
+    if isinstance(value, _Dated):
+        return value.text
     if isinstance(value, tuple):
         return ", ".join(str(shown(item)) for item in value)
     return str(value)

@@ -91,7 +91,9 @@ class Planning:
         transaction = self.transaction
         with transaction.entry(verb, named):
             if declared_verb(verb).action is Action.CREATE:
-                transaction.on_insert = partial(with_default_privileges, self.catalog)
+                transaction.on_insert = partial(
+                    with_default_privileges, self.catalog, granted=self.now_seconds
+                )
             try:
                 yield transaction
             finally:

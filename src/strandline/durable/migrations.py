@@ -36,7 +36,7 @@ from strandline.model.descriptors import ConfigEntry, Setting
 
 FORMAT = "format_version"
 CONTENT = "content_version"
-CONTENT_VERSION = 1
+CONTENT_VERSION = 2
 """Increased by each release that changes the system views."""
 MIGRATE = "migrate"
 """The verb of the entry of a migration."""

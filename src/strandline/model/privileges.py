@@ -68,11 +68,28 @@ RESERVED_NAMES = frozenset({PUBLIC_NAME, SYSTEM_NAME})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """``grantor`` (a role id) grants ``privileges`` to ``grantee`` (a role id, or `PUBLIC`)."""
+    """``grantor`` (a role id) grants ``privileges`` to ``grantee`` (a role id, or `PUBLIC`).
+
+    ``granted`` is the time in seconds since 1970; 0 if it is unknown. Releases before 0.6.0 did not
+    store it.
+    """
 
     grantee: int
     grantor: int
     privileges: Privilege
+    granted: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Membership:
+    """The membership in the role ``group``, which ``grantor`` (a role id) granted.
+
+    ``granted`` is as in `Grant`.
+    """
+
+    group: int
+    grantor: int
+    granted: int = 0
 
 
 def require_kind(kind: object) -> ObjectKind:
@@ -93,23 +110,28 @@ def privilege_names(privileges: Privilege) -> list[str]:
 
 
 Grants = tuple[Grant, ...]
-"""Grants sorted by grantee and grantor, each pair once, none without privileges."""
+"""Grants sorted by grantee, grantor and time, each of these once, none without privileges."""
 
 
 def grants(several: Iterable[Grant]) -> Grants:
     """Return the canonical form of some grants: merged, sorted, without empty ones."""
-    merged: dict[tuple[int, int], Privilege] = {}
+    merged: dict[tuple[int, int, int], Privilege] = {}
     for grant in several:
-        key = grant.grantee, grant.grantor
+        key = grant.grantee, grant.grantor, grant.granted
         merged[key] = merged.get(key, Privilege(0)) | grant.privileges
-    return tuple(Grant(*key, allowed) for key, allowed in sorted(merged.items()) if allowed)
+    return tuple(
+        Grant(grantee, grantor, allowed, granted)
+        for (grantee, grantor, granted), allowed in sorted(merged.items())
+        if allowed
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RoleDescriptor:
-    """A role. ``member_of`` are (role id, id of the role that granted the membership), sorted.
+    """A role. ``member_of`` are its memberships in other roles, sorted.
 
     A superuser may do everything. A role without ``inherit`` has only its own privileges.
+    ``created`` is in seconds since 1970; 0 if it is unknown (before release 0.6.0).
     """
 
     id: int
@@ -117,7 +139,8 @@ class RoleDescriptor:
     owner: str
     superuser: bool = False
     inherit: bool = True
-    member_of: tuple[tuple[int, int], ...] = ()
+    member_of: tuple[Membership, ...] = ()
+    created: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +169,7 @@ def default_privilege_name(
 
 @dataclass(frozen=True, slots=True)
 class SystemPrivilege:
-    """A grant on the whole system. ``name`` is the key, ``grantee/grantor``."""
+    """A grant on the whole system, without its time. ``name`` is the key, ``grantee/grantor``."""
 
     name: str
     grantee: int

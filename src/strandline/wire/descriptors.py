@@ -55,6 +55,7 @@ from strandline.model.partitioning import PartitionField, Transform, TransformKi
 from strandline.model.privileges import (
     DefaultPrivilege,
     Grant,
+    Membership,
     ObjectKind,
     Privilege,
     RoleDescriptor,
@@ -83,17 +84,17 @@ from strandline.wire.registry import Fields, nested_list, register
 _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
 _new_in_0_2_0 = partial(register, version=1, since="0.2.0")
 _second_in_0_2_0 = partial(register, version=2, since="0.2.0")
+_second_in_0_6_0 = partial(register, version=2, since="0.6.0")
 
 # -- grants, which are stored in the objects that they apply to ------------------------------------
 
 OBJECT_KIND = enum(ObjectKind)
 _PRIVILEGES = flags(Privilege)
 
-_new_in_0_2_0(
-    Grant,
-    type_id=65,
-    fields=[("grantee", UINT), ("grantor", UINT), ("privileges", _PRIVILEGES)],
-)
+_GRANT_1: Fields = (("grantee", UINT), ("grantor", UINT), ("privileges", _PRIVILEGES))
+
+_new_in_0_2_0(Grant, type_id=65, fields=_GRANT_1)
+_second_in_0_6_0(Grant, type_id=65, fields=[*_GRANT_1, ("granted", UINT)])
 
 GRANTS = nested_list(Grant)
 """The grants of an object."""
@@ -361,18 +362,32 @@ _new_in_0_2_0(
 
 # -- roles and privileges --------------------------------------------------------------------------
 
-_new_in_0_2_0(
+_PAIRS = sequence(pair(UINT, UINT))
+_WITHOUT_TIMES: Codec[tuple[Membership, ...]] = Codec(
+    lambda out, several: _PAIRS.write(out, tuple((one.group, one.grantor) for one in several)),
+    lambda reader: tuple(Membership(*one) for one in _PAIRS.read(reader)),
+)
+_ROLE: Fields = (
+    ("id", UINT),
+    ("__class__", NO_PARENT),
+    ("name", TEXT),
+    ("owner", TEXT),
+    ("superuser", BOOL),
+    ("inherit", BOOL),
+)
+
+register(
+    Membership,
+    type_id=69,
+    version=1,
+    since="0.6.0",
+    fields=[("group", UINT), ("grantor", UINT), ("granted", UINT)],
+)
+_new_in_0_2_0(RoleDescriptor, type_id=53, fields=[*_ROLE, ("member_of", _WITHOUT_TIMES)])
+_second_in_0_6_0(
     RoleDescriptor,
     type_id=53,
-    fields=[
-        ("id", UINT),
-        ("__class__", NO_PARENT),
-        ("name", TEXT),
-        ("owner", TEXT),
-        ("superuser", BOOL),
-        ("inherit", BOOL),
-        ("member_of", sequence(pair(UINT, UINT))),
-    ],
+    fields=[*_ROLE, ("member_of", nested_list(Membership)), ("created", UINT)],
 )
 _new_in_0_2_0(
     DefaultPrivilege,

@@ -65,7 +65,9 @@ def groups(name: str) -> Callable[[Result], list[str]]:
         found = result.after.role(name)
         assert found is not None
         ids = {one.id: one.name for one in result.after.roles()}
-        return [f"{ids.get(group, '?')} by {ids.get(by, '-')}" for group, by in found.member_of]
+        return [
+            f"{ids.get(one.group, '?')} by {ids.get(one.grantor, '-')}" for one in found.member_of
+        ]
 
     return read
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import time
 from typing import Any
 
 import pytest
@@ -31,7 +32,18 @@ STORES = ("folder", "postgresql")
 USER, ROLE, GROUP = PrincipalType.USER, PrincipalType.ROLE, PrincipalType.GROUP
 SCHEMA = HiveObjectRef(objectType=HiveObjectType.DATABASE, dbName="d1")
 TABLE = HiveObjectRef(objectType=HiveObjectType.TABLE, dbName="D1", objectName="T")
+BEGUN = int(time())
 FOR_ALL: dict[str, Any] = {"userPrivileges": {"zoe": []}, "rolePrivileges": {"public": []}}
+
+
+class SinceTheBeginning:
+    """Equal to each time, in seconds, between the beginning of the tests and now."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and BEGUN <= other <= time()
+
+    def __hash__(self) -> int:
+        return 0
 
 
 def grants(
@@ -104,10 +116,11 @@ def test_roles_are_created_listed_and_dropped(roles: Any) -> None:
 
 
 def test_members_of_roles_are_granted_shown_and_revoked(roles: Any) -> None:
-    grant = {"grantOption": False, "grantTime": 0}
-    member = {"roleName": "staff", "principalName": "bob", **grant}
+    granted = {"grantOption": False, "grantTime": SinceTheBeginning()}
+    member = {"roleName": "staff", "principalName": "bob", **granted}
     by_root = {"grantorName": "root", "grantorPrincipalType": USER}
-    in_public = {"roleName": "public", "principalName": "zoe", "principalType": USER, **grant}
+    zoe = {"principalName": "zoe", "principalType": USER}
+    in_public = {"roleName": "public", **zoe, "grantOption": False, "grantTime": 0}
     check(
         roles,
         [
@@ -115,7 +128,10 @@ def test_members_of_roles_are_granted_shown_and_revoked(roles: Any) -> None:
             (lambda c: c.grant_role("staff", "bob", USER, "root", USER, False), True),
             (lambda c: [role.roleName for role in c.list_roles("bob", USER)], ["staff", "public"]),
             (lambda c: [role.roleName for role in c.list_roles("bob", ROLE)], ["staff"]),
-            (lambda c: [role.ownerName for role in c.list_roles("bob", ROLE)], ["ann"]),
+            (
+                lambda c: c.list_roles("bob", ROLE),
+                [{"roleName": "staff", "createTime": SinceTheBeginning(), "ownerName": "ann"}],
+            ),
             (lambda c: c.list_roles("bob", GROUP), []),
             (lambda c: of(c, "bob"), [{**member, "principalType": ROLE, **by_root}]),
             (lambda c: of(c, "zoe", USER), [in_public]),
@@ -178,7 +194,8 @@ def test_members_of_roles_are_granted_shown_and_revoked(roles: Any) -> None:
 def test_privileges_are_granted_shown_and_revoked(roles: Any) -> None:
     def info(text: str) -> dict[str, Any]:
         by = {"grantor": "root", "grantorType": USER}
-        return {"privilege": text, "createTime": 0, **by, "grantOption": False}
+        granted = {"createTime": SinceTheBeginning(), "grantOption": False}
+        return {"privilege": text, **granted, **by}
 
     on = {"objectType": HiveObjectType.TABLE, "dbName": "d1", "objectName": "t"}
     granted = {"hiveObject": on, "principalName": "staff", "principalType": ROLE}

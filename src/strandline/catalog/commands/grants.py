@@ -111,7 +111,10 @@ class GrantPrivileges:
                 present_privileges |= grant.privileges
         missing = self.privileges & ~present_privileges
         if missing:
-            new_grants = grants([*present, Grant(grantee, grantor_id(planning), missing)])
+            of_system = self.kind is ObjectKind.SYSTEM
+            granted = 0 if of_system else planning.now_seconds
+            added = Grant(grantee, grantor_id(planning), missing, granted)
+            new_grants = grants([*present, added])
             _write(planning, "grant", self.kind, self.name, new_grants, _said(self, missing, "to"))
 
 
@@ -148,7 +151,7 @@ def _said(
 
 
 def _grants_on(catalog: Catalog, kind: ObjectKind, name: str) -> tuple[Grant, ...]:
-    """The grants on the object, or on the system."""
+    """The grants on the object, or on the system. Those on the system have no time."""
     if kind is not ObjectKind.SYSTEM:
         present: tuple[Grant, ...] = find_object(catalog, kind, name).privileges
         return present

@@ -25,6 +25,7 @@ from strandline.model.privileges import (
     PUBLIC,
     PUBLIC_NAME,
     RESERVED_NAMES,
+    Membership,
     RoleDescriptor,
     SystemPrivilege,
 )
@@ -90,6 +91,7 @@ class CreateRole:
                     self.owner or planning.author,
                     superuser=self.superuser,
                     inherit=self.inherit,
+                    created=planning.now_seconds,
                 )
             )
 
@@ -192,7 +194,7 @@ def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target:
 
 def _without_membership(transaction: CatalogTransaction, member: int, group: int) -> None:
     role: RoleDescriptor = transaction.get("role", member)
-    kept = tuple(membership for membership in role.member_of if membership[0] != group)
+    kept = tuple(membership for membership in role.member_of if membership.group != group)
     transaction.put(replace(role, member_of=kept))
 
 
@@ -216,14 +218,15 @@ class GrantRole:
         """Raises `ObjectNotFound`, `IllegalChange` if memberships would form a circle."""
         catalog = planning.catalog
         role, member = role_named(catalog, self.role), role_named(catalog, self.member)
-        if any(group == role.id for group, _ in member.member_of):
+        if any(membership.group == role.id for membership in member.member_of):
             return
         if member.id in {role.id, *roles_above(catalog, role)}:
             raise IllegalChange(
                 f"role {role.name} cannot be granted to {member.name}: it is a member of "
                 f"{member.name} itself, and memberships cannot form a cycle"
             )
-        joined = tuple(sorted((*member.member_of, (role.id, grantor_id(planning)))))
+        added = Membership(role.id, grantor_id(planning), planning.now_seconds)
+        joined = tuple(sorted((*member.member_of, added)))
         with planning.entry("grant_role", role=role.name, to=member.name) as transaction:
             transaction.put(replace(member, member_of=joined))
 

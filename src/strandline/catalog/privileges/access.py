@@ -90,7 +90,7 @@ def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
         role = to_follow.pop()
         role_ids.add(role.id)
         if role.inherit:
-            groups = (catalog.role_by_id(group) for group, _ in role.member_of)
+            groups = (catalog.role_by_id(joined.group) for joined in role.member_of)
             to_follow += [group for group in groups if group and group.id not in role_ids]
     return frozenset(role_ids)
 
@@ -100,10 +100,10 @@ def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
     role_ids: set[int] = set()
     to_follow = [role]
     while to_follow:
-        for group, _ in to_follow.pop().member_of:
-            above = catalog.role_by_id(group)
-            if above is not None and group not in role_ids:
-                role_ids.add(group)
+        for joined in to_follow.pop().member_of:
+            above = catalog.role_by_id(joined.group)
+            if above is not None and above.id not in role_ids:
+                role_ids.add(above.id)
                 to_follow.append(above)
     return frozenset(role_ids)
 
@@ -358,9 +358,11 @@ def owner_of(kind: Collection, stored: AnyStored) -> str:
 # -- default privileges ----------------------------------------------------------------------------
 
 
-def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind
+# Any: a descriptor of some kind
+def with_default_privileges(catalog: Catalog, value: Any, *, granted: int) -> Any:
     """Return ``value``, which is about to be created in ``catalog``, with its default privileges.
 
+    ``granted`` is the time of their grants.
     A default privilege gives a grantee a privilege on all objects of a kind that a role (or any
     role) creates from then on, in one schema, in one database or anywhere. The creator of an object
     is its owner. Several default privileges can apply together. Existing objects are not changed.
@@ -380,7 +382,7 @@ def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a desc
             and default.schema in (0, schema_id)
             and default.database in (0, database_id)
         ):
-            applying.append(Grant(default.grantee, grantor, default.privileges))
+            applying.append(Grant(default.grantee, grantor, default.privileges, granted))
     return replace(value, privileges=grants([*value.privileges, *applying])) if applying else value
 
 

@@ -18,7 +18,7 @@ from strandline.catalog.privileges.access import Access, owned_by
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
-from strandline.model.privileges import ObjectKind, Privilege, RoleDescriptor
+from strandline.model.privileges import Membership, ObjectKind, Privilege, RoleDescriptor
 
 CONTENT_PROPERTIES = ("metadata_location", "previous_metadata_location", "snapshot-count")
 CONTENT_PREFIX = "current-snapshot-"
@@ -137,7 +137,7 @@ def role(case: Case) -> None:
     elif changed:
         _owned(case)
     _take_no_name(case)
-    groups = {group for role in (old, new) if role for group, _ in role.member_of}
+    groups = {joined.group for role in (old, new) if role for joined in role.member_of}
     for group in sorted(groups):
         joined = case.before.role_by_id(group)
         kept = old and new and _membership(old, group) == _membership(new, group)
@@ -169,8 +169,8 @@ def _own_facts(role: RoleDescriptor) -> tuple[object, ...]:
     return role.name, role.owner, role.superuser, role.inherit
 
 
-def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
-    return [membership for membership in role.member_of if membership[0] == group]
+def _membership(role: RoleDescriptor, group: int) -> list[Membership]:
+    return [membership for membership in role.member_of if membership.group == group]
 
 
 def _gone(case: Case, *named: tuple[str, int]) -> bool:

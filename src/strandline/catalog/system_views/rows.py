@@ -313,27 +313,31 @@ def roles(catalog: Catalog) -> Iterator[Row]:
 
 
 @system_view(
-    "role_id id, role_name text, member_of_id id, member_of_name text, grantor_id id",
-    doc="Which role is a member of which.",
+    "role_id id, role_name text, member_of_id id, member_of_name text, grantor_id id, granted id",
+    doc="Which role is a member of which, and since when (in seconds since 1970).",
 )
 def role_members(catalog: Catalog) -> Iterator[Row]:
     for role in catalog.roles():
-        for role_id, grantor in role.member_of:
-            yield role.id, role.name, role_id, _role_name(catalog, role_id), grantor
+        for joined in role.member_of:
+            group = joined.group
+            name = _role_name(catalog, group)
+            yield role.id, role.name, group, name, joined.grantor, joined.granted or None
 
 
 @system_view(
     "object_kind text, object_id id, object_name text, grantee_id id, grantee_name text, "
-    "grantor_id id, grantor_name text, privileges text",
-    doc="What is granted to whom, on objects and on the whole system.",
+    "grantor_id id, grantor_name text, privileges text, granted id",
+    doc="What is granted to whom on objects, and when (in seconds since 1970); what is granted on "
+    "the whole system.",
 )
 def privileges(catalog: Catalog) -> Iterator[Row]:
     for kind in all_kinds():
         for stored in catalog.contents.objects(kind.name) if kind.grantable else ():
             for grant in stored.value.privileges:
-                yield kind.name, stored.id, stored.name, *_granted(catalog, grant)
+                granted = _granted(catalog, grant)
+                yield kind.name, stored.id, stored.name, *granted, grant.granted or None
     for stored in catalog.contents.objects("system_privilege"):
-        yield "system", None, None, *_granted(catalog, stored.value)
+        yield "system", None, None, *_granted(catalog, stored.value), None
 
 
 def _granted(catalog: Catalog, grant: Any) -> Row:  # Any: a grant, or a system privilege

@@ -195,7 +195,7 @@ def check_size(planning: Planning, _: Any, after: ClusterDescriptor | ClusterRep
 def check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
     """Check that the groups of a restored membership exist and that it closes no circle."""
     catalog = planning.catalog
-    for group, _granted_by in after.member_of:
+    for group in (membership.group for membership in after.member_of):
         if catalog.role_by_id(group) is None:
             raise ObjectNotFound(
                 f"role {after.name} was a member of a role (id {group}) that no longer exists; "

@@ -52,11 +52,13 @@ from strandline.model.privileges import (
     PUBLIC,
     PUBLIC_NAME,
     Grant,
+    Membership,
     ObjectKind,
     Privilege,
     RoleDescriptor,
     privilege_names,
 )
+from strandline.wire.stored import NEVER_UPDATED
 
 ADMIN = "admin"
 _ALL = "ALL"
@@ -191,16 +193,20 @@ def _membership(call: Call, kind: int, args: Struct, role: str, member: str) -> 
     return RevokeRole(role=name, member=principal)
 
 
-def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, int]]:
-    """Return the roles that a principal is directly in, each with the id of who granted it."""
+_UNGRANTED = Membership(PUBLIC, grantor=0)
+"""The membership in `public` and `admin`, which nobody granted."""
+
+
+def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, Membership]]:
+    """Return the names of the roles that a principal is directly in, with its memberships."""
     catalog, kind = call.reader.catalog, _principal_type(number)
     role = None if kind is PrincipalType.GROUP else catalog.role(name)
     groups = () if role is None else role.member_of
-    known = [(_name_of(catalog, group), grantor) for group, grantor in groups]
-    listed = [(group, grantor) for group, grantor in known if group is not None]
+    known = [(_name_of(catalog, membership.group), membership) for membership in groups]
+    listed = [(group, membership) for group, membership in known if group is not None]
     if role is not None and role.superuser and catalog.role(ADMIN) is None:
-        listed.append((ADMIN, 0))
-    return listed + ([(PUBLIC_NAME, 0)] if kind is PrincipalType.USER else [])
+        listed.append((ADMIN, _UNGRANTED))
+    return listed + ([(PUBLIC_NAME, _UNGRANTED)] if kind is PrincipalType.USER else [])
 
 
 @reads("list_roles")
@@ -213,8 +219,8 @@ def _role_struct(catalog: Catalog, name: str) -> Struct:
     role = catalog.role(name)
     if role is None:
         return {"roleName": name, "createTime": 0, "ownerName": name}
-    changed = catalog.updated(role)
-    created = 0 if changed is None else milliseconds(changed) // 1000
+    # Releases before 0.6.0 did not store when a role was created.
+    created = role.created or milliseconds(catalog.updated(role) or NEVER_UPDATED) // 1000
     return {"roleName": role.name, "createTime": created, "ownerName": role.owner}
 
 
@@ -224,8 +230,8 @@ async def get_role_grants_for_principal(call: Call) -> Struct:
     name, number = request.text("principal_name"), request.args.get("principal_type")
     kind = _principal_type(number) or PrincipalType.ROLE
     grants = [
-        _role_grant(call.reader.catalog, role, name, kind, grantor)
-        for role, grantor in _roles_of(request, name, number)
+        _role_grant(call.reader.catalog, role, name, kind, membership)
+        for role, membership in _roles_of(request, name, number)
     ]
     return {"principalGrants": grants}
 
@@ -237,34 +243,34 @@ async def get_principals_in_role(call: Call) -> Struct:
     catalog, name = request.reader.catalog, request.text("roleName")
     members = _members(catalog, catalog.role(name), name)
     grants = [
-        _role_grant(catalog, name, member.name, PrincipalType.ROLE, grantor)
-        for member, grantor in members
+        _role_grant(catalog, name, member.name, PrincipalType.ROLE, membership)
+        for member, membership in members
     ]
     return {"principalGrants": grants}
 
 
 def _members(
     catalog: Catalog, role: RoleDescriptor | None, name: str
-) -> Iterator[tuple[RoleDescriptor, int]]:
-    """The direct members of a role, each with the id of who granted it. All are in ``public``."""
+) -> Iterator[tuple[RoleDescriptor, Membership]]:
+    """The direct members of a role, with their memberships. All are in ``public``."""
     for member in catalog.roles():
         if role is None and normalize(name) == ADMIN and member.superuser:
-            yield member, 0
-        for group, grantor in member.member_of:
-            if role is not None and group == role.id:
-                yield member, grantor
+            yield member, _UNGRANTED
+        for membership in member.member_of:
+            if role is not None and membership.group == role.id:
+                yield member, membership
 
 
 def _role_grant(
-    catalog: Catalog, role: str, principal: str, kind: PrincipalType, grantor: int
+    catalog: Catalog, role: str, principal: str, kind: PrincipalType, membership: Membership
 ) -> Struct:
     return {
         "roleName": role,
         "principalName": principal,
         "principalType": kind.value,
         "grantOption": False,
-        "grantTime": 0,
-        **_grantor(catalog, grantor, "grantorName", "grantorPrincipalType"),
+        "grantTime": membership.granted,
+        **_grantor(catalog, membership.grantor, "grantorName", "grantorPrincipalType"),
     }
 
 
@@ -389,7 +395,7 @@ def _infos(catalog: Catalog, grant: Grant) -> Iterator[Struct]:
     for text in privilege_names(grant.privileges):
         yield {
             "privilege": text,
-            "createTime": 0,
+            "createTime": grant.granted,
             **_grantor(catalog, grant.grantor, "grantor", "grantorType"),
             "grantOption": False,
         }
