@@ -22,6 +22,7 @@ from strandline.catalog.commands import (
     DropSchema,
     DropTable,
     RenameColumn,
+    RenameColumns,
     RenameIndex,
     RenameSchema,
     RenameTable,
@@ -117,6 +118,12 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(lambda n, c: DropColumns(schema="s", table=n, names=(c,)), NAMES, COLUMNS),
     st.builds(
         lambda n, c, d: RenameColumn(schema="s", table=n, column=c, new_name=d),
+        NAMES,
+        COLUMNS,
+        COLUMNS,
+    ),
+    st.builds(
+        lambda n, c, d: RenameColumns(schema="s", table=n, new_names=((c, d), (d, c))),
         NAMES,
         COLUMNS,
         COLUMNS,

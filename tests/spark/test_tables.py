@@ -202,6 +202,20 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
 
 
+def test_columns_swap_their_names_in_one_alter(tables: Tables) -> None:
+    tables.create("shop.t", "a BIGINT, b BIGINT")
+    tables.append("shop.t", frame(tables, a=[1], b=[2]))
+    before = tables.session.table("shop.t")
+    after = tables.alter("shop.t", rename={"a": "b", "b": "a"})
+    assert after.catalog_version == before.catalog_version + 1
+    tables.append("shop.t", frame(tables, b=[3], a=[4]))
+    assert tables.read("shop.t").columns == ["b", "a"]
+    assert rows(tables.read("shop.t")) == {(1, 2): 1, (3, 4): 1}
+    assert rows(tables.read("shop.t", where="a = 2")) == {(1, 2): 1}
+    then = tables.read("shop.t", version=before.catalog_version)
+    assert (then.columns, rows(then)) == (["a", "b"], {(1, 2): 1})
+
+
 def test_an_added_column_is_null_in_existing_rows_whatever_default_its_schema_has(
     tables: Tables,
 ) -> None:

@@ -153,7 +153,13 @@ declare(
         verbs=(
             *(
                 Verb(name=name, kind="table", subject="table")
-                for name in ("add_columns", "alter_column", "rename_column", "set_table_properties")
+                for name in (
+                    "add_columns",
+                    "alter_column",
+                    "rename_column",
+                    "rename_columns",
+                    "set_table_properties",
+                )
             ),
             Verb(name="add_constraints", kind="table", subject="table"),
             Verb(name="drop_constraint", kind="table", subject="table"),

@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
     CreateTable,
     DropColumns,
     DropTable,
-    RenameColumn,
+    RenameColumns,
     RenameTable,
     TableDefinition,
 )
@@ -248,7 +248,8 @@ class Tables:
         """Change the columns of a table, or its name, as one version; no file is written.
 
         First the columns in ``drop`` are dropped, then those in ``rename`` (old name → new name)
-        are renamed, then the columns in ``add``, a schema as in `create`, are added at the end;
+        are renamed all at once, so that two can swap their names, then the columns in ``add``, a
+        schema as in `create`, are added at the end;
         they are NULL in existing rows. ``new_name`` is the table's new name, in its schema or as
         ``schema.table``. Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, and
         `InvalidInput` if the table is not transactional; then nothing was changed.
@@ -261,8 +262,10 @@ class Tables:
         if drop:
             names = _texts("drop", drop)
             commands.append(DropColumns(schema=schema, table=table, names=names))
-        for old, new in (rename or {}).items():
-            commands.append(RenameColumn(schema=schema, table=table, column=old, new_name=new))
+        if rename:
+            commands.append(
+                RenameColumns(schema=schema, table=table, new_names=canonical_properties(rename))
+            )
         if add is not None:
             columns = column_definitions(add)
             commands.append(AddColumns(schema=schema, table=table, columns=columns))

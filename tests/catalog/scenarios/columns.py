@@ -14,6 +14,7 @@ from strandline.catalog.commands import (
     DropColumns,
     DropIndex,
     RenameColumn,
+    RenameColumns,
     TableDefinition,
 )
 from strandline.errors import (
@@ -503,6 +504,62 @@ SCENARIOS = [
             ),
         ],
         note="Partition fields name their columns by id.",
+    ),
+    Scenario(
+        "two columns that swap their names",
+        setup=[SCHEMA, TABLE, INDEX],
+        run=RenameColumns(schema="s", table="t", new_names=(("A", "b"), ("b", "A"))),
+        expect=Made(["rename_columns"]),
+        checks=[
+            (columns("s.t"), ["1 b int", "2 A string"]),
+            (lambda r: r.after.alive_index("s", "i").columns[0].column_id, 1),
+            (
+                lambda r: arguments("rename_columns")(r)[0]["renamed"],
+                ["A to b", "b to A"],
+            ),
+        ],
+    ),
+    Scenario(
+        "columns that each take the name of the next",
+        setup=[SCHEMA, TABLE],
+        run=RenameColumns(schema="s", table="t", new_names=(("a", "b"), ("b", "c"))),
+        expect=Made(["rename_columns"]),
+        checks=[(columns("s.t"), ["1 b int", "2 c string"])],
+    ),
+    Scenario(
+        "columns renamed to their own names",
+        setup=[SCHEMA, KEYED],
+        run=RenameColumns(schema="s", table="k", new_names=(("id", "id"), ("v", "v"))),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "columns renamed in a missing table, if it exists",
+        setup=[SCHEMA],
+        run=RenameColumns(schema="s", table="t", new_names=(("a", "b"),), if_table_exists=True),
+        expect=Nothing(),
+    ),
+    *(
+        Scenario(
+            f"columns renamed, but {what}",
+            setup=[SCHEMA, TABLE],
+            run=RenameColumns(schema="s", table="t", new_names=pairs),
+            expect=Refused(error, message),
+        )
+        for what, pairs, error, message in (
+            ("none is named", (), InvalidInput, "no columns to rename"),
+            ("one to a blank name", (("a", " "),), InvalidName, "name of a column"),
+            ("one to a reserved name", (("a", "_file"),), UnsupportedOperation, "reserved"),
+            ("one is missing", (("a", "z"), ("z", "a")), ObjectNotFound, "'z' does not exist in t"),
+            ("one keeps the name", (("a", "B"),), AlreadyExists, "'B' already exists in t"),
+            ("two to one name", (("a", "c"), ("b", "C")), AlreadyExists, "'C' already exists in t"),
+            ("one twice", (("A", "c"), ("a", "d")), InvalidInput, "'a' of t cannot have two"),
+        )
+    ),
+    Scenario(
+        "the columns of a plain table that swap their names",
+        setup=[SCHEMA, PLAIN],
+        run=RenameColumns(schema="s", table="p", new_names=(("a", "b"), ("b", "a"))),
+        expect=Refused(IllegalChange, "read by column name"),
     ),
     Scenario(
         "a type changed of a column that files are partitioned by",

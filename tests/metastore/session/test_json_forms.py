@@ -63,6 +63,7 @@ def test_every_command_is_read_back(of: type) -> None:
         "definition": TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),)),
         "columns": (ColumnDefinition("k", DecimalType(5, 2), comment="é", metadata='{"a":1}'),),
         "names": ("a", "b"),
+        "new_names": (("a", "b"), ("b", "a")),
         "owner_type": PrincipalType.ROLE,
         "properties": (("a", "1"), ("b", "2")),
         "set": (("a", "1"),),

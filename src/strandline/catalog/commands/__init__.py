@@ -15,6 +15,7 @@ from strandline.catalog.commands.columns import (
     AlterColumn,
     DropColumns,
     RenameColumn,
+    RenameColumns,
 )
 from strandline.catalog.commands.constraints import (
     AddConstraints,
@@ -139,6 +140,7 @@ __all__ = [
     "RenameCluster",
     "RenameClusterReplica",
     "RenameColumn",
+    "RenameColumns",
     "RenameDatabase",
     "RenameFunction",
     "RenameIndex",

@@ -27,7 +27,12 @@ from strandline.catalog.commands.definition import (
 )
 from strandline.catalog.planning import Planning, altered
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
-from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    IndexDescriptor,
+    Properties,
+    TableDescriptor,
+)
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
 from strandline.model.type_changes import carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
@@ -234,25 +239,66 @@ class RenameColumn:
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return
-        old = _column(table, self.column)
-        if self.new_name == old.name:
+        with planning.entry(
+            "rename_column",
+            table=planning.catalog.qualified_name(table),
+            column=_column(table, self.column).name,
+            to=self.new_name,
+        ) as transaction:
+            transaction.put(_with_new_names(table, [(self.column, self.new_name)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameColumns:
+    """`RenameColumn` for several columns at once, which may also swap their names.
+
+    ``new_names`` has the new name of each column; names are checked only against the final result.
+    """
+
+    schema: str
+    table: str
+    new_names: Properties
+    if_table_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, `InvalidInput`."""
+        if not self.new_names:
+            raise InvalidInput("no columns to rename were given")
+        for _, new_name in self.new_names:
+            check_column_name(new_name)
+        table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
+        if table is None:
             return
+        with planning.entry(
+            "rename_columns",
+            table=planning.catalog.qualified_name(table),
+            renamed=[f"{column} to {new_name}" for column, new_name in self.new_names],
+        ) as transaction:
+            transaction.put(_with_new_names(table, self.new_names))
+
+
+def _with_new_names(table: TableDescriptor, names: Iterable[tuple[str, str]]) -> TableDescriptor:
+    """Return ``table`` with the columns renamed, from the old name to the new in each pair."""
+    new_names: dict[int, str] = {}
+    for name, new_name in names:
+        old = _column(table, name)
+        if new_names.setdefault(old.id, new_name) != new_name:
+            raise InvalidInput(f"column {old.name!r} of {table.name} cannot have two new names")
+    renamed = [c for c in table.columns if new_names.get(c.id, c.name) != c.name]
+    taken_names = {normalize(c.name) for c in table.columns if c not in renamed}
+    for old in renamed:
+        new_name = new_names[old.id]
         refuse_used_column(table, old, what="cannot be renamed")
-        if normalize(self.new_name) != normalize(old.name) and table.column(self.new_name):
-            raise AlreadyExists(f"column {self.new_name!r} already exists in {table.name}")
+        if normalize(new_name) in taken_names:
+            raise AlreadyExists(f"column {new_name!r} already exists in {table.name}")
         if not table.transactional:
             raise IllegalChange(
                 f"{table.name} is read by column name; renaming {old.name!r} would hide its data"
             )
-        check_scan_name(self.new_name)
-        columns = tuple(replace(c, name=self.new_name) if c is old else c for c in table.columns)
-        with planning.entry(
-            "rename_column",
-            table=planning.catalog.qualified_name(table),
-            column=old.name,
-            to=self.new_name,
-        ) as transaction:
-            transaction.put(with_columns(table, columns, table.next_column_id))
+        check_scan_name(new_name)
+        taken_names.add(normalize(new_name))
+    columns = (replace(c, name=new_names.get(c.id, c.name)) for c in table.columns)
+    return with_columns(table, tuple(columns), table.next_column_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
