@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
+from strandline.metastore.interface import AsOf
 from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, storage, table
 
@@ -144,6 +145,80 @@ def test_a_schema_at_a_named_location_creates_and_removes_no_folder(stub: Any, l
         stub.drop_database("s1", True, True)
     assert tree(lake) == before
     (lake / "empty").rmdir()
+
+
+@pytest.mark.parametrize("by", ["drop_table", "drop_database"])
+def test_a_dropped_table_leaves_no_folder_at_a_former_location_that_blocks_its_name(
+    stub: Any, hive: HiveNode, lake: Path, tmp_path: Path, by: str
+) -> None:
+    """Spark refuses to create a table where files are; Hive removes the folder of the schema."""
+    place, elsewhere = lake / "warehouse/d2.db/t", tmp_path
+    (elsewhere / "g").touch()
+    stub.create_database(Database("d2"))
+    stub.create_table(table("t", schema="d2"))
+    (place / "f").touch()
+    session = hive.node.session(user="ann")
+    was_managed = session.table("d2.t").catalog_version
+    moved = stub.get_table("d2", "t")
+    moved.sd.location = f"file:{elsewhere}"
+    stub.alter_table("d2", "t", moved)
+    assert {place.name for place in place.iterdir()} == {"f"}
+
+    drop = {
+        "drop_table": lambda: stub.drop_table("d2", "t", True),
+        "drop_database": lambda: stub.drop_database("d2", True, True),
+    }
+    drop[by]()
+    assert not place.exists()
+    then = session.table("d2.t", at=AsOf(version=was_managed))
+    assert (Path(then.location.removeprefix("file://")) / "f").exists()
+    if by == "drop_table":
+        session.undrop("d2.t")
+    else:
+        session.undrop("d2", kind="schema")
+    assert (place / "f").exists()
+    assert stub.get_table("d2", "t").sd.location == f"file:{elsewhere}"
+
+    drop[by]()
+    if by == "drop_database":
+        stub.create_database(Database("d2"))
+    stub.create_table(table("t", schema="d2"))
+    assert stub.get_table("d2", "t").sd.location == f"file:{place}"
+    assert not list(place.iterdir())
+    assert tree(elsewhere) == {"g"}
+
+
+@pytest.mark.parametrize("location", ["t", "t/inner", ""])
+def test_a_former_folder_stays_if_an_external_table_is_located_there(
+    stub: Any, hive: HiveNode, lake: Path, location: str
+) -> None:
+    place = lake / "warehouse/d1.db/t"
+    stub.create_table(table("t"))
+    (place / "f").touch()
+    moved = stub.get_table("d1", "t")
+    moved.sd.location = f"file:{lake}/elsewhere"
+    stub.alter_table("d1", "t", moved)
+    over = storage(location=f"file:{place.parent}/{location}")
+    stub.create_table(table("over", sd=over, tableType="EXTERNAL_TABLE"))
+    stub.drop_table("d1", "t", True)
+    assert (place / "f").exists()
+
+
+def test_a_drop_of_a_schema_leaves_the_files_of_its_external_tables(stub: Any, lake: Path) -> None:
+    """Also in a folder that Strandline made, if the table is external at its own place."""
+    for schema, keep in (("d2", True), ("d3", False)):
+        place = lake / f"warehouse/{schema}.db/t"
+        stub.create_database(Database(schema))
+        stub.create_table(table("t", schema=schema))
+        (place / "f").touch()
+        external = stub.get_table(schema, "t")
+        external.tableType = "EXTERNAL_TABLE"
+        external.parameters["EXTERNAL"] = "TRUE"
+        if keep:
+            external.sd.location = f"file:{lake}/elsewhere"
+        stub.alter_table(schema, "t", external)
+        stub.drop_database(schema, not keep, True)
+        assert (place / "f").exists()
 
 
 def test_a_client_can_create_a_table_over_the_kept_files_of_a_dropped_table(

@@ -13,6 +13,11 @@ name if it was at the place that its old name gave; otherwise it stays. A restor
 back out of the folder of dropped tables. Entries of release 0.2.1 and older name the place
 themselves.
 
+A managed table that a user gave another location is external from then on. Its folder stays where
+it is, for older versions, until the table is dropped. Then it is moved aside, unless an external
+table is located there: Spark creates no table where files are, and Hive removes the folder with its
+schema. It cannot be moved with the schema, because Hive's client drops the tables first.
+
 A refused effect does not stop other statements. A folder that cannot be moved stays, and the table
 keeps that place. A folder that cannot be created is skipped; the writer of the table creates it, or
 is refused in turn. Each refusal is counted, and logged as a warning. A mere shortage (space,
@@ -103,15 +108,22 @@ class _Table:
 
 
 def folder_effect(entry: Entry) -> FolderEffect | None:
-    """The effect of ``entry``, or None if the store has no folder for it or the folder stays."""
+    """The effect of ``entry``, or None if the store has no folder for it or the folder stays.
+
+    If an external table is dropped or restored, it may have a folder from before it was external.
+    """
     effect = verb_named(entry.verb).folders
     if effect is None or not effect.is_of_table:
         return effect
-    records = (change.new or change.old for change in entry.changes if change.kind == "table")
-    record = next(filter(None, records), None)
-    if record is not None and _Table.read(record).kind is not TableKind.MANAGED:
-        return None
     keeps = effect is FolderEffect.REMOVE_TABLE and entry.arguments.get("data") == "keep"
+    for change in entry.changes:
+        record = change.new or change.old
+        if change.kind == "table" and record is not None:
+            if _Table.read(record).kind is not TableKind.MANAGED:
+                is_made = effect is FolderEffect.MAKE_TABLE
+                stays = is_made or None not in (change.old, change.new) or keeps
+                return None if stays else FolderEffect.MOVE_FORMER
+            break
     return None if keeps else effect
 
 
@@ -238,6 +250,8 @@ class FolderEffects:
         work = _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
+        if turn.appends and work.moves:
+            return False  # a rollback of the append would not move the folder back
         if not turn.take(partial(self._paths_of, work.makes, work.moves)):
             return False
         turn.moves = turn.moves or bool(work.moves)
@@ -312,6 +326,37 @@ class FolderEffects:
             do = partial(self._purge, task, table.id, place, aside)
             return _Work(do, moves=(place, _purged(aside)))
         return self._moving(task, table.id, place, aside, own=True)
+
+    def _former_moved(self, task: _Task) -> _Work | None:
+        """The former folder of an external table is moved aside with its drop, and back."""
+        old, table = task.table()
+        place = task.turn.places.of(table.id)
+        if place is None:
+            return None
+        if old is None:
+            return self._moving(task, table.id, place, place.back(table.id, table.name), own=False)
+        dropped = next(filter(None, (c.old for c in task.entry.changes if c.kind == "table")))
+        if self._is_named(task, dropped, place):
+            return None
+        return self._moving(task, table.id, place, place.aside(table.id), own=True)
+
+    def _is_named(self, task: _Task, dropped: bytes, place: Place) -> bool:
+        """Whether the ``dropped`` external table, or one that stays, is located at ``place``.
+
+        Reads all tables, but few tables have become external after they got a place.
+        """
+        stay = (stored.data for stored in self._schemas.catalog(task).contents.objects("table"))
+        for record in chain([dropped], stay):
+            if _Table.read(record).kind is not TableKind.MANAGED:
+                location = decode(record, TableDescriptor).location
+                if location and self._overlap(self._folders.place(location), place):
+                    return True
+        return False
+
+    def _overlap(self, first: Place, second: Place) -> bool:
+        """Whether one of the folders is in the other, or both are the same."""
+        paths = [f"{path.rstrip('/')}/" for path in self._paths((first, second))]
+        return len(paths) > 1 and (paths[0].startswith(paths[1]) or paths[1].startswith(paths[0]))
 
     def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
         """The place of a table unless another table has it; None if its schema is not found.
@@ -453,9 +498,13 @@ class _Schemas:
             changed = (decode(record, SchemaDescriptor) for record in records if record)
             self._known = {schema.id: schema for schema in changed}
         if schema_id not in self._known:
-            catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
-            self._known[schema_id] = catalog.schema_by_id(schema_id)
+            self._known[schema_id] = self.catalog(task).schema_by_id(schema_id)
         return self._known[schema_id]
+
+    def catalog(self, task: _Task) -> Catalog:
+        """The catalog of the version that is being projected."""
+        version = task.update.version
+        return task.turn.catalogs.get(version) or self._catalog(version)
 
 
 _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
@@ -464,6 +513,7 @@ _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
     FolderEffect.MAKE_TABLE: FolderEffects._table_made,
     FolderEffect.MOVE_TABLE: FolderEffects._table_moved,
     FolderEffect.REMOVE_TABLE: FolderEffects._table_dropped,
+    FolderEffect.MOVE_FORMER: FolderEffects._former_moved,
 }
 
 

@@ -222,7 +222,7 @@ class Projector:
         made anew. Its new catalog may have the same version and token, and must not get a change
         of the old one.
         """
-        making = list(takewhile(_only_makes, updates))
+        making = list(takewhile(_seldom_moves, updates))
         try:
             self._guard(connection)
             if not making:
@@ -532,9 +532,9 @@ def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iter
         yield update, entry, effect
 
 
-def _only_makes(update: Update) -> bool:
+def _seldom_moves(update: Update) -> bool:
     effects = map(folder_effect, update.entries)
-    return all(effect is None or effect.only_makes for effect in effects)
+    return all(effect is None or effect.seldom_moves for effect in effects)
 
 
 class _NotCarriedOut(Unavailable):
