@@ -56,6 +56,20 @@ def test_the_files_of_an_external_table_are_counted_at_its_location(
         assert of_table(stub, name) == expected
 
 
+def test_a_table_over_an_existing_empty_folder_has_counts_as_in_hive(
+    hive: HiveNode, stub: Any, tmp_path: Path
+) -> None:
+    default = f"{hive.warehouse}/d1.db/t"
+    for name, place, kind in (
+        ("t", default, "MANAGED_TABLE"),
+        ("ext", f"file:{tmp_path}/here", "EXTERNAL_TABLE"),
+        ("no_place", None, "MANAGED_TABLE"),
+    ):
+        fill(place or f"{hive.warehouse}/d1.db/no_place")
+        stub.create_table(table(name, sd=storage(location=place), tableType=kind))
+        assert of_table(stub, name) == ("0", "0")
+
+
 def test_an_empty_table_has_counts_from_its_first_alter_on(stub: Any) -> None:
     stub.create_table(table("t"))
     assert of_table(stub) == (None, None)

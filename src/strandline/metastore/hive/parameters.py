@@ -25,11 +25,11 @@ for tables whose creator uses it.
 ``numFiles`` and ``totalSize`` are counted where Hive counts them (`QuickStatistics`). Spark uses
 ``totalSize`` to decide whether a table is small enough to be sent to every executor; it treats a
 table without it as infinitely large. Hive counts the files of a table without partition keys when
-it is created over files and at each alter except a rename that moves them. It counts the files of a
-partition when the partition is added, and at each alter or rename; if its counts were right and the
-client sends them back, the statistics stay accurate. The client can switch this off. The counts
-belong to the object store: they create no version. Iceberg tables are not counted: Iceberg switches
-the counting off for its commits, so counts would soon be old.
+it is created in an existing folder and at each alter except a rename that moves them. It counts the
+files of a partition when the partition is added, and at each alter or rename; if its counts were
+right and the client sends them back, the statistics stay accurate. The client can switch this off.
+The counts belong to the object store: they create no version. Iceberg tables are not counted:
+Iceberg switches the counting off for its commits, so counts would soon be old.
 
 **Spark's schema.** Spark stores what Hive cannot express (case of names, NOT NULL, types that Hive
 cannot spell, metadata) as JSON in ``spark.sql.sources.schema``. A text of more than
@@ -141,11 +141,11 @@ class QuickStatistics:
         self._counts = (parameters or {}).pop(_NOT, "").lower() != "true"
         self._counter = FileCounter()
 
-    def of_new(self, parameters: Properties, location: str, *, is_made: bool = True) -> Properties:
+    def of_new(self, parameters: Properties, location: str, *, is_made: bool) -> Properties:
         """Return the parameters of an object that is created over ``location``, with counts.
 
-        Counts that the client sent are kept. A folder that is made for the object gets none. With
-        ``is_made``, it may exist already, so no empty folder gets counts.
+        Counts that the client sent are kept. There are none without a folder, and none for an empty
+        one that was made for the object (``is_made``).
         """
         sent = dict(parameters)
         if _sizes(sent) is not None:

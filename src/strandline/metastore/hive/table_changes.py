@@ -89,6 +89,8 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     # In the folder of its schema, wherever that is: a client may have written there already.
     default = f"{call.metastore.location_of_schema(schema).rstrip('/')}/{table_folder(sent)}"
     client = read_table(table, default_location=hadoop_location(default))
+    named = client.location or default
+    is_made = not (call.folders.reaches(named) and call.folders.exists(named))
     commands = [_creation(call, schema_name, client, default=default)]
     constraints = read_constraints(call.args)
     if constraints:
@@ -112,7 +114,7 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
         return
     counted = client.counted
     if is_counted_table(created):
-        counted = quick.of_new(counted, call.metastore.location(created))
+        counted = quick.of_new(counted, call.metastore.location(created), is_made=is_made)
     if without_time(counted):
         _set_counted(call, created, counted)
 
