@@ -14,6 +14,7 @@ from strandline.sql import (
     change,
     change_each,
     first_row,
+    in_lists,
     run,
     run_all,
     run_at_commit,
@@ -45,6 +46,23 @@ def test_statements_sent_together_are_answered_in_order(database: Database) -> N
     with database.read() as connection:
         assert value(connection, "SELECT value FROM counter WHERE id = ?", (9,)) is None
         assert first_row(connection, "SELECT * FROM counter WHERE id = ?", (1,)) == (1, 10)
+
+
+def test_lists_of_any_length_make_few_statements_and_find_what_they_name(
+    database: Database,
+) -> None:
+    statement = "SELECT id FROM counter WHERE id IN"
+    with database.write() as connection:
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(i, i) for i in range(1_100)])
+    assert not list(in_lists([]))
+    texts = set()
+    with database.read() as connection:
+        for length in (*range(1, 70), 255, 256, 257, 499, 500, 501, 1_003):
+            queries = [(f"{statement} {marks}", ids) for marks, ids in in_lists(range(length))]
+            found = [i for rows in run_all(connection, *queries) for (i,) in rows]
+            assert sorted(found) == list(range(length))
+            texts |= {text for text, _ in queries}
+    assert len(texts) == 10
 
 
 def test_an_error_in_one_of_several_statements_undoes_the_write(database: Database) -> None:

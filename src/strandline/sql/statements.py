@@ -32,7 +32,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection
@@ -229,6 +229,18 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
 def marks(values: Sequence[object]) -> str:
     """The parameter marks for these values, in parentheses."""
     return f"({', '.join('?' * len(values))})"
+
+
+def in_lists(values: Iterable[T]) -> Iterator[tuple[str, tuple[T, ...]]]:
+    """The marks and the parameters of an ``IN`` list for each of the `chunks` of ``values``.
+
+    The last value is repeated until the length is a power of two or `CHUNK`: a server prepares each
+    length as a statement of its own, and keeps few.
+    """
+    for chunk in chunks(values):
+        length = min(1 << (len(chunk) - 1).bit_length(), CHUNK)
+        padded = (*chunk, *repeat(chunk[-1], length - len(chunk)))
+        yield marks(padded), padded
 
 
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] | None = ()) -> list[Row]:

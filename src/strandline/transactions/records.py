@@ -19,8 +19,8 @@ from strandline.sql import (
     Row,
     change,
     change_each,
-    chunks,
     first_row,
+    in_lists,
     marks,
     run,
     value,
@@ -123,8 +123,8 @@ def find(connection: Connection, txn_id: int) -> Transaction:
 def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Transaction]:
     """The transactions that exist among ``txn_ids``, by id."""
     rows: list[Row] = []
-    for chunk in chunks(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
-        rows += run(connection, f"{_ALL} WHERE txn_id IN {marks(chunk)}", tuple(chunk))
+    for listed, ids in in_lists(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
+        rows += run(connection, f"{_ALL} WHERE txn_id IN {listed}", ids)
     return {row[0]: _transaction(row) for row in rows}
 
 
@@ -286,8 +286,8 @@ def allocating_one(txn_id: int, table_id: int) -> tuple[Query, Query]:
 def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
     """The write ids of these transactions for the table, by transaction id."""
     own: dict[int, int] = {}
-    for chunk in chunks(txn_ids):
-        own |= dict(run(connection, f"{_OWN_WRITE_IDS} {marks(chunk)}", (table_id, *chunk)))
+    for listed, ids in in_lists(txn_ids):
+        own |= dict(run(connection, f"{_OWN_WRITE_IDS} {listed}", (table_id, *ids)))
     return own
 
 
@@ -387,8 +387,8 @@ def heartbeat(
     Raises what `require_owner` raises.
     """
     states: dict[int, TransactionState] = {}
-    for chunk in chunks(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
-        rows = run(connection, f"{_STATES} {marks(chunk)}", tuple(chunk))
+    for listed, ids in in_lists(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
+        rows = run(connection, f"{_STATES} {listed}", ids)
         for txn_id, _, user in rows:
             require_owner(txn_id, user, owner=owner)
         states |= {txn_id: TransactionState(state) for txn_id, state, _ in rows}

@@ -15,7 +15,7 @@ from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import RowKind
-from strandline.sql import change, chunks, marks, run
+from strandline.sql import change, in_lists, run
 from strandline.transactions import TransactionState
 
 _FILES = RowKind.DATA_FILE, RowKind.DELETE_FILE
@@ -106,8 +106,8 @@ def unnamed(
 ) -> list[str]:
     """Return those of ``names`` that no row has, apart from ``rows_of_theirs`` to be deleted."""
     others = {name: -rows_of_theirs.get(name, 0) for name in names}
-    for chunk in chunks(others):
-        query = f"{_NAMED} AND stored.name IN {marks(chunk)}"
-        for (name,) in run(connection, query, (table_id, *chunk)):
+    for listed, some_names in in_lists(others):
+        query = f"{_NAMED} AND stored.name IN {listed}"
+        for (name,) in run(connection, query, (table_id, *some_names)):
             others[name] += 1
     return [name for name, count in others.items() if count == 0]

@@ -16,13 +16,14 @@ from sqlalchemy import Connection
 
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.places import Place
-from strandline.sql import Query, Row, chunks, marks, run, run_all, value
+from strandline.sql import Query, Row, in_lists, run, run_all, value
 from strandline.transactions.tables import LAST_ID
 
 _PUT = (
     "INSERT INTO table_location (table_id, location) VALUES (?, ?)"
     " ON CONFLICT (table_id) DO UPDATE SET location = excluded.location"
 )
+_OF = "SELECT table_id, location FROM table_location WHERE table_id IN"
 _AT = "SELECT table_id, location FROM table_location WHERE location IN"
 _LIKE = "SELECT table_id, location FROM table_location WHERE location LIKE ? OR location LIKE ?"
 _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
@@ -41,20 +42,23 @@ def place_query(table_id: int) -> Query:
 
 def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, Place]:
     """The places of these managed tables, without tables that have no place."""
-    places: dict[int, Place] = {}
-    for chunk in chunks(table_id for table_id in table_ids if 0 < table_id <= LAST_ID):
-        statement = (
-            f"SELECT table_id, location FROM table_location WHERE table_id IN {marks(chunk)}"
-        )
-        rows = run(connection, statement, tuple(chunk))
-        places |= {table_id: Place(text) for table_id, text in rows}
-    return places
+    return by_id(row for query in places_queries(table_ids) for row in run(connection, *query))
+
+
+def places_queries(table_ids: Iterable[int]) -> list[Query]:
+    """The queries for the places of these managed tables; `by_id` reads their rows."""
+    known_ids = (table_id for table_id in table_ids if 0 < table_id <= LAST_ID)
+    return [(f"{_OF} {listed}", ids) for listed, ids in in_lists(known_ids)]
+
+
+def by_id(rows: Iterable[Row]) -> dict[int, Place]:
+    """The place of each table, from rows of its id and the text of its place."""
+    return {table_id: Place(text) for table_id, text in rows}
 
 
 def all_places(connection: Connection) -> dict[int, Place]:
     """The places of all managed tables, including dropped ones."""
-    rows = run(connection, "SELECT table_id, location FROM table_location")
-    return {table_id: Place(text) for table_id, text in rows}
+    return by_id(run(connection, "SELECT table_id, location FROM table_location"))
 
 
 def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, set[int]]:
@@ -64,9 +68,7 @@ def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, 
 
 def finding_at(places: Collection[Place]) -> list[Query]:
     """The queries for the tables at these places; `by_place` reads their rows."""
-    return [
-        (f"{_AT} {marks(texts)}", tuple(texts)) for texts in chunks(place.text for place in places)
-    ]
+    return [(f"{_AT} {listed}", texts) for listed, texts in in_lists(p.text for p in places)]
 
 
 def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
