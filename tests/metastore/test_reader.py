@@ -20,6 +20,7 @@ from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.reader import Reader, present_catalog
+from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.rows import PartitionRow, RowKind, new_partition
 from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -113,6 +114,34 @@ def test_questions_that_only_the_store_can_answer_wait(node: Node) -> None:
     assert waits(own.point(AsOf(version=version)))
     assert waits(own.dated(PRESENT))
     assert waits(own.open(["sales.orders"]))
+
+
+def test_a_snapshot_of_several_tables_asks_for_all_their_places_at_once(
+    node: Node, tmp_path: Path
+) -> None:
+    places = {name: f"file://{tmp_path}/store/warehouse/sales.db/{name}" for name in "abc"}
+    for name in places:
+        create(node, name)
+    create(node, "outside", location="file:/data/outside")
+    own = reader(node)
+    with recorded(of_this_thread=True) as statements:
+        snapshot = finish(own.open(["sales.outside", *(f"sales.{name}" for name in places)]))
+    opened = {table.descriptor.name: table.location for table in snapshot.tables.values()}
+    assert opened == {**places, "outside": "file:/data/outside"}
+    assert len([text for text, _ in statements if "table_location" in text]) == 1
+
+
+def test_a_snapshot_has_the_place_of_a_table_that_was_not_projected_yet(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(node, "first")
+    definition = TableDefinition(name="later", columns=(ColumnDefinition("a", INT),))
+    with monkeypatch.context() as patch:
+        patch.setattr(Projector, "project_appended", lambda *_: None)
+        node.catalogs.execute(CreateTable(schema="sales", definition=definition), author="ann")
+    snapshot = finish(reader(node).open(["sales.first", "sales.later"]))
+    later = snapshot.table("sales.later")
+    assert later.location == node.store.location(later.descriptor.id)
 
 
 def test_rows_are_read_as_of_the_time_of_the_point(node: Node) -> None:

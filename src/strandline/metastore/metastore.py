@@ -216,30 +216,48 @@ class Metastore:
         self.transactions.holds.raise_low_watermark(catalog.time)
         return self.catalogs.compact(version)
 
-    def location(self, table: TableDescriptor, *, present: Catalog | None = None) -> str:
+    def location(self, table: TableDescriptor) -> str:
         """The URI of the present folder of ``table``.
 
-        ``present`` is the catalog that was the present one when the caller's request began. Raises
-        `ObjectNotFound` if the table has no place.
+        Raises `ObjectNotFound` if the table has no place.
         """
-        if table.kind is TableKind.EXTERNAL and table.location is not None:
-            return self.folders.shown(table.location)
+        return self.locations([table])[table.id]
+
+    def locations(
+        self, tables: Iterable[TableDescriptor], *, present: Catalog | None = None
+    ) -> dict[int, str]:
+        """`location` of each of ``tables``, by id, read together.
+
+        ``present`` is the catalog that was the present one when the caller's request began.
+        """
         version = self.catalogs.latest_catalog().version
         is_last = present is not None and present.version == version and not self.catalogs.delay
-        location = self.store.known_location(table.id, version=version, is_last=is_last)
-        if location is None:
-            location = self.store.location(table.id)
-        if location is None:
+        locations: dict[int, str] = {}
+        unknown: dict[int, TableDescriptor] = {}
+        for table in tables:
+            location: str | None
+            if table.kind is TableKind.EXTERNAL and table.location is not None:
+                location = self.folders.shown(table.location)
+            else:
+                location = self.store.known_location(table.id, version=version, is_last=is_last)
+            if location is None:
+                unknown[table.id] = table
+            else:
+                locations[table.id] = location
+        if unknown:
+            locations |= self.store.locations(unknown.keys())
+        if not unknown.keys() <= locations.keys():
             # Another caller's DDL is in the catalog, but not projected yet: project it here. Only
             # now, so that a table that has a place does not wait for the folders of others.
             self.projector.project_up_to(version)
-            location = self.store.location(table.id)
-        if location is None:
-            raise ObjectNotFound(
-                f"the location of table {table.name!r} (id {table.id}) is unknown; its files were "
-                "cleaned up"
-            )
-        return location
+            locations |= self.store.locations(unknown.keys() - locations.keys())
+        for table in unknown.values():
+            if table.id not in locations:
+                raise ObjectNotFound(
+                    f"the location of table {table.name!r} (id {table.id}) is unknown; its files "
+                    "were cleaned up"
+                )
+        return locations
 
     def location_of_schema(self, schema: SchemaDescriptor) -> str:
         """The URI of the folder of ``schema``."""

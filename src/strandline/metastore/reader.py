@@ -182,9 +182,14 @@ class Reader:
 
         Raises `PermissionDenied` if the user does not have the privilege ``need``.
         """
-        return await self._table(await self.point(at), name, need)
+        point = await self.point(at)
+        schema, table = self._find(point, name, need)
+        return self._resolved(point, schema, table, location=await self.location(table))
 
-    async def _table(self, point: Point, name: str, need: Privilege) -> ResolvedTable:
+    def _find(
+        self, point: Point, name: str, need: Privilege
+    ) -> tuple[SchemaDescriptor, TableDescriptor]:
+        """The table ``schema.table``, and its schema. Raises what `table` raises."""
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema = self.schema(point, qualified.schema)
         table = point.catalog.table(qualified.schema, qualified.name)
@@ -193,7 +198,11 @@ class Reader:
                 f"table {name} does not exist in version {point.catalog.version} of the catalog"
             )
         self.access.at(point.catalog).require(need, table)
-        location = await self.location(table)
+        return schema, table
+
+    def _resolved(
+        self, point: Point, schema: SchemaDescriptor, table: TableDescriptor, *, location: str
+    ) -> ResolvedTable:
         if table.location is not None:
             table = replace(table, location=self.metastore.folders.shown(table.location))
         return ResolvedTable(schema.name, table, point.catalog.version, location)
@@ -262,7 +271,12 @@ class Reader:
             catalog = self.metastore.catalogs.catalog(transaction.catalog_version)
             moment = transaction.begin_time
         point = Point(at, catalog, moment)
-        opened = [await self._table(point, name, Privilege.SELECT) for name in names]
+        found = [self._find(point, name, Privilege.SELECT) for name in names]
+        locations = self.metastore.locations((table for _, table in found), present=self.catalog)
+        opened = [
+            self._resolved(point, schema, table, location=locations[table.id])
+            for schema, table in found
+        ]
         tables = {table_key(table.name): table for table in opened}
         table_ids = [table.descriptor.id for table in tables.values()]
         if txn_id is None:

@@ -301,12 +301,12 @@ class CachedStore(ObjectStore):
         self._hits += 1
         return _picked(answer, names)
 
-    def location(self, table_id: int) -> str | None:
+    def locations(self, table_ids: Collection[int]) -> dict[int, str]:
         moves = self._locations.moves
-        place = self._store.location(table_id)
-        if place is not None:
-            self._locations.put(table_id, place, moves=moves)
-        return place
+        locations = self._store.locations(table_ids)
+        for table_id, location in locations.items():
+            self._locations.put(table_id, location, moves=moves)
+        return locations
 
     def mark(self) -> int | None:
         return self._applier.mark()

@@ -60,7 +60,6 @@ from strandline.model.places import Place
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
 from strandline.transactions.list_records import write_ids_at
-from strandline.transactions.tables import LAST_ID
 
 PATIENCE = 30.0
 """Seconds that a plain change waits for the database, and for DDL before it to be projected."""
@@ -157,9 +156,13 @@ class ObjectStore(ABC):
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
         """A plain change of a table: committed when the block ends, undone if it raises."""
 
-    @abstractmethod
     def location(self, table_id: int) -> str | None:
         """The current URI or path of a managed table's folder, or None if it has no place."""
+        return self.locations([table_id]).get(table_id)
+
+    @abstractmethod
+    def locations(self, table_ids: Collection[int]) -> dict[int, str]:
+        """`location` of each of these tables that has a place, read together."""
 
     @abstractmethod
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
@@ -316,11 +319,9 @@ class SqlObjectStore(ObjectStore):
         rows = self.rows(table_id, kind, write_ids=write_ids, names=(name,))
         return rows[0] if rows else None
 
-    def location(self, table_id: int) -> str | None:
-        if not 0 < table_id <= LAST_ID:
-            return None
-        rows = self._database.rows(*table_places.place_query(table_id))
-        return self._folders.location(Place(rows[0][0])) if rows else None
+    def locations(self, table_ids: Collection[int]) -> dict[int, str]:
+        places = self.places_by_id(table_ids)
+        return {table_id: self._folders.location(place) for table_id, place in places.items()}
 
     def is_level(self) -> bool:
         return True
@@ -348,8 +349,8 @@ class SqlObjectStore(ObjectStore):
         """Do nothing: this store has no memory."""
 
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
-        with self._database.read() as connection:
-            return table_places.places_by_id(connection, table_ids)
+        answers = self._database.answers(table_places.places_queries(table_ids))
+        return table_places.by_id(chain.from_iterable(answers))
 
     def tables_with_unfinished_moves(self) -> list[int]:
         with self._database.read() as connection:
