@@ -1,11 +1,14 @@
-"""How a node listens: its warnings, and TLS clients that stay silent."""
+"""How a node listens: its warnings, TLS clients that stay silent, and its child processes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,12 +16,16 @@ import trustme
 import uvicorn
 
 from strandline.config import Settings
+from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.thrift import ThriftServer
 from strandline.metastore.thrift import server as thrift_server
 from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.node import Node
 from strandline.node import server as node_server
 from strandline.node.http_connections import HttpConnections
-from strandline.node.server import _HttpServer
+from strandline.node.server import _HttpServer, open_child
+from strandline.node.settings import REGISTRY
+from strandline.work.contents import Content
 from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import toy
@@ -65,6 +72,24 @@ async def with_thrift(security: ssl.SSLContext, client: Client) -> None:
         await client(server.address)
     finally:
         await server.stop()
+
+
+def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from(
+    tmp_path: Path,
+) -> None:
+    """It answers `config` if the request is large. Its own cache is empty."""
+    settings = Settings(cache_bytes=7 << 20)
+    origins = dict.fromkeys(REGISTRY, "an environment variable")
+    with Node.open(tmp_path / "lake", settings=settings, origins=origins) as node:
+        expected = node.session(user="ann").config()
+        with open_child(node.folder, settings, lambda data: None, origins=origins) as child:
+            fields = {"service": SERVICE, "name": "config", "user": "ann", "host": "127.0.0.1"}
+            _, content = child.answer(fields, b"{}")
+            assert isinstance(content, Content)
+            with closing(content):
+                answer = json.loads(content.read())
+    shown = {setting["setting"]: (setting["value"], setting["origin"]) for setting in answer}
+    assert shown == {one.setting: (one.value, one.origin) for one in expected}
 
 
 @pytest.mark.parametrize("serve", [with_http, with_thrift])

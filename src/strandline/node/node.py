@@ -158,6 +158,8 @@ class Node:
         member: str,
         announce: Announce | None = None,
         origins: Mapping[str, str] | None = None,
+        *,
+        caches: bool = True,
     ) -> None:
         self.address = store.address
         self.name = store.address.name
@@ -223,7 +225,7 @@ class Node:
             rows,
             self.notifications,
             self.transactions,
-            memory_bytes=settings.cache_bytes,
+            memory_bytes=settings.cache_bytes if caches else 0,
             staleness=self.configuration.metadata_staleness,
         )
         self.cleaner = Cleaner(
@@ -290,8 +292,9 @@ class Node:
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
-        Without ``background``, the node follows the log only as far as its own calls need. It
-        leaves expiry, cleaning and checks to the node whose child process it runs in. With
+        Without ``background``, the node follows the log only as far as its own calls need, and
+        caches no rows. It leaves expiry, cleaning and checks to the node whose child process it
+        runs in. With
         ``keeps_cache``, it loads the cache file at start and writes it again later. ``announce``
         is called before a large catalog update is appended, to announce it to the parent node.
         ``origins`` are those of the ``settings``, for users who ask (`shown_settings`).
@@ -302,7 +305,14 @@ class Node:
         settings = settings or Settings()
         opened_store = open_store(store, settings=settings, wall=wall, check=background)
         try:
-            node = cls(opened_store, settings, member or new_member_id(), announce, origins)
+            node = cls(
+                opened_store,
+                settings,
+                member or new_member_id(),
+                announce,
+                origins,
+                caches=background,
+            )
         except BaseException:
             opened_store.close()
             raise

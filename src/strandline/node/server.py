@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -284,14 +283,21 @@ def _allow_connections() -> None:
 
 
 @contextmanager
-def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Service]:
+def open_child(
+    store: str | Path,
+    settings: Settings,
+    announce: Announce,
+    *,
+    origins: Mapping[str, str] | None = None,
+) -> Iterator[Service]:
     """Open the ``store``; yield the service that answers tasks. Raises as `Node.open` does.
 
     A child process answers the same calls as the node, but without the node's background work. It
     does not cache rows, because it gets few calls, each about many rows.
     """
-    own_settings = replace(settings, cache_bytes=0)
-    with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
+    with Node.open(
+        store, settings=settings, background=False, announce=announce, origins=origins
+    ) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
 
         def answer(fields: Fields, data: bytes) -> tuple[Fields, bytes | Content]:
@@ -334,7 +340,7 @@ def serve(
     with ExitStack() as open_resources:
         # First, because it forks: nothing is open yet, and there is only one thread.
         forks = open_resources.enter_context(
-            closing(ForkServer.start(partial(open_child, store, settings)))
+            closing(ForkServer.start(partial(open_child, store, settings, origins=origins)))
         )
         thrift_socket, http_socket = (
             open_resources.enter_context(_listen(host, port, what=what))
