@@ -99,7 +99,7 @@ def empty_is_absent(patch: pytest.MonkeyPatch) -> None:
             condition = Absent(condition.key)
         return real(condition, now)
 
-    wrap(patch, "_condition", sql_store, by=holds)
+    wrap(patch, "_condition_query", sql_store, by=holds)
 
 
 @TEETH.found_by(

@@ -170,7 +170,7 @@ def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
 )
 def relied_on_when_expired(patch: pytest.MonkeyPatch) -> None:
     """A write under a lease compares its token, and not the time."""
-    wrap(patch, "_condition", sql_store, by=lambda real, one, _: real(one, MIN_TIMESTAMP))
+    wrap(patch, "_condition_query", sql_store, by=lambda real, one, _: real(one, MIN_TIMESTAMP))
     patch.setattr(etcd_invoke, "is_live", lambda lease, _: bool(lease.holder))
 
 

@@ -179,7 +179,7 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
     def invoke(real: Any, self: SqlMetastorage, conditions: Any, *branches: Any) -> Any:
         with self._database.read() as connection:
-            asked = sql_store._asking(conditions)
+            asked = sql_store._condition_queries(conditions)
             if not sql_store._head_and_answers(connection, asked)[1]:
                 return Outcome(False, 0, Timestamp(0))
         return real(self, [], *branches)

@@ -107,7 +107,7 @@ def test_a_write_that_waited_for_its_turn_sees_a_fence_raised_meanwhile(
 
 def test_a_write_reads_the_fence_as_it_has_changed_it(fenced: Database) -> None:
     with fenced.write() as connection:
-        run(connection, *FenceRow.noting(7))
+        run(connection, *FenceRow.note_query(7))
         assert FenceRow.read(connection) == FenceState("here", FIRST, 7)
         FenceRow.raise_to(connection, SECOND)
         assert FenceRow.read(connection) == FenceState("here", SECOND, 7)
@@ -124,7 +124,7 @@ def test_a_query_read_ahead_is_sent_once_and_repeated_after_a_change(
         fenced.write(first=[(noted, values)]) as connection,
     ):
         assert value(connection, noted, values) == 0
-        run(connection, *FenceRow.noting(7))
+        run(connection, *FenceRow.note_query(7))
         assert value(connection, noted, values) == 7
     assert sum("SELECT catalog_version" in text for text, _ in sent) == 2
 
@@ -132,5 +132,5 @@ def test_a_query_read_ahead_is_sent_once_and_repeated_after_a_change(
 def test_the_highest_catalog_version_is_kept(fenced: Database) -> None:
     for version in (3, 2):
         with fenced.write() as connection:
-            run(connection, *FenceRow.noting(version))
+            run(connection, *FenceRow.note_query(version))
     assert state(fenced) == FenceState("here", FIRST, 3)

@@ -67,7 +67,7 @@ from strandline.sql import (
     look_in_order,
     run,
     take_time,
-    taking_time,
+    take_time_query,
     value,
     wait_until,
 )
@@ -75,7 +75,7 @@ from strandline.sql import Row as SqlRow
 from strandline.wire.registry import decode, decode_up_to
 from strandline.work import keeping_garbage
 
-READ_UPPER: Query = ("SELECT upper FROM stash WHERE id = 1", ())
+UPPER_QUERY: Query = ("SELECT upper FROM stash WHERE id = 1", ())
 SCANNED_AT_ONCE = 1000
 MAX_UPDATES = 50_000
 _HEAD = 0
@@ -95,7 +95,7 @@ _APPENDED = (
 
 def upper_within(connection: Connection) -> int:
     """The log's upper, read in a transaction that the caller opened on the log's database."""
-    return int(value(connection, *READ_UPPER) or tables.EMPTY.upper)
+    return int(value(connection, *UPPER_QUERY) or tables.EMPTY.upper)
 
 
 class StashLog(UpdateLog):
@@ -127,7 +127,7 @@ class StashLog(UpdateLog):
         remembered = self._remembered
         if self.frontier_is_cheap and remembered is not None and remembered[0] == mark:
             return remembered[1]
-        rows = self._database.rows(*tables.READ_STATE)
+        rows = self._database.rows(*tables.STATE_QUERY)
         state, kinds = tables.state_in(rows[0] if rows else None), self._kinds
         if kinds.sum == state.collections:
             frontier = _frontier_in(state, kinds)
@@ -143,12 +143,12 @@ class StashLog(UpdateLog):
 
     def check(self) -> Checked:
         self._refuse_when_closed()
-        asks = (tables.READ_STATE,)
+        asks = (tables.STATE_QUERY,)
         return Checked(*look_in_order(self._database, self._clock, self._frontier_on, asks=asks))
 
     def token(self) -> FenceToken | None:
         self._refuse_when_closed()
-        rows = self._database.rows(*tables.READ_STATE)
+        rows = self._database.rows(*tables.STATE_QUERY)
         return tables.state_in(rows[0] if rows else None).token
 
     # -- appending
@@ -166,7 +166,7 @@ class StashLog(UpdateLog):
         self._refuse_when_closed()
         check_versions(expected_upper, updates)
         unordered = [Unordered(update) for update in updates]
-        first = [tables.READ_STATE, taking_time(self._clock, bounded=False)]
+        first = [tables.STATE_QUERY, take_time_query(self._clock, bounded=False)]
         try:
             with self._database.write(
                 first=(*first, *(companion.asks if companion else ()))
@@ -293,7 +293,7 @@ class StashLog(UpdateLog):
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         self._refuse_when_closed()
         refuse_lasting(kind)
-        with self._database.write(first=[tables.READ_STATE]) as connection:
+        with self._database.write(first=[tables.STATE_QUERY]) as connection:
             state = tables.state_on(connection)
             refuse_other_token(state.token, token)
             kinds = self._kinds_on(connection, state)
@@ -321,7 +321,7 @@ class StashLog(UpdateLog):
             numbered = [tables.row_in(row, kinds.names) for row in parts]
             # This raises, before anything is deleted, if a version to consolidate is missing.
             removed, compacted = _consolidate(state, up_to, numbered)
-            with self._database.write(first=[tables.READ_STATE]) as connection:
+            with self._database.write(first=[tables.STATE_QUERY]) as connection:
                 current = tables.state_on(connection)
                 refuse_other_token(current.token, token)
                 if current.since != state.since:

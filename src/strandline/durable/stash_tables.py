@@ -106,7 +106,7 @@ APPENDED = Table(
 )
 whole_row(COLLECTIONS)
 
-READ_STATE: Query = ("SELECT stash.* FROM stash WHERE id = 1", ())
+STATE_QUERY: Query = ("SELECT stash.* FROM stash WHERE id = 1", ())
 """Selects all columns: a table of version 1, which a reader does not upgrade, has no nonce."""
 _COLUMNS_OF_1 = 11
 _PUT_STATE = (
@@ -154,11 +154,11 @@ EMPTY = StashState(1, MIN_TIMESTAMP, 0, MIN_TIMESTAMP, None, 0, 0, 0)
 
 def state_on(connection: Connection) -> StashState:
     """The state that the transaction of ``connection`` sees. Raises `CorruptData`."""
-    return state_in(first_row(connection, *READ_STATE))
+    return state_in(first_row(connection, *STATE_QUERY))
 
 
 def state_in(row: SqlRow | None) -> StashState:
-    """The state in the result of `READ_STATE`. Raises `CorruptData`."""
+    """The state in the result of `STATE_QUERY`. Raises `CorruptData`."""
     if row is None:
         return EMPTY
     _, *numbers, kept = row[:_COLUMNS_OF_1]

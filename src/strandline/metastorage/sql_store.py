@@ -70,7 +70,7 @@ from strandline.sql import (
     run,
     run_all,
     take_time,
-    taking_time,
+    take_time_query,
     value,
     wait_until,
 )
@@ -142,10 +142,10 @@ class SqlMetastorage(Metastorage):
 
     def get_on(self, connection: Connection, key: str) -> KeyValue | None:
         """`get` in a transaction that the caller has open on the same database."""
-        row = first_row(connection, *self.getting(key))
+        row = first_row(connection, *self.get_query(key))
         return None if row is None else _key_value(key, row)
 
-    def getting(self, key: str) -> Query:
+    def get_query(self, key: str) -> Query:
         """The query of `get_on`."""
         return _GET, (check_key(key),)
 
@@ -168,10 +168,12 @@ class SqlMetastorage(Metastorage):
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
-        queries = [] if about_leases else _asking(conditions)
+        queries = [] if about_leases else _condition_queries(conditions)
         with self._database.write(first=self._first(queries, on_success)) as connection:
             now = take_time(connection, self._clock) if about_leases else None
-            head, succeeded = _head_and_answers(connection, queries or _asking(conditions, now))
+            head, succeeded = _head_and_answers(
+                connection, queries or _condition_queries(conditions, now)
+            )
             operations = on_success if succeeded else on_failure
             if operations:
                 now = now or take_time(connection, self._clock)
@@ -184,7 +186,7 @@ class SqlMetastorage(Metastorage):
 
     def check(self) -> Head:
         self._enter("checks")
-        asks = _asking(())
+        asks = _condition_queries(())
         revision, now = look_in_order(self._database, self._clock, self.revision_on, asks=asks)
         return Head(revision, now)
 
@@ -201,7 +203,7 @@ class SqlMetastorage(Metastorage):
 
     def revision_on(self, connection: Connection) -> int:
         """`revision` in a transaction that the caller has open on the same database."""
-        return _head_and_answers(connection, _asking(()))[0].revision
+        return _head_and_answers(connection, _condition_queries(()))[0].revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         self._enter("waits")
@@ -318,7 +320,7 @@ class SqlMetastorage(Metastorage):
                     deleted += _delete(connection, operation.start, operation.end, head)
         if not puts and not deleted:
             return False
-        for text, values in (*_putting(puts), (_MOVE_HEAD, (head.revision, head.time))):
+        for text, values in (*_put_queries(puts), (_MOVE_HEAD, (head.revision, head.time))):
             change_each(connection, text, [values])
         if deleted:
             self._forget_old_deletions(connection)
@@ -331,7 +333,7 @@ class SqlMetastorage(Metastorage):
         if not on_success:
             return queries
         beside = (o.asks for o in on_success if isinstance(o, Beside))
-        taking = taking_time(self._clock, bounded=False)  # reads the clock without moving it
+        taking = take_time_query(self._clock, bounded=False)  # reads the clock without moving it
         return *queries, taking, *chain.from_iterable(beside)
 
     def _forget_old_deletions(self, connection: Connection) -> None:
@@ -361,11 +363,13 @@ def _key_value(key: str, row: Row) -> KeyValue:
     return KeyValue(key, row[0], row[1], Timestamp(row[2]))
 
 
-def _asking(conditions: Sequence[Condition], now: Timestamp | None = None) -> list[Query]:
+def _condition_queries(
+    conditions: Sequence[Condition], now: Timestamp | None = None
+) -> list[Query]:
     """The queries of `_head_and_answers`; ``now`` is the time for conditions about leases."""
     queries: list[Query] = []
     for start in range(0, max(len(conditions), 1), _CONDITIONS_AT_ONCE):
-        chunk = [_condition(c, now) for c in conditions[start : start + _CONDITIONS_AT_ONCE]]
+        chunk = [_condition_query(c, now) for c in conditions[start : start + _CONDITIONS_AT_ONCE]]
         holds = _ALL_HOLD.join(text for text, _ in chunk) or "1 = 1"
         values = tuple(value for _, values in chunk for value in values)
         queries.append((f"SELECT {_HEAD}, {holds}", values))
@@ -373,13 +377,13 @@ def _asking(conditions: Sequence[Condition], now: Timestamp | None = None) -> li
 
 
 def _head_and_answers(connection: Connection, queries: Sequence[Query]) -> tuple[Head, bool]:
-    """The head, and whether all conditions of ``queries`` hold (see `_asking`)."""
+    """The head, and whether all conditions of ``queries`` hold (see `_condition_queries`)."""
     rows = [row for (row,) in run_all(connection, *queries)]
     revision, time, _ = rows[0]
     return Head(revision or 0, Timestamp(time or 0)), all(row[2] for row in rows)
 
 
-def _condition(condition: Condition, now: Timestamp | None) -> Query:
+def _condition_query(condition: Condition, now: Timestamp | None) -> Query:
     """The SQL expression that is true if the condition holds, and its parameters."""
     match condition:
         case Absent():
@@ -405,7 +409,7 @@ def _known(number: int) -> int:
     return number if 0 <= number <= _LARGEST_NUMBER else -1
 
 
-def _putting(rows: Sequence[tuple[Parameter, ...]]) -> Iterator[Query]:
+def _put_queries(rows: Sequence[tuple[Parameter, ...]]) -> Iterator[Query]:
     """The queries that put these rows, each with another key."""
     for start in range(0, len(rows), _PUTS_AT_ONCE):
         part = rows[start : start + _PUTS_AT_ONCE]

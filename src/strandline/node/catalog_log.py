@@ -156,7 +156,7 @@ def _metastorage_of(
         return metastorage, None
     store = SqlMetastorage(place.database, place.clock)
     opened.callback(store.close)
-    within = UpperWithin(upper_within(store.get_on, version_key), store.getting(version_key))
+    within = UpperWithin(upper_within(store.get_on, version_key), store.get_query(version_key))
     return store, within
 
 
@@ -168,7 +168,7 @@ def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
 def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
     log = StashLog(place.database, place.clock)
     opened.callback(log.close)
-    return OpenedLog(log, UpperWithin(stash_log.upper_within, stash_log.READ_UPPER))
+    return OpenedLog(log, UpperWithin(stash_log.upper_within, stash_log.UPPER_QUERY))
 
 
 def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:

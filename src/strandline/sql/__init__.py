@@ -1,13 +1,13 @@
 """The one interface to SQL databases: transactions, schema versions, clock row, fence row."""
 
 from strandline.sql.clock_row import (
-    STORED_TIME,
+    STORED_TIME_QUERY,
     accept_time,
     accepted_time,
     present_time,
     stored_time,
     take_time,
-    taking_time,
+    take_time_query,
 )
 from strandline.sql.database import DIALECTS, PATIENCE, Database, open_engine
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
@@ -37,7 +37,7 @@ __all__ = [
     "DIALECTS",
     "FENCE_ROW",
     "PATIENCE",
-    "STORED_TIME",
+    "STORED_TIME_QUERY",
     "Counter",
     "Database",
     "FenceRow",
@@ -64,7 +64,7 @@ __all__ = [
     "run_in_parts",
     "stored_time",
     "take_time",
-    "taking_time",
+    "take_time_query",
     "value",
     "wait_until",
 ]

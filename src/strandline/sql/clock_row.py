@@ -23,7 +23,7 @@ from strandline.sql.statements import Query, run, value
 
 _LAST, _ACCEPTED = 1, 2
 _READ = "SELECT time FROM strandline_clock WHERE id = ?"
-STORED_TIME: Query = (_READ, (_LAST,))
+STORED_TIME_QUERY: Query = (_READ, (_LAST,))
 """The query of `stored_time`."""
 _TAKE = (
     "INSERT INTO strandline_clock (id, time) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time ="
@@ -42,7 +42,7 @@ def take_time(
     is moved past the time. Pass ``bounded=False`` for what leaves nothing in the history, such as a
     read or a lease: then a store whose time is far ahead does not refuse. Raises `WrongClock`.
     """
-    taken = Timestamp(value(connection, *taking_time(clock, bounded=bounded, count=count)))
+    taken = Timestamp(value(connection, *take_time_query(clock, bounded=bounded, count=count)))
     if bounded and clock.is_too_far_ahead(taken):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(taken) > accepted + clock.max_ahead_ms:
@@ -51,7 +51,7 @@ def take_time(
     return taken
 
 
-def taking_time(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
+def take_time_query(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
     """The query of `take_time`, for a write that begins with it.
 
     In that case the clock is read before the write lock is held. The row decides the time all the
@@ -63,7 +63,7 @@ def taking_time(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> 
 
 def stored_time(connection: Connection) -> Timestamp:
     """The last time given, or 0."""
-    return _time(connection, STORED_TIME)
+    return _time(connection, STORED_TIME_QUERY)
 
 
 def present_time(connection: Connection, clock: HybridClock) -> Timestamp:

@@ -98,7 +98,7 @@ class FenceRow:
             )
 
     @staticmethod
-    def noting(version: int) -> Query:
+    def note_query(version: int) -> Query:
         """The query that records that the catalog has reached ``version``, unless it is lower."""
         text = "UPDATE strandline_fence SET catalog_version = ? WHERE catalog_version < ?"
         return text, (version, version)

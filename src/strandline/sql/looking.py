@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.sql.clock_row import taking_time
+from strandline.sql.clock_row import take_time_query
 from strandline.sql.database import Database
 from strandline.sql.statements import Query, run_at_commit
 
@@ -49,7 +49,7 @@ def look_in_order(
         try:
             with database.write_time(first=asks) as connection:
                 result = look(connection)
-                rows = run_at_commit(connection, *taking_time(clock, bounded=False))
+                rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
         except UnknownOutcome as error:
             if not left:
                 raise Unavailable(

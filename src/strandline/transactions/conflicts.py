@@ -26,7 +26,7 @@ NameRow = Callable[[Connection, int, int, int], str | None]
 """Describes a row and its change in users' terms, given the table id, row id and write id."""
 
 
-def clashing_rows(txn_id: int) -> tuple[Query, ...]:
+def clashing_rows_queries(txn_id: int) -> tuple[Query, ...]:
     """The query that `row_conflict` runs first; none if no transaction can have this id."""
     return ((_CLASHING, (txn_id, txn_id, txn_id)),) if 0 < txn_id <= LAST_ID else ()
 
@@ -39,7 +39,7 @@ def row_conflict(
     name_row: NameRow,
 ) -> str | None:
     """What another transaction did first to a row that this one changes, as a message; or None."""
-    (clashing,) = clashing_rows(transaction.txn_id)
+    (clashing,) = clashing_rows_queries(transaction.txn_id)
     first = first_row(connection, *clashing)
     if first is None:
         return None

@@ -50,28 +50,28 @@ def write_ids_at(
 
     The list's high-water mark is itself committed, or 0.
     """
-    return list_of(run(connection, *asking_write_ids(table_id, at=at)))
+    return list_of(run(connection, *write_ids_query(table_id, at=at)))
 
 
-def asking_write_ids(table_id: int, *, at: Timestamp | None) -> Query:
+def write_ids_query(table_id: int, *, at: Timestamp | None) -> Query:
     """The query of `write_ids_at`."""
     if at is None:
         return _NEXT_AND_HIDDEN, (table_id, table_id)
     return f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", (table_id, table_id, table_id, at)
 
 
-def seeing(table_id: int, txn_id: int) -> Query:
+def seen_by_query(table_id: int, txn_id: int) -> Query:
     """The query of `seen_by`."""
     return _SEEN_BY, (table_id, table_id, table_id, txn_id)
 
 
 def seen_by(connection: Connection, table_id: int, txn_id: int) -> ValidWriteIdList:
     """The writes of a table that a transaction sees, without its own writes."""
-    return list_of(run(connection, *seeing(table_id, txn_id)))
+    return list_of(run(connection, *seen_by_query(table_id, txn_id)))
 
 
 def list_of(rows: Sequence[Row]) -> ValidWriteIdList:
-    """The list in the answer to `asking_write_ids` or `seeing`."""
+    """The list in the answer to `write_ids_query` or `seen_by_query`."""
     following = next((number for number, state in rows if state == _IS_NEXT), None)
     if following is None:
         return ValidWriteIdList(hwm=0)
@@ -141,7 +141,7 @@ class UnfinishedTxns:
         )
 
 
-ASKING_UNFINISHED: Sequence[Query] = ((_UNFINISHED, ()), (_LAST_TXN, ()), (_OLDEST_OPEN, ()))
+UNFINISHED_QUERIES: Sequence[Query] = ((_UNFINISHED, ()), (_LAST_TXN, ()), (_OLDEST_OPEN, ()))
 """The queries of `unfinished`, in order."""
 
 

@@ -88,7 +88,7 @@ _COMMIT_WRITES = (
 )
 
 
-def adding(
+def begin_query(
     count: int = 1,
     *,
     begin_time: Timestamp,
@@ -106,7 +106,7 @@ def adding(
 
 
 def added(rows: Iterable[Row]) -> list[Transaction]:
-    """The transactions that the query of `adding` inserted, by ascending ids."""
+    """The transactions that `begin_query` inserted, by ascending ids."""
     return [_transaction(row) for row in sorted(rows)]
 
 
@@ -156,12 +156,12 @@ def find_with_writes(connection: Connection, txn_id: int) -> WithWrites:
 
     Raises `TransactionNotFound`.
     """
-    rows = [row for query in finding_with_writes(txn_id) for row in run(connection, *query)]
+    rows = [row for query in find_with_writes_queries(txn_id) for row in run(connection, *query)]
     return with_writes(txn_id, rows)
 
 
 def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
-    """The result of `find_with_writes`, from the rows of the query of `finding_with_writes`.
+    """The result of `find_with_writes`, from the rows of `find_with_writes_queries`.
 
     Raises `TransactionNotFound`.
     """
@@ -171,7 +171,7 @@ def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
     return WithWrites(_transaction(rows[0][:-3]), tuple(sorted(pairs)), bool(rows[0][-1]))
 
 
-def finding_with_writes(txn_id: int) -> tuple[Query, ...]:
+def find_with_writes_queries(txn_id: int) -> tuple[Query, ...]:
     """The query of `find_with_writes`; none if no transaction can have this id."""
     return ((_FIND_WITH_WRITES, (txn_id,)),) if 0 < txn_id <= LAST_ID else ()
 
@@ -188,14 +188,14 @@ def find_for_table(
     connection: Connection, txn_id: int, table_id: int
 ) -> tuple[Transaction, int | None]:
     """The result of `find_for_writing`, and the transaction's write id for a table, or None."""
-    queries = finding_for_table(txn_id, table_id)
+    queries = find_for_table_queries(txn_id, table_id)
     if not queries:
         return find_for_writing(connection, txn_id), None
     return for_table(txn_id, run(connection, *queries[0]))
 
 
 def for_table(txn_id: int, rows: Sequence[Row]) -> tuple[Transaction, int | None]:
-    """The result of `find_for_table`, from the rows of the query of `finding_for_table`.
+    """The result of `find_for_table`, from the rows of `find_for_table_queries`.
 
     Raises what `find_for_writing` raises.
     """
@@ -205,7 +205,7 @@ def for_table(txn_id: int, rows: Sequence[Row]) -> tuple[Transaction, int | None
     return _writable(_transaction(row[:-2])), row[-1]
 
 
-def finding_for_table(txn_id: int, table_id: int) -> tuple[Query, ...]:
+def find_for_table_queries(txn_id: int, table_id: int) -> tuple[Query, ...]:
     """The query of `find_for_table`; none if no transaction or table can have these ids."""
     if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
         return ()
@@ -270,14 +270,14 @@ def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> d
 
 def allocate_one(connection: Connection, txn_id: int, table_id: int) -> int:
     """Allocate a write id for the table to a transaction, which must have none yet."""
-    _, rows = (run(connection, *query) for query in allocating_one(txn_id, table_id))
+    _, rows = (run(connection, *query) for query in allocate_one_queries(txn_id, table_id))
     if not rows:  # read ahead, the queries allocated it, and another statement lost their answers
         rows = run(connection, _OWN_WRITE_ID, (txn_id, table_id))
     ((write_id,),) = rows
     return int(write_id)
 
 
-def allocating_one(txn_id: int, table_id: int) -> tuple[Query, Query]:
+def allocate_one_queries(txn_id: int, table_id: int) -> tuple[Query, Query]:
     """The queries of `allocate_one`; they change nothing if the transaction has a write id."""
     own = (txn_id, table_id)
     return (_ALLOCATE_ONE[0], (table_id, *own)), (_ALLOCATE_ONE[1], (txn_id, *own, table_id))

@@ -58,7 +58,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.sql import Query, Row, run, take_time, taking_time
+from strandline.sql import Query, Row, run, take_time, take_time_query
 from strandline.transactions.catalog_view import (
     Behind,
     CatalogView,
@@ -405,7 +405,7 @@ class SharedWrites:
 
         def first() -> Sequence[Query]:
             return (
-                taking_time(self._clock, count=count),
+                take_time_query(self._clock, count=count),
                 *(self._catalogs.ahead if looks else ()),
                 *chain.from_iterable(call.asks for call in calls),
             )

@@ -18,13 +18,13 @@ from sqlalchemy import Connection
 from strandline import faults
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import Fenced, Stopping, TransactionFinished, Unavailable, WriteConflict
-from strandline.sql import Database, Row, present_time, take_time, taking_time
+from strandline.sql import Database, Row, present_time, take_time, take_time_query
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
     NameRow,
     catalog_conflict,
-    clashing_rows,
+    clashing_rows_queries,
     row_conflict,
 )
 from strandline.transactions.heartbeats import Heartbeats
@@ -102,10 +102,10 @@ class TransactionEnds(TransactionReads):
             lambda connection: self._commit_on(connection, txn_id, owner),
             timeout=timeout,
             first=lambda: (
-                taking_time(self._clock),
-                *records.finding_with_writes(txn_id),
+                take_time_query(self._clock),
+                *records.find_with_writes_queries(txn_id),
                 *self._catalogs.ahead,
-                *clashing_rows(txn_id),
+                *clashing_rows_queries(txn_id),
                 *self._asked_by_listeners,
             ),
         )
@@ -160,7 +160,7 @@ class TransactionEnds(TransactionReads):
         return SharedCall(
             stage,
             shared=self._shared,
-            asks=records.finding_with_writes(txn_id),
+            asks=records.find_with_writes_queries(txn_id),
             txn_id=txn_id,
             timeout=timeout,
             under_catalog=under is not None,

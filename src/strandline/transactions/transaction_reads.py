@@ -18,14 +18,13 @@ from strandline.clock import (
     milliseconds,
 )
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
-from strandline.sql import STORED_TIME, Database, present_time, stored_time, take_time
+from strandline.sql import STORED_TIME_QUERY, Database, present_time, stored_time, take_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import Behind, CatalogView, GuardedWrites
 from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
-    ASKING_UNFINISHED,
+    UNFINISHED_QUERIES,
     UnfinishedTxns,
-    asking_write_ids,
     last_commit,
     list_of,
     next_commit,
@@ -33,6 +32,7 @@ from strandline.transactions.list_records import (
     unfinished,
     write_ids_at,
     write_ids_by,
+    write_ids_query,
 )
 from strandline.transactions.transaction import Transaction
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
@@ -81,7 +81,7 @@ class TransactionReads:
         if at is not None:
             self.ensure_past(at)
         if txn_id is None:
-            return list_of(self._database.rows(*asking_write_ids(table_id, at=at)))
+            return list_of(self._database.rows(*write_ids_query(table_id, at=at)))
         with self._database.read() as connection:
             reader = records.find_for_reading(connection, txn_id)
             seen = write_ids_at(connection, table_id, at=reader.begin_time)
@@ -93,7 +93,7 @@ class TransactionReads:
     ) -> dict[int, ValidWriteIdList]:
         """`write_ids` of several tables as of a past time (see `ensure_past`)."""
         asked = list(table_ids)
-        answers = self._database.answers([asking_write_ids(table_id, at=at) for table_id in asked])
+        answers = self._database.answers([write_ids_query(table_id, at=at) for table_id in asked])
         return dict(zip(asked, map(list_of, answers), strict=True))
 
     def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
@@ -140,7 +140,7 @@ class TransactionReads:
         and this process has applied the catalog's log up to it. The call writes nothing and waits
         for no writer. Only for a store whose catalog is in this database.
         """
-        with self._database.read(first=(STORED_TIME, *self._catalogs.ahead)) as connection:
+        with self._database.read(first=(STORED_TIME_QUERY, *self._catalogs.ahead)) as connection:
             moment = stored_time(connection)
             age = milliseconds(self._clock.current()) - milliseconds(moment)
             if moment < since or age > SETTLED_MS:
@@ -154,7 +154,7 @@ class TransactionReads:
 
     def latest_time(self) -> Timestamp:
         """The last time that this database gave. No commit that has returned has a later time."""
-        rows = self._database.rows(*STORED_TIME)
+        rows = self._database.rows(*STORED_TIME_QUERY)
         return Timestamp(rows[0][0] if rows else 0)
 
     def is_past(self, at: Timestamp) -> bool:
@@ -170,7 +170,7 @@ class TransactionReads:
 
     def unfinished(self) -> UnfinishedTxns:
         """The transactions that are open, or aborted and not yet cleaned up."""
-        with self._database.read(first=ASKING_UNFINISHED) as connection:
+        with self._database.read(first=UNFINISHED_QUERIES) as connection:
             return unfinished(connection)
 
     def write_ids_by(self, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:

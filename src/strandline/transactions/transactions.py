@@ -59,7 +59,7 @@ from strandline.sql import (
     run,
     run_at_commit,
     take_time,
-    taking_time,
+    take_time_query,
 )
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
@@ -68,7 +68,7 @@ from strandline.transactions.conflicts import (
 )
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds, watermark_at
-from strandline.transactions.list_records import min_open_txn, seeing, seen_by
+from strandline.transactions.list_records import min_open_txn, seen_by, seen_by_query
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
@@ -186,7 +186,7 @@ class Transactions(TransactionEnds):
         refuse_long_texts(user, host, agent)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], list[Transaction]]:
-            adding = self._adding(
+            begin_query = self._begin_query(
                 count,
                 time=shared.time,
                 version=shared.catalog_version,
@@ -195,7 +195,7 @@ class Transactions(TransactionEnds):
                 agent=agent,
                 read_only=read_only,
             )
-            begun = run_at_commit(shared.connection, *adding)
+            begun = run_at_commit(shared.connection, *begin_query)
 
             def end() -> list[Transaction]:
                 transactions = records.added(begun)
@@ -255,7 +255,7 @@ class Transactions(TransactionEnds):
                 opened,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
-                first=lambda: (*self._asked_by_step(txn_id, table_id), *ahead),
+                first=lambda: (*self._step_queries(txn_id, table_id), *ahead),
                 is_news=False,
             )
 
@@ -291,7 +291,7 @@ class Transactions(TransactionEnds):
         Its result is None, and it changes nothing, if the present version of the catalog is not
         ``under``.
         """
-        asks = records.finding_for_table(txn_id, table_id)
+        asks = records.find_for_table_queries(txn_id, table_id)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], dict[int, int] | None]:
             if under is not None and under != shared.catalog_version:
@@ -307,7 +307,7 @@ class Transactions(TransactionEnds):
                 return lambda: {txn_id: write_id}
             _, given_rows = [
                 run_at_commit(connection, *query)
-                for query in records.allocating_one(txn_id, table_id)
+                for query in records.allocate_one_queries(txn_id, table_id)
             ]
 
             def end() -> dict[int, int]:
@@ -343,7 +343,7 @@ class Transactions(TransactionEnds):
             def start(connection: Connection) -> Step:
                 now = take_time(connection, self._clock)
                 version = self._catalogs.catalog_at(connection, now).version
-                adding = self._adding(
+                begin_query = self._begin_query(
                     1,
                     time=now,
                     version=version,
@@ -352,7 +352,7 @@ class Transactions(TransactionEnds):
                     agent=agent,
                     read_only=False,
                 )
-                (begun,) = records.added(run(connection, *adding))
+                (begun,) = records.added(run(connection, *begin_query))
                 return self._step(connection, begun, table_id, None, now=begun.begin_time)
 
             step = self._writes.enter(opened, start, timeout=PATIENCE)
@@ -416,7 +416,7 @@ class Transactions(TransactionEnds):
         with self._counting:
             self._uncounted = room // 16 - count
 
-    def _adding(
+    def _begin_query(
         self,
         count: int,
         *,
@@ -428,7 +428,7 @@ class Transactions(TransactionEnds):
         read_only: bool,
     ) -> Query:
         """The query that begins transactions at a time, under the catalog of that time."""
-        return records.adding(
+        return records.begin_query(
             count,
             begin_time=time,
             catalog_version=version,
@@ -440,14 +440,14 @@ class Transactions(TransactionEnds):
             timeout_ms=self._timeout_ms,
         )
 
-    def _asked_by_step(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
+    def _step_queries(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
         """The queries that `_write_on` runs first; none if no row can have these ids."""
-        finding = records.finding_for_table(txn_id, table_id)
-        return finding and (
-            *finding,
-            taking_time(self._clock),
-            seeing(table_id, txn_id),
-            *records.allocating_one(txn_id, table_id),
+        find_queries = records.find_for_table_queries(txn_id, table_id)
+        return find_queries and (
+            *find_queries,
+            take_time_query(self._clock),
+            seen_by_query(table_id, txn_id),
+            *records.allocate_one_queries(txn_id, table_id),
         )
 
     def _write_on(

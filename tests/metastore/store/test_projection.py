@@ -80,7 +80,7 @@ class Node:
                 self.catalogs,
                 self.projector,
                 upper_within=UpperWithin(
-                    upper_within(metastorage.get_on), metastorage.getting(VERSION)
+                    upper_within(metastorage.get_on), metastorage.get_query(VERSION)
                 ),
             ),
             guard=self.guard,

@@ -419,7 +419,7 @@ class SqlObjectStore(ObjectStore):
     ) -> Iterator[Staging]:
         ahead = [table_places.place_query(table_id)]
         if 0 < len(paths) <= _PATHS_AHEAD:
-            ahead += queries.asking_visible(table_id, RowKind.DATA_FILE, paths)
+            ahead += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
         ahead += [NUMBERS.ahead, queries.ROW_IDS.ahead]
         with self._transactions.writing(txn_id, table_id, owner=owner, ahead=ahead) as step:
             yield Staging(step, self._notifications)
@@ -432,7 +432,7 @@ class SqlObjectStore(ObjectStore):
             yield Staging(step, self._notifications)
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
-        answers = self._database.answers(table_places.finding_at(places))
+        answers = self._database.answers(table_places.tables_at_queries(places))
         return table_places.by_place(chain.from_iterable(answers))
 
     def data_commits(

@@ -94,7 +94,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
 )
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import finding_at, foreign_places, put_places
+from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
 from strandline.sql import FENCE_ROW, Database, FenceRow
 from strandline.wire import encode
 from strandline.work import keeping_garbage
@@ -467,7 +467,7 @@ class Projector:
             ) from error
         also = turn.places.take_writes()
         if not turn.appends:  # else the log is in this database, and cannot be older than it
-            also.append(FenceRow.noting(last))
+            also.append(FenceRow.note_query(last))
         after = self._notifications.move_projection(
             connection,
             before,
@@ -510,7 +510,7 @@ class _WithAppend:
         self._asked = asked
         # `write` projects the versions from the first on: as many places make the same queries.
         places = list(dict.fromkeys(place for place in asked.values() if place is not None))
-        self.asks = (FENCE_ROW, ()), (POSITION, ()), *finding_at(places)
+        self.asks = (FENCE_ROW, ()), (POSITION, ()), *tables_at_queries(places)
         self._reached: LogPosition | None = None
 
     def write(self, connection: Connection, updates: Sequence[Update]) -> None:

@@ -142,7 +142,7 @@ def visible_rows(
     valid = cache(write_ids.valid)  # many rows share few write ids
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
-    for statement, parameters in asking_visible(table_id, kind, names, hwm=write_ids.hwm):
+    for statement, parameters in visible_queries(table_id, kind, names, hwm=write_ids.hwm):
         reading: AbstractContextManager[Iterable[Sequence[Any]]]
         if names is None:
             reading = _fetched(connection, statement, parameters)
@@ -183,7 +183,7 @@ def _newest_parameters(
     return None
 
 
-def asking_visible(
+def visible_queries(
     table_id: int, kind: RowKind, names: Collection[str] | None, *, hwm: int = LAST_ID
 ) -> Iterator[Query]:
     """The queries of `visible_rows`; without ``hwm``, to be asked before the list is read."""

@@ -63,16 +63,16 @@ def all_places(connection: Connection) -> dict[int, Place]:
 
 def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, set[int]]:
     """The tables at each of these places, including dropped ones; no entry for an empty place."""
-    return by_place(row for query in finding_at(places) for row in run(connection, *query))
+    return by_place(row for query in tables_at_queries(places) for row in run(connection, *query))
 
 
-def finding_at(places: Collection[Place]) -> list[Query]:
+def tables_at_queries(places: Collection[Place]) -> list[Query]:
     """The queries for the tables at these places; `by_place` reads their rows."""
     return [(f"{_AT} {listed}", texts) for listed, texts in in_lists(p.text for p in places)]
 
 
 def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
-    """The tables at each place, from the rows of the `finding_at` queries."""
+    """The tables at each place, from the rows of `tables_at_queries`."""
     holders: dict[Place, set[int]] = {}
     for table_id, text in rows:
         holders.setdefault(Place(text), set()).add(table_id)
@@ -81,10 +81,10 @@ def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
 
 def put_places(connection: Connection, places: Mapping[int, Place | None]) -> None:
     """Write the places of tables; None removes the place of a table."""
-    run_all(connection, *(_putting(table_id, place) for table_id, place in places.items()))
+    run_all(connection, *(_put_query(table_id, place) for table_id, place in places.items()))
 
 
-def _putting(table_id: int, place: Place | None) -> Query:
+def _put_query(table_id: int, place: Place | None) -> Query:
     return (_REMOVE, (table_id,)) if place is None else (_PUT, (table_id, place.text))
 
 
@@ -159,6 +159,6 @@ class TablePlaces:
 
     def take_writes(self) -> list[Query]:
         """Return the statements that write the changes since the last call."""
-        writes = [_putting(table_id, place) for table_id, place in self._changed.items()]
+        writes = [_put_query(table_id, place) for table_id, place in self._changed.items()]
         self._changed, self._put = {}, {}
         return writes
