@@ -15,7 +15,7 @@ import strandline.cli.main
 assert not imported("sqlalchemy", "strandline.catalog"), "to list the commands"
 import strandline.cli.history, strandline.cli.status
 assert not imported("strandline.node.node"), "to read a store"
-import strandline.cli.changes, strandline.cli.maintenance
+import strandline.cli.backup, strandline.cli.changes, strandline.cli.checks, strandline.cli.repairs
 assert not imported("httpx", "pyarrow", "httptools", "uvicorn"), "to change a store"
 """
 

@@ -1,4 +1,6 @@
-"""The commands that change the history: ``undo``, ``undrop`` and ``trim``.
+"""The commands that change the history, ``undo``, ``undrop`` and ``trim``, and ``clean``.
+
+``clean`` removes what nobody can see any more.
 
 To change a store, a command joins it as one more node (`joining`).
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,7 +18,16 @@ from strandline.catalog import Command
 from strandline.catalog.undo.reading import restorable
 from strandline.catalog.verbs import describe
 from strandline.cli.history import version_as_json
-from strandline.cli.options import OUTPUT, STORE, USER, Store, print_json
+from strandline.cli.options import (
+    OUTPUT,
+    STORE,
+    USER,
+    Store,
+    cells,
+    new_console,
+    new_table,
+    print_json,
+)
 from strandline.cli.stores import address_of, catalog_named, catalogs_of, database_of, log_of
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import Executed, Session
@@ -183,3 +195,36 @@ def trim(store: Store, *, point: str, user: str, output: str) -> None:
         click.echo(f"trimmed; the earliest version is {earliest}")
     else:
         click.echo(f"nothing to trim; the earliest version is {earliest}")
+
+
+@click.command()
+@STORE
+@click.option("--yes", is_flag=True, help="Remove it.")
+@OUTPUT
+def clean(store: Store, *, yes: bool, output: str) -> None:
+    """Remove rows and files of STORE that no reader can see any more. A node may be running.
+
+    These are files that a commit removed before the history that is kept, files of writers that
+    were killed, tables that no kept version has, and old notifications. Without --yes, it shows
+    what it would remove, and changes nothing. Nodes do the same regularly (--clean-interval-ms).
+    """
+    with joining(store) as node:
+        removed = node.cleaner.clean(dry_run=not yes)
+        failures = node.cleaner.statistics().failures
+    if output == "json":
+        for cleaned in removed:
+            print_json({**asdict(cleaned), "removed": yes})
+    elif not removed:
+        click.echo("there is nothing to clean")
+    else:
+        table = new_table("table", "what", "rows", "files", "bytes")
+        for cleaned in removed:
+            numbers = (cleaned.rows, cleaned.files, cleaned.bytes)
+            table.add_row(*cells(cleaned.table, cleaned.what, *(f"{n:,}" for n in numbers)))
+        new_console().print(table)
+        click.echo("removed" if yes else "nothing was removed; --yes removes it")
+    if failures:
+        click.echo(
+            f"strandline: {failures} could not be deleted; see the log for the reasons", err=True
+        )
+        raise SystemExit(1)

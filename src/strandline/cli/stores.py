@@ -27,11 +27,13 @@ from strandline.clock import (
 from strandline.durable import UpdateLog, durable_state
 from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
+from strandline.metastorage import open_metastorage
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
 from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered
+from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
@@ -207,3 +209,10 @@ def catalog_named(history: History, text: str) -> Catalog:
             f"{format_timestamp(earliest.time)}"
         )
     return history.at_time(at)
+
+
+@contextmanager
+def mark_of(address: StoreAddress, clock: HybridClock) -> Iterator[DatabaseMark]:
+    """Open the mark of a store whose catalog is in etcd, which says how far its database was."""
+    with closing(open_metastorage(address.catalog, clock)) as metastorage:
+        yield DatabaseMark(metastorage, address.name)

@@ -1,0 +1,130 @@
+"""The commands ``relocate``, ``accept-loss`` and ``repair-clock``.
+
+With them, the operator confirms what a node refuses to assume: that a folder was moved or copied,
+that commits are lost, and that a time far ahead of the clock is kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from strandline.cli.options import FOLDER, STORE, Store
+from strandline.cli.stores import address_of, database_at, database_of, ensure_store, mark_of
+from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
+from strandline.errors import InvalidInput
+from strandline.node import relocation, store_database
+from strandline.node.settings import load
+from strandline.sql import Database, accept_time, accepted_time, stored_time
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@click.command()
+@FOLDER
+@click.option("--copy", is_flag=True, help="The original folder stays in use.")
+def relocate(folder: Path, *, copy: bool) -> None:
+    """Record FOLDER as the folder of the store in it.
+
+    If a store was moved to another folder, or has another database file, it cannot be opened for
+    writing before this command was run. With --copy, it becomes a separate store. First stop the
+    nodes that run on FOLDER.
+    """
+    relocated = relocation.relocate(folder, copy=copy)
+    if copy:
+        click.echo(f"{relocated.path} is a separate store now: environment {relocated.environment}")
+    else:
+        click.echo(f"the store is now in {relocated.path}")
+
+
+@click.command()
+@STORE
+@click.confirmation_option(prompt="The lost changes cannot be recovered afterwards. Continue?")
+def accept_loss(store: Store) -> None:
+    """Reopen STORE although a part of the committed changes is missing.
+
+    A node refuses a database that is older than the record outside of it: the file strandline.head
+    in the folder of the store, or a key in etcd if the catalog is there. Then the write-ahead log
+    was cut or removed, or only the database was restored from a backup. First look for a backup of
+    the whole store. No node may be running.
+    """
+    address = address_of(store)
+    if address.folder is not None:
+        _accept_loss_of_folder(ensure_store(address.folder).parent)
+        return
+    if address.is_one_database:
+        raise InvalidInput(
+            f"{address.name} keeps the catalog and the rows in one database, and both are "
+            "restored together; accept-loss is only for a store in a folder, or one whose "
+            "catalog is in etcd"
+        )
+    clock = HybridClock()
+    with (
+        database_at(address, read_only=False) as database,
+        mark_of(address, clock) as mark,
+    ):
+        time, marked_time = mark.accept_loss(database, clock)
+    if time < marked_time:
+        click.echo(f"lost: all changes between {format_timestamp(time)} and")
+        click.echo(f"      {format_timestamp(marked_time)}; the store can be opened")
+    else:
+        click.echo(_NO_LOSS)
+
+
+_NO_LOSS = "nothing is missing, so there was no loss to accept"
+
+
+def _accept_loss_of_folder(folder: Path) -> None:
+    before, now = store_database.accept_loss(folder)
+    if all(now.get(name, 0) >= number for name, number in before.items()):
+        click.echo(_NO_LOSS)
+    for name, number in now.items():
+        lost = max(0, before.get(name, 0) - number)
+        click.echo(f"{name} {number}" + (f", {lost} lost" if lost else ""))
+
+
+@click.command()
+@STORE
+@click.option(
+    "--yes", is_flag=True, help="Make the change. Without this, only show what would be done."
+)
+def repair_clock(store: Store, *, yes: bool) -> None:
+    """Repair STORE if its time is far ahead of this machine's clock.
+
+    If the clock was years ahead for a moment, the store keeps that time. Times never go back, so
+    writes are refused from then on. This command accepts the store's time: new writes get times
+    directly after it, until the machine's clock has caught up. It changes nothing that was written.
+    A node may be running.
+    """
+    settings = load(store).settings
+    with database_of(store, read_only=False) as database:
+        clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
+        last, accepted = _times(database)
+        ahead = clock.ahead_of_wall(last)
+        click.echo(f"the store's time     {format_timestamp(last)}")
+        click.echo(f"this machine's clock {format_timestamp(clock.current())}")
+        if not clock.is_too_far_ahead(last):
+            click.echo("nothing to repair: the store's time is not too far ahead")
+        elif milliseconds(last) <= milliseconds(accepted) + clock.max_ahead_ms:
+            click.echo("nothing to repair: this time was accepted before")
+        else:
+            click.echo(_PLAN.format(days=f"{ahead / _DAY_MS:,.1f}"))
+            if yes:
+                with database.write() as connection:
+                    accept_time(connection)
+                click.echo("accepted: the store can be written again")
+            else:
+                click.echo("nothing was changed; if this machine's clock is right, add --yes")
+
+
+_PLAN = """\
+the store is {days} days ahead. If its time is accepted, until this machine's clock has caught up
+  - every version and commit gets a time directly after the previous one
+  - transactions and holds do not time out by themselves
+  - a time between now and then names the state before the clock jumped"""
+
+
+def _times(database: Database) -> tuple[Timestamp, Timestamp]:
+    with database.read() as connection:
+        return stored_time(connection), accepted_time(connection)
