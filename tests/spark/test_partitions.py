@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import reduce
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.spark.data import folder, frame, ids
 
 pytestmark = pytest.mark.spark
 
+EXACT = Context(prec=80)
 EPOCH = datetime(1970, 1, 1)
 UTC_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WIDTHS = {TransformKind.BUCKET: 7, TransformKind.TRUNCATE: 3}
@@ -31,6 +32,7 @@ WIDTHS = {TransformKind.BUCKET: 7, TransformKind.TRUNCATE: 3}
 
 SAMPLE_SCHEMA = (
     "yes BOOLEAN, tiny TINYINT, whole INT, `a.b` BIGINT, cents DECIMAL(9, 2), wide DECIMAL(18, 18),"
+    " huge DECIMAL(38, 0), split DECIMAL(38, 10), less DECIMAL(19, 2), tail DECIMAL(38, 38),"
     " name STRING, raw BINARY, day DATE, ts TIMESTAMP, local TIMESTAMP_NTZ"
 )
 
@@ -56,9 +58,15 @@ def sample() -> pa.Table:
         *small,
         *(source.randrange(-(1 << 63), 1 << 63) for _ in small),
     ]
+    edges = [10**38 - 1, 1 << 64, (1 << 64) - 1, 1 << 63, 1 << 32, 1 << 127 >> 1, *range(9)]
+    huge = [sign * n + plus for n in edges for sign in (1, -1) for plus in (0, -1, 1)]
+    huge = [n for n in huge if abs(n) < 10**38] + [
+        n >> (7 * place)
+        for place, n in enumerate(source.randrange(-(10**38), 10**38) for _ in range(18))
+    ]
     alphabet = "aé\0€\U00010000 z'\\"
     texts = ["", "iceberg", *("".join(source.choices(alphabet, k=n % 9)) for n in range(70))]
-    count = 90
+    count = 130
 
     def column(values: list[Any], of: pa.DataType) -> pa.Array:
         return pa.array([None, *(values * count)[: count - 1]], of)
@@ -73,6 +81,10 @@ def sample() -> pa.Table:
                             pa.decimal128(9, 2)),
             "wide": column([Decimal(n // 100).scaleb(-18) for n in large],
                            pa.decimal128(18, 18)),
+            "huge": column(_decimals(huge, 0), pa.decimal128(38, 0)),
+            "split": column(_decimals(huge, 10), pa.decimal128(38, 10)),
+            "less": column(_decimals([n // 10**20 for n in huge], 2), pa.decimal128(19, 2)),
+            "tail": column(_decimals(huge, 38), pa.decimal128(38, 38)),
             "name": column(texts, pa.string()),
             "raw": column([text.encode() for text in texts], pa.binary()),
             "day": column([date(1970, 1, 1) + timedelta(n) for n in days], pa.date32()),
@@ -84,6 +96,10 @@ def sample() -> pa.Table:
     )  # fmt: skip
 
 
+def _decimals(unscaled: list[int], scale: int) -> list[Decimal]:
+    return [Decimal(n).scaleb(-scale, EXACT) for n in unscaled]
+
+
 def physical(column: pa.ChunkedArray, of: Any) -> list[Any]:
     if of == DATE:
         column = column.cast(pa.int32())
@@ -91,7 +107,7 @@ def physical(column: pa.ChunkedArray, of: Any) -> list[Any]:
         column = column.cast(pa.int64())
     values: list[Any] = column.to_pylist()
     if isinstance(of, DecimalType):
-        return [None if v is None else int(v.scaleb(of.scale)) for v in values]
+        return [None if v is None else int(v.scaleb(of.scale, EXACT)) for v in values]
     return values
 
 
@@ -193,6 +209,25 @@ READS: dict[str, tuple[int, Sequence[int]]] = {
     "true": (24, range(-12, 12)),
 }
 """Conditions, each with the most files that it may read and the ids that it is true for."""
+
+
+def test_rows_are_partitioned_by_decimals_that_do_not_fit_into_a_bigint(tables: Tables) -> None:
+    amount = DecimalType(38, 10)
+    numbers = [n * 10**27 + sign * n for n in range(1, 10) for sign in (1, -1)]
+    signed = [sign * n for n in numbers for sign in (1, -1)]
+    column = pa.array(_decimals(signed, 10), pa.decimal128(38, 10))
+    fields = ("bucket(4, amount)", "truncate(1000000000, amount)")
+    tables.create("shop.t", "id BIGINT, amount DECIMAL(38, 10)", partitioned_by=fields)
+    tables.append(
+        "shop.t", frame(tables, id=pa.array(range(len(signed)), pa.int64()), amount=column)
+    )
+    transforms = Transform(TransformKind.BUCKET, 4), Transform(TransformKind.TRUNCATE, 10**9)
+    expected = {tuple(transform.apply(n, amount) for transform in transforms) for n in signed}
+    assert {tuple(v.value for v in found) for found in files_of(tables, "shop.t")} == expected
+    for place, where in ((0, "amount = {}"), (2, "amount >= {} AND amount <= {}")):
+        read = tables.read("shop.t", where=where.replace("{}", f"{column[place].as_py():f}"))
+        assert len(read.inputFiles()) < len(expected) / 4
+        assert place in ids(read)
 
 
 def test_a_value_too_long_for_a_partition_is_refused_and_nothing_is_appended(

@@ -18,10 +18,10 @@ identity       all except floats, chars, collated strings    the value itself
 year, month    date, timestamps                              years, months since 1970
 day            date, timestamps                              days since 1970
 hour           timestamps                                    hours since 1970
-bucket[N]      integers, decimals of at most 18 digits,      ``(murmur3(bytes) & 0x7fffffff) mod N``
-               dates, timestamps, strings, binary
-truncate[W]    integers, decimals of at most 18 digits,      ``v − (v mod W)``; the first W
-               strings, binary                               characters or bytes
+bucket[N]      integers, decimals, dates, timestamps,        ``(murmur3(bytes) & 0x7fffffff) mod N``
+               strings, binary
+truncate[W]    integers, decimals, strings, binary           ``v − (v mod W)``; the first W
+                                                             characters or bytes
 =============  ============================================  ======================================
 
 The results are those of Iceberg's specification. NULL maps to NULL, and no other value does. Times
@@ -79,7 +79,6 @@ MICROS_OF_HOUR = 3_600_000_000
 MICROS_OF_DAY = 24 * MICROS_OF_HOUR
 _MAX_WIDTH = (1 << 31) - 1
 _MAX_TEXT = 1_000
-_DIGITS_OF_LONG = 18
 _COLUMN = r"`(?:[^`]|``)+`|[^`(),\s](?:[^`(),]*[^`(),\s])?"
 # No two adjacent repeats match the same character; they would cause exponential backtracking.
 _TEXT = re.compile(
@@ -138,9 +137,9 @@ class Transform:
             case TransformKind.IDENTITY:
                 return data_type == BOOLEAN or _is_hashed(data_type)
             case TransformKind.BUCKET:
-                return _is_hashed(data_type) and _is_short(data_type)
+                return _is_hashed(data_type)
             case TransformKind.TRUNCATE:
-                return _is_hashed(data_type) and _is_short(data_type) and data_type not in _TIMES
+                return _is_hashed(data_type) and data_type not in _TIMES
             case TransformKind.HOUR:
                 return data_type in (TIMESTAMP, TIMESTAMP_NTZ)
         return data_type in _TIMES
@@ -374,11 +373,6 @@ def _is_hashed(data_type: DataType) -> bool:
         case VarcharType() | DecimalType():
             return True
     return data_type in (*INTEGRAL_TYPES, BINARY, *_TIMES)
-
-
-def _is_short(data_type: DataType) -> bool:
-    """Whether the type is not a decimal over 64 bits. Spark's transforms need decimals that fit."""
-    return not isinstance(data_type, DecimalType) or data_type.precision <= _DIGITS_OF_LONG
 
 
 def _physical_class(data_type: DataType) -> type:

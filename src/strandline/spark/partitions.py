@@ -14,7 +14,8 @@ seed 0. For the last bytes, the final mixing is reverted, the bytes are mixed in
 mixing is done again.
 
 Each step of the hash is its own column: in one expression, a value that is used twice would be
-computed twice, and so on at each level.
+computed twice, and so on at each level. So is the unscaled value of a decimal of more than 18
+digits, which does not fit into a BIGINT.
 
 *Rejected*: the values as names of folders (NULL and '' have the same name, and long texts are not
 valid names), a function in Python (each executor would need this package, and each row would be
@@ -23,9 +24,9 @@ sent to Python), steps as lambda functions (Spark interprets them, which is 30 t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Context
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,6 +59,9 @@ KEY = "_strandline_partition"
 """The name of the column that has the key while rows are written."""
 
 _EXACT = Context(prec=80)
+_DIGITS_OF_BIGINT = 18
+_SIGN_BYTES = "^((00(?=[0-7]))+|(FF(?=[89A-F]))+)"
+"""The first bytes of a two's complement in hexadecimal that the rest implies."""
 _M32 = 0xFFFFFFFF
 _BLOCK_1, _BLOCK_2 = 0xCC9E2D51, 0x1B873593
 _MIX_1, _MIX_2 = 0x85EBCA6B, 0xC2B2AE35
@@ -87,16 +91,22 @@ def with_values(
     values = []
     steps: list[dict[str, Column]] = []
     for number, (transform, column) in enumerate(questions):
+        own_steps: Sequence[Mapping[str, str]] = ()
         if transform.kind is TransformKind.BUCKET:
             hashed = _Hash(number, column)
-            for place, step in enumerate(hashed.steps):
-                if place == len(steps):
-                    steps.append({})
-                steps[place] |= {name: sql.expr(value) for name, value in step.items()}
+            own_steps = hashed.steps
             bucket = f"({hashed.value} & 2147483647) % {transform.width}"
             values.append(f"IF({quoted(column.name)} IS NULL, NULL, {bucket})")
+        elif transform.kind is TransformKind.TRUNCATE and _is_wide(column.type):
+            unscaled = f"{KEY}_unscaled{number}"
+            own_steps = ({unscaled: _unscaled(quoted(column.name), column.type)},)
+            values.append(_multiple(unscaled, transform.width))
         else:
             values.append(_value(transform, column))
+        for place, step in enumerate(own_steps):
+            if place == len(steps):
+                steps.append({})
+            steps[place] |= {name: sql.expr(value) for name, value in step.items()}
     for together in steps:
         frame = frame.withColumns(together)
     return frame, values
@@ -172,11 +182,32 @@ def _value(transform: Transform, column: ColumnDescriptor) -> str:
 
 def _quotient(value: str, width: int) -> str:
     """``value`` divided by ``width``, rounded down; no intermediate result can overflow."""
-    return f"({value} DIV {width}L - IF({value} < 0 AND {value} % {width}L != 0, 1, 0))"
+    by = f"{width}L" if width < 1 << 63 else str(width)
+    return f"({value} DIV {by} - IF({value} < 0 AND {value} % {by} != 0, 1, 0))"
+
+
+def _multiple(value: str, width: int) -> str:
+    """A text that is equal for DECIMAL(38, 0) between the same two multiples of ``width``.
+
+    The next multiple below may have 39 digits; so negative values are counted from -1 down.
+    """
+    below = f"(-1 - {value})"
+    return (
+        f"IF({value} < 0, concat('-', {below} - {below} % {width}L),"
+        f" CAST({value} - {value} % {width}L AS STRING))"
+    )
+
+
+def _is_wide(data_type: DataType) -> TypeGuard[DecimalType]:
+    return isinstance(data_type, DecimalType) and data_type.precision > _DIGITS_OF_BIGINT
 
 
 def _unscaled(value: str, decimal_type: DecimalType) -> str:
-    """The unscaled value of a decimal that has few digits, as a BIGINT."""
+    """The unscaled value of a decimal: a DECIMAL(38, 0) if it is wide, else a BIGINT."""
+    if _is_wide(decimal_type):
+        # A product may overflow, and the text that a cast gives may have an exponent.
+        digits = f"translate(format_number({value}, {decimal_type.scale}), ',.', '')"
+        return f"CAST({digits} AS DECIMAL(38, 0))"
     return (
         f"CAST({value} * CAST('1{'0' * decimal_type.scale}' AS DECIMAL({decimal_type.scale + 1}, "
         "0)) AS BIGINT)"
@@ -211,7 +242,7 @@ class _Hash:
         self._number = number
         data = f"CAST({name} AS BINARY)"
         if isinstance(data_type, DecimalType):
-            data = _shortest_bytes(self._step("unscaled", _unscaled(name, data_type)))
+            data = self._bytes_of(data_type, self._step("unscaled", _unscaled(name, data_type)))
         self.value = self._of_bytes(self._step("bytes", data))
 
     def _step(self, what: str, value: str, **beside: str) -> str:
@@ -219,6 +250,17 @@ class _Hash:
         names = {f"{KEY}_{name}{self._number}": v for name, v in {what: value, **beside}.items()}
         self.steps.append(names)
         return next(iter(names))
+
+    def _bytes_of(self, decimal_type: DecimalType, unscaled: str) -> str:
+        """The shortest two's complement of the unscaled value of a decimal."""
+        if not _is_wide(decimal_type):
+            return _shortest_bytes(unscaled)
+        remainder = f"pmod({unscaled}, {1 << 64})"
+        high = self._step("high", _quotient(unscaled, 1 << 64), low=remainder)
+        low = f"{KEY}_low{self._number}"
+        halves = f"{low} DIV {1 << 32}L", f"CAST({low} % {1 << 32}L AS BIGINT)"
+        digits = [f"lpad(hex({high}), 16, '0')", *(f"lpad(hex({h}), 8, '0')" for h in halves)]
+        return f"unhex(regexp_replace(concat({', '.join(digits)}), '{_SIGN_BYTES}', ''))"
 
     def _of_bytes(self, data: str) -> str:
         size, rest = f"octet_length({data})", f"(octet_length({data}) % 4)"
