@@ -10,16 +10,24 @@ from pyspark.sql import SparkSession
 
 from strandline.errors import UnsupportedOperation
 from strandline.spark import Tables
-from strandline.spark.schemas import PRUNE_FIELDS, READ_BY_ID, SETTINGS, WRITE_IDS
+from strandline.spark.schemas import (
+    INT96_CALENDAR,
+    PRUNE_FIELDS,
+    READ_BY_ID,
+    SETTINGS,
+    TIMESTAMPS_AS,
+    WRITE_IDS,
+    WRITTEN_CALENDAR,
+)
 from tests.spark.data import files, folder, numbers
 
 pytestmark = pytest.mark.spark
 
 
 @contextmanager
-def switched_off(spark: SparkSession, setting: str) -> Iterator[None]:
+def changed(spark: SparkSession, setting: str, value: str = "false") -> Iterator[None]:
     before = spark.conf.get(setting)
-    spark.conf.set(setting, "false")
+    spark.conf.set(setting, value)
     try:
         yield
     finally:
@@ -33,7 +41,7 @@ def test_configure_sets_the_required_settings_and_keeps_the_time_zone(spark: Spa
 
 def test_a_session_that_reads_by_name_is_refused(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
-    with tables.transaction() as transaction, switched_off(tables.spark, READ_BY_ID):
+    with tables.transaction() as transaction, changed(tables.spark, READ_BY_ID):
         for use in (
             lambda: tables.read("shop.t"),
             lambda: tables.delete("shop.t", "true"),
@@ -65,11 +73,44 @@ def test_a_session_that_prunes_the_fields_of_structs_is_refused_for_tables_with_
 def test_a_session_that_does_not_write_field_ids_is_refused(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with (
-        switched_off(tables.spark, WRITE_IDS),
+        changed(tables.spark, WRITE_IDS),
         pytest.raises(UnsupportedOperation, match=WRITE_IDS),
     ):
         tables.append("shop.t", numbers(tables, 1))
     assert files(folder(tables, "shop.t")) == []
+
+
+@pytest.mark.parametrize("column", ["DATE", "TIMESTAMP", "MAP<STRING, STRUCT<d: DATE>>"])
+def test_a_session_that_writes_the_julian_calendar_is_refused_for_dates_and_times(
+    tables: Tables, column: str
+) -> None:
+    tables.create("shop.t", f"id BIGINT, x {column}")
+    tables.create("shop.local", "id BIGINT, x TIMESTAMP_NTZ")
+    with changed(tables.spark, WRITTEN_CALENDAR, "LEGACY"):
+        with pytest.raises(UnsupportedOperation, match=f"{WRITTEN_CALENDAR} to CORRECTED$"):
+            tables.append("shop.t", numbers(tables, 1))
+        assert files(folder(tables, "shop.t")) == []
+        tables.append("shop.local", numbers(tables, 1))
+
+
+def test_a_session_that_writes_int96_in_the_julian_calendar_is_refused(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, ts TIMESTAMP")
+    with changed(tables.spark, INT96_CALENDAR, "LEGACY"):
+        tables.append("shop.t", numbers(tables, 1))
+        with (
+            changed(tables.spark, TIMESTAMPS_AS, "INT96"),
+            pytest.raises(UnsupportedOperation, match=f"{INT96_CALENDAR} to CORRECTED$"),
+        ):
+            tables.append("shop.t", numbers(tables, 2))
+
+
+def test_a_session_that_cuts_timestamps_to_milliseconds_is_refused(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, ts TIMESTAMP", partitioned_by=["bucket(7, ts)"])
+    tables.create("shop.days", "id BIGINT, d DATE")
+    with changed(tables.spark, TIMESTAMPS_AS, "TIMESTAMP_MILLIS"):
+        with pytest.raises(UnsupportedOperation, match=f"{TIMESTAMPS_AS} to TIMESTAMP_MICROS$"):
+            tables.append("shop.t", numbers(tables, 1))
+        tables.append("shop.days", numbers(tables, 1))
 
 
 def test_a_missing_file_raises_an_error_even_if_the_session_ignores_missing_files(

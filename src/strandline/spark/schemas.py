@@ -15,7 +15,8 @@ them would rebuild each struct in each row.
 **Settings.** Columns are found in files by id. A session that matches them by name instead would
 silently return wrong rows after the first renamed column, so `check_reading` and `check_writing`
 refuse it. They also refuse a session that reads only the wanted fields of a struct: the columns
-that Spark prunes (`SchemaPruning`) lose their ids and are read as NULL.
+that Spark prunes (`SchemaPruning`) lose their ids and are read as NULL. And they refuse one that
+writes other dates and times than the rows have: in another calendar, or in milliseconds.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from strandline.model.identifiers import SCAN_PREFIX, check_scan_name, normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
 from strandline.model.type_parser import parse_fields
 from strandline.model.types import (
+    DATE,
+    TIMESTAMP,
     ArrayType,
     DataType,
     MapType,
@@ -237,13 +240,16 @@ def _without_ids(data_type: DataType) -> DataType:
 READ_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 WRITE_IDS = "spark.sql.parquet.fieldId.write.enabled"
 PRUNE_FIELDS = "spark.sql.optimizer.nestedSchemaPruning.enabled"
+TIMESTAMPS_AS = "spark.sql.parquet.outputTimestampType"
+WRITTEN_CALENDAR = "spark.sql.parquet.datetimeRebaseModeInWrite"
+INT96_CALENDAR = "spark.sql.parquet.int96RebaseModeInWrite"
 
 SETTINGS = {
     READ_BY_ID: "true",
     WRITE_IDS: "true",
     PRUNE_FIELDS: "false",
     # The default, INT96, has no statistics.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    TIMESTAMPS_AS: "TIMESTAMP_MICROS",
     # Above it, Spark starts a job to check the files of a list, which costs far more than they do.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
@@ -263,9 +269,33 @@ def check_reading(spark: SparkSession, columns: Iterable[ColumnDescriptor] = ())
         _check(spark, PRUNE_FIELDS, "would lose the id of a struct of which it reads some fields")
 
 
-def check_writing(spark: SparkSession) -> None:
-    """Raise `UnsupportedOperation` unless the session writes ids into files."""
+def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> None:
+    """Raise `UnsupportedOperation` unless the session writes ids, and the values as they are.
+
+    The statistics and partition values of a file are those of the numbers in it. So these must be
+    days and microseconds in the calendar of Spark, not in the one of Spark 2.
+    """
     _check(spark, WRITE_IDS, "would write files without column ids, which no reader could read")
+    types = {inner for column in columns for inner in walk(column.type)}
+    if types & {DATE, TIMESTAMP}:
+        _refuse_julian(spark, WRITTEN_CALENDAR)
+    if TIMESTAMP in types:
+        timestamps_as = spark.conf.get(TIMESTAMPS_AS)
+        if timestamps_as == "INT96":
+            _refuse_julian(spark, INT96_CALENDAR)
+        elif timestamps_as == "TIMESTAMP_MILLIS":
+            raise UnsupportedOperation(
+                "this Spark session would cut timestamps to milliseconds after their partitions"
+                f" were computed: set {TIMESTAMPS_AS} to {SETTINGS[TIMESTAMPS_AS]}"
+            )
+
+
+def _refuse_julian(spark: SparkSession, setting: str) -> None:
+    if spark.conf.get(setting) == "LEGACY":
+        raise UnsupportedOperation(
+            "this Spark session would write dates and times in the Julian calendar, so that old"
+            f" ones are not found by conditions: set {setting} to CORRECTED"
+        )
 
 
 def _check(spark: SparkSession, setting: str, consequence: str) -> None:

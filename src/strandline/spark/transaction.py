@@ -128,8 +128,8 @@ class TablesTransaction:
         """
         opened = self._table(name)
         folder = opened.folder
-        check_writing(self._spark)
         descriptor = opened.table.descriptor
+        check_writing(self._spark, descriptor.columns)
         rows = conform(frame, descriptor)
         with self._discarding(opened):
             files = write_data_files(
