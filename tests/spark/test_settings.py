@@ -19,7 +19,7 @@ from strandline.spark.schemas import (
     WRITE_IDS,
     WRITTEN_CALENDAR,
 )
-from tests.spark.data import files, folder, numbers
+from tests.spark.data import files, folder, ids, numbers
 
 pytestmark = pytest.mark.spark
 
@@ -111,6 +111,24 @@ def test_a_session_that_cuts_timestamps_to_milliseconds_is_refused(tables: Table
         with pytest.raises(UnsupportedOperation, match=f"{TIMESTAMPS_AS} to TIMESTAMP_MICROS$"):
             tables.append("shop.t", numbers(tables, 1))
         tables.append("shop.days", numbers(tables, 1))
+
+
+def test_a_session_that_reads_parquet_through_the_second_api_gets_the_same_rows(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "id BIGINT, k INT, z INT")
+    rows = tables.spark.sql("SELECT id, CAST(id AS INT) k, CAST(id + 100 AS INT) z FROM range(10)")
+    tables.append("shop.t", rows.coalesce(1))
+    tables.alter("shop.t", drop=["k"], add="new INT")
+    with (
+        changed(tables.spark, "spark.sql.sources.useV1SourceList", ""),
+        changed(tables.spark, "spark.sql.parquet.aggregatePushdown", "true"),
+    ):
+        totals = tables.read("shop.t").selectExpr("min(z)", "max(z)", "count(new)", "count(1)")
+        assert totals.first() == (100, 109, 0, 10)
+        assert tables.delete("shop.t", "z = 105").rows == 1
+        assert tables.append("shop.t", numbers(tables, 10)).rows == 1
+        assert ids(tables.read("shop.t")) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
 def test_a_missing_file_raises_an_error_even_if_the_session_ignores_missing_files(

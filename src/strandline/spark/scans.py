@@ -54,6 +54,12 @@ from strandline.spark.schemas import (
 )
 
 _REMEDY = "Put it back from a backup; `strandline verify FOLDER` lists all damaged files"
+_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+"""Spark's first reader of Parquet, also in a session that is set to prefer the second one.
+
+The second one does not know the positions of rows. With `spark.sql.parquet.aggregatePushdown`, it
+takes minima and counts from footers, by the place of a column in its file, not by its id.
+"""
 _FILE_FIELD = spark_types.StructField(FILE_COLUMN, spark_types.LongType())
 _GONE = (
     # `get` is NULL, and so no match, after the end of a bitmap.
@@ -188,7 +194,7 @@ class _Scan:
             reader = reader.option("basePath", spark_path(self.root / place.folder))
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]
         try:
-            rows = reader.schema(spark_types.StructType(fields)).parquet(*paths)
+            rows = reader.schema(spark_types.StructType(fields)).load(paths, format=_PARQUET)
         except AnalysisException as error:
             raise Unavailable(
                 f"the files of {self._name} cannot be read in {self.root}: {error}; if the table"
