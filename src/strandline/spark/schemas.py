@@ -156,6 +156,21 @@ def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefi
     )
 
 
+def nested_ids(data_type: spark_types.DataType) -> tuple[int | None, ...]:
+    """The ids of all fields inside a Spark type, in order; None for a field without an id."""
+    match data_type:
+        case spark_types.ArrayType():
+            return nested_ids(data_type.elementType)
+        case spark_types.MapType():
+            return nested_ids(data_type.keyType) + nested_ids(data_type.valueType)
+        case spark_types.StructType():
+            ids: list[int | None] = []
+            for field in data_type.fields:
+                ids += (field.metadata.get(FIELD_ID_KEY), *nested_ids(field.dataType))
+            return tuple(ids)
+    return ()
+
+
 def check_supported(table: ResolvedTable, name: str) -> None:
     """Raise `UnsupportedOperation` if this package cannot read and write the table."""
     if not table.descriptor.transactional:

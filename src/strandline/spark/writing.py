@@ -43,6 +43,7 @@ from strandline.spark.schemas import (
     field_ids,
     file_schema,
     metadata_for_files,
+    nested_ids,
 )
 
 
@@ -71,13 +72,25 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
     except AnalysisException as error:
         raise InvalidInput(f"the rows do not fit {table.name}: {error}") from error
     checked, complaints = _with_checks(shaped, table)
-    # `DataFrame.to` keeps the ids of nested fields. It loses the id of a column in which nothing
-    # else changes, because the optimizer drops such a projection; it keeps an alias.
+    # `DataFrame.to` loses the id of a column in which nothing else changes, because the optimizer
+    # drops such a projection; it keeps an alias.
     columns = [
-        sql.col(quoted(field.name)).alias(field.name, metadata=metadata_for_files(field))
-        for field in target.fields
+        _with_nested_ids(given, field).alias(field.name, metadata=metadata_for_files(field))
+        for given, field in zip(shaped.schema.fields, target.fields, strict=True)
     ]
     return Conformed(checked.select(*columns), complaints)
+
+
+def _with_nested_ids(given: spark_types.StructField, target: spark_types.StructField) -> Column:
+    """The column ``given`` of `DataFrame.to`, with the ids of the fields inside ``target``.
+
+    `DataFrame.to` keeps them, unless it builds a struct again in a list or map in which Spark has
+    just made a NULL a struct. A cast copies each value, so there is none without need.
+    """
+    value = sql.col(quoted(target.name))
+    if nested_ids(given.dataType) == nested_ids(target.dataType):
+        return value
+    return value.cast(target.dataType)
 
 
 @dataclass(frozen=True, slots=True)
