@@ -80,8 +80,11 @@ def test_column_names_match_exactly_where_they_match_in_spark(
             conform(rows, wanted)
 
 
-def test_column_names_are_case_sensitive_if_the_spark_session_is(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.caseSensitive", "true")
+@pytest.mark.parametrize("yes", ["true", " TRUE "])
+def test_column_names_are_case_sensitive_if_the_spark_session_is(
+    spark: SparkSession, yes: str
+) -> None:
+    spark.conf.set("spark.sql.caseSensitive", yes)
     try:
         with pytest.raises(InvalidInput, match="no column 'ID'"):
             conform(spark.sql("SELECT 1 AS ID"), table("id INT"))

@@ -86,7 +86,7 @@ def test_a_session_that_writes_the_julian_calendar_is_refused_for_dates_and_time
 ) -> None:
     tables.create("shop.t", f"id BIGINT, x {column}")
     tables.create("shop.local", "id BIGINT, x TIMESTAMP_NTZ")
-    with changed(tables.spark, WRITTEN_CALENDAR, "LEGACY"):
+    with changed(tables.spark, WRITTEN_CALENDAR, "legacy"):
         with pytest.raises(UnsupportedOperation, match=f"{WRITTEN_CALENDAR} to CORRECTED$"):
             tables.append("shop.t", numbers(tables, 1))
         assert files(folder(tables, "shop.t")) == []
@@ -111,6 +111,19 @@ def test_a_session_that_cuts_timestamps_to_milliseconds_is_refused(tables: Table
         with pytest.raises(UnsupportedOperation, match=f"{TIMESTAMPS_AS} to TIMESTAMP_MICROS$"):
             tables.append("shop.t", numbers(tables, 1))
         tables.append("shop.days", numbers(tables, 1))
+
+
+def test_the_settings_of_the_session_that_made_the_rows_count(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, d DATE")
+    other = tables.spark.newSession()
+    other.conf.set(WRITTEN_CALENDAR, "LEGACY")
+    rows = other.sql("SELECT 1L AS id, DATE '1500-01-01' AS d")
+    with pytest.raises(UnsupportedOperation, match=WRITTEN_CALENDAR):
+        tables.append("shop.t", rows)
+    other.conf.set(WRITTEN_CALENDAR, "CORRECTED")
+    with changed(tables.spark, WRITTEN_CALENDAR, "LEGACY"):
+        tables.append("shop.t", rows)
+    assert tables.read("shop.t", where="d = DATE '1500-01-01'").count() == 1
 
 
 def test_a_session_that_reads_parquet_through_the_second_api_gets_the_same_rows(

@@ -295,7 +295,7 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
     if types & {DATE, TIMESTAMP}:
         _refuse_julian(spark, WRITTEN_CALENDAR)
     if TIMESTAMP in types:
-        timestamps_as = spark.conf.get(TIMESTAMPS_AS)
+        timestamps_as = setting_of(spark, TIMESTAMPS_AS)
         if timestamps_as == "INT96":
             _refuse_julian(spark, INT96_CALENDAR)
         elif timestamps_as == "TIMESTAMP_MILLIS":
@@ -305,8 +305,13 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
             )
 
 
+def setting_of(spark: SparkSession, setting: str) -> str:
+    """The value of a setting whose case Spark ignores, in upper case."""
+    return str(spark.conf.get(setting)).strip().upper()
+
+
 def _refuse_julian(spark: SparkSession, setting: str) -> None:
-    if spark.conf.get(setting) == "LEGACY":
+    if setting_of(spark, setting) == "LEGACY":
         raise UnsupportedOperation(
             "this Spark session would write dates and times in the Julian calendar, so that old"
             f" ones are not found by conditions: set {setting} to CORRECTED"

@@ -129,8 +129,8 @@ class TablesTransaction:
         opened = self._table(name)
         folder = opened.folder
         descriptor = opened.table.descriptor
-        check_writing(self._spark, descriptor.columns)
         rows = conform(frame, descriptor)
+        check_writing(frame.sparkSession, descriptor.columns)  # this session will write the rows
         with self._discarding(opened):
             files = write_data_files(
                 rows,

@@ -44,6 +44,7 @@ from strandline.spark.schemas import (
     file_schema,
     metadata_for_files,
     nested_ids,
+    setting_of,
 )
 
 
@@ -64,7 +65,7 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
             f"rows to append must be a Spark DataFrame, not a {library} {frame_type.__name__}; "
             "make one with spark.createDataFrame(…)"
         )
-    exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    exact = setting_of(frame.sparkSession, "spark.sql.caseSensitive") == "TRUE"
     _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table.columns), path="")
     target = file_schema(table.columns)
     try:
