@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
@@ -99,6 +103,34 @@ def test_an_append_leaves_only_data_files(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     counts = tables.append("shop.t", numbers(tables, 1, 2, 3))
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": counts.files}
+
+
+def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_ended(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those of an attempt that died while it committed would be beside those of the next."""
+    tables.create("shop.orders", "id BIGINT, moved BIGINT")
+    root = folder(tables, "shop.orders")
+
+    def watched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        moved, end = 0, monotonic() + 60
+        while context.partitionId() == 1 and monotonic() < end:
+            first = [str(path) for path in root.rglob("part-00000*.parquet")]
+            if [path for path in first if "/_temporary/attempt_" not in path]:  # it has committed
+                moved = sum("/_temporary/" not in path for path in first)
+                break
+        else:
+            assert context.partitionId() == 0
+        for batch in batches:
+            yield batch.set_column(1, "moved", pa.array([moved] * batch.num_rows, pa.int64()))
+
+    monkeypatch.setattr(tables.spark.sparkContext, "pythonExec", sys.executable)
+    rows = tables.spark.range(0, 2, numPartitions=2).withColumn("moved", sql.lit(0).cast("long"))
+    tables.append("shop.orders", rows.mapInArrow(watched, "id BIGINT, moved BIGINT"))
+    assert tables.read("shop.orders").where("moved != 0").count() == 0
+    assert len(data_files(tables, "shop.orders")) == 2
 
 
 def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:

@@ -224,8 +224,9 @@ def _broken_inside(value: Column, data_type: DataType) -> Column:
 
 
 _WRITER_OPTIONS = {
-    # The staging folder belongs to one job, so tasks may move their files there at once.
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    # With version 2, each task moves its files into the folder of the job. If its executor dies
+    # meanwhile, they stay there, beside those of the next attempt, which may have other names.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # The default, made explicit because the session may change it: damage in a file must be found.
     "parquet.page.write-checksum.enabled": "true",
