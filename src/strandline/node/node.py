@@ -193,6 +193,7 @@ class Node:
             self.notifications,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
+            earliest=self.catalogs.earliest_catalog,
             guard=guard,
             folders=folders,
         )

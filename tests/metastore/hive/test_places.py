@@ -204,6 +204,58 @@ def test_a_former_folder_stays_if_an_external_table_is_located_there(
     assert (place / "f").exists()
 
 
+@pytest.mark.parametrize(("by", "schema"), [("drop_table", "e1"), ("drop_database", "e2")])
+def test_a_former_folder_stays_for_an_external_table_that_was_dropped_there(
+    stub: Any, hive: HiveNode, lake: Path, tmp_path: Path, by: str, schema: str
+) -> None:
+    """An older version has the external table, and undo brings it back."""
+    place = former_folder(stub, lake, schema, elsewhere=tmp_path)
+    over = storage(location=f"file:{place}")
+    stub.create_table(table("over", schema=schema, sd=over, tableType="EXTERNAL_TABLE"))
+    session = hive.node.session(user="ann")
+    if by == "drop_table":
+        stub.drop_table(schema, "over", True)
+        stub.drop_table(schema, "t", True)
+    else:
+        stub.drop_database(schema, True, True)
+    assert (place / "f").exists(), "readers of older versions do not find it"
+    if by == "drop_table":
+        session.undrop(f"{schema}.over")
+    else:
+        session.undrop(schema, kind="schema")
+    assert stub.get_table(schema, "over").sd.location == f"file:{place}"
+    assert (place / "f").exists()
+
+
+def test_a_former_folder_is_not_moved_back_into_the_folder_of_an_external_table(
+    stub: Any, hive: HiveNode, lake: Path, tmp_path: Path
+) -> None:
+    place = former_folder(stub, lake, "e3", elsewhere=tmp_path)
+    session = hive.node.session(user="ann")
+    was_managed = session.table("e3.t").catalog_version - 1
+    stub.drop_table("e3", "t", True)
+    assert not place.exists()
+    place.mkdir()
+    over = storage(location=f"file:{place}")
+    stub.create_table(table("over", schema="e3", sd=over, tableType="EXTERNAL_TABLE"))
+    session.undrop("e3.t")
+    assert not list(place.iterdir()), "the external table shows files of another"
+    then = session.table("e3.t", at=AsOf(version=was_managed))
+    assert (Path(then.location.removeprefix("file://")) / "f").exists()
+
+
+def former_folder(stub: Any, lake: Path, schema: str, *, elsewhere: Path) -> Path:
+    """The folder, with a file ``f``, that the table ``t`` of a new schema had before it moved."""
+    place = lake / f"warehouse/{schema}.db/t"
+    stub.create_database(Database(schema))
+    stub.create_table(table("t", schema=schema))
+    (place / "f").touch()
+    moved = stub.get_table(schema, "t")
+    moved.sd.location = f"file:{elsewhere}"
+    stub.alter_table(schema, "t", moved)
+    return place
+
+
 def test_a_drop_of_a_schema_leaves_the_files_of_its_external_tables(stub: Any, lake: Path) -> None:
     """Also in a folder that Strandline made, if the table is external at its own place."""
     for schema, keep in (("d2", True), ("d3", False)):

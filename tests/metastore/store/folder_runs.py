@@ -221,6 +221,7 @@ class Store:
             self.log,
             updates=lambda start, end: updates[start - 1 : end - 1],
             catalog=no_catalog,
+            earliest=lambda: no_catalog(0),
             guard=lambda _: None,
             folders=warehouse,
         )

@@ -70,6 +70,7 @@ class Node:
             self.log,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
+            earliest=self.catalogs.earliest_catalog,
             guard=self.guard,
             folders=StoreFolders(folder),
         )

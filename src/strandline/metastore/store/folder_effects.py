@@ -14,9 +14,11 @@ back out of the folder of dropped tables. Entries of release 0.2.1 and older nam
 themselves.
 
 A managed table that a user gave another location is external from then on. Its folder stays where
-it is, for older versions, until the table is dropped. Then it is moved aside, unless an external
-table is located there: Spark creates no table where files are, and Hive removes the folder with its
-schema. It cannot be moved with the schema, because Hive's client drops the tables first.
+it is, for older versions, until the table is dropped. Then it is moved aside: Spark creates no
+table where files are, and Hive removes the folder with its schema. It cannot be moved with the
+schema, because Hive's client drops the tables first. It stays if an external table of any kept
+version is located there, because the files of an external table never move: a reader of that
+version, or an undo, must find them. For the same reason it is not moved back to such a location.
 
 A refused effect does not stop other statements. A folder that cannot be moved stays, and the table
 keeps that place. A folder that cannot be created is skipped; the writer of the table creates it, or
@@ -48,7 +50,7 @@ from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
-from strandline.errors import StrandlineError
+from strandline.errors import StrandlineError, VersionNotFound
 from strandline.metastore.store.folder_turns import (
     MOST_EFFECTS,
     AskedPlaces,
@@ -65,6 +67,8 @@ from strandline.wire.stored import RECENT
 
 logger = logging.getLogger(__name__)
 
+_BATCH = 64
+"""How many updates are read from the log at once."""
 PARTITIONS_SUFFIX = ".partitions"
 """Added to a table's `Place.aside`: the folder of the table's dropped partitions."""
 PURGED_SUFFIX = ".purged"
@@ -165,11 +169,21 @@ class _Work:
 class FolderEffects:
     """Carries out the effects of entries on folders and places. Counts those refused.
 
-    ``catalog`` returns a version that this node has applied.
+    ``catalog`` returns a version that this node has applied, and ``earliest`` the lowest that is
+    kept. ``updates`` reads the log, as in `strandline.metastore.store.projection`.
     """
 
-    def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
+    def __init__(
+        self,
+        folders: StoreFolders,
+        *,
+        catalog: Callable[[int], Catalog],
+        earliest: Callable[[], Catalog],
+        updates: Callable[[int, int], Sequence[Update]],
+    ) -> None:
         self._folders = folders
+        self._earliest = earliest
+        self._updates = updates
         self._schemas = _Schemas(catalog)
         self._refused: Counter[str] = Counter()
         self._purged: deque[Place] = deque()
@@ -333,30 +347,51 @@ class FolderEffects:
         place = task.turn.places.of(table.id)
         if place is None:
             return None
-        if old is None:
-            return self._moving(task, table.id, place, place.back(table.id, table.name), own=False)
-        dropped = next(filter(None, (c.old for c in task.entry.changes if c.kind == "table")))
-        if self._is_named(task, dropped, place):
+        aside = place.aside(table.id)
+        restored = old is None
+        target = place.back(table.id, table.name) if restored else aside
+        if task.turn.appends:  # it is decided after the append, which cannot move a folder
+            return self._moving(task, table.id, place, target, own=not restored)
+        if place != target and self._is_named(task, target if restored else place):
             return None
-        return self._moving(task, table.id, place, place.aside(table.id), own=True)
+        return self._moving(task, table.id, place, target, own=not restored)
 
-    def _is_named(self, task: _Task, dropped: bytes, place: Place) -> bool:
-        """Whether the ``dropped`` external table, or one that stays, is located at ``place``.
+    def _is_named(self, task: _Task, place: Place) -> bool:
+        """Whether an external table is located at ``place``, in any kept version.
 
-        Reads all tables, but few tables have become external after they got a place.
+        A present table, or one that the update drops, may also be located above it. Reads all
+        tables and the kept updates, but few tables have become external after they got a place.
         """
-        stay = (stored.data for stored in self._schemas.catalog(task).contents.objects("table"))
-        for record in chain([dropped], stay):
+        present = {stored.data for stored in self._schemas.catalog(task).contents.objects("table")}
+        present |= set(_replaced_tables(task.update))
+        path = self._path(place)
+        if any(at.startswith(path) or path.startswith(at) for at in self._external(present)):
+            return True
+        try:
+            past = {record for update in self._kept(task.update) for record in update}
+        except VersionNotFound:  # another node has trimmed the log just now
+            return True
+        return any(at.startswith(path) for at in self._external(past))
+
+    def _kept(self, last: Update) -> Iterator[Iterator[bytes]]:
+        """The tables that each update between the earliest kept version and ``last`` replaced."""
+        version = self._earliest().version + 1
+        while version < last.version:
+            for update in self._updates(version, min(version + _BATCH, last.version)):
+                yield _replaced_tables(update)
+                version = update.version + 1
+
+    def _external(self, records: Iterable[bytes]) -> Iterator[str]:
+        """The paths of those of these tables that are external; they end in a slash."""
+        for record in records:
             if _Table.read(record).kind is not TableKind.MANAGED:
                 location = decode(record, TableDescriptor).location
-                if location and self._overlap(self._folders.place(location), place):
-                    return True
-        return False
+                if location and (path := self._path(self._folders.place(location))):
+                    yield path
 
-    def _overlap(self, first: Place, second: Place) -> bool:
-        """Whether one of the folders is in the other, or both are the same."""
-        paths = [f"{path.rstrip('/')}/" for path in self._paths((first, second))]
-        return len(paths) > 1 and (paths[0].startswith(paths[1]) or paths[1].startswith(paths[0]))
+    def _path(self, place: Place) -> str:
+        """The path of a place with a slash at its end, or "" if it is out of reach."""
+        return "".join(f"{path.rstrip('/')}/" for path in self._paths([place]))
 
     def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
         """The place of a table unless another table has it; None if its schema is not found.
@@ -519,3 +554,8 @@ _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
 
 def _purged(aside: Place) -> Place:
     return Place(f"{aside.text}{PURGED_SUFFIX}")
+
+
+def _replaced_tables(update: Update) -> Iterator[bytes]:
+    """The records of tables that ``update`` changed or dropped, as they were before."""
+    return (change.old for change in update.changes() if change.kind == "table" and change.old)

@@ -139,8 +139,8 @@ class Projector:
     """The projection of one store. Safe for threads, and for several processes on one store.
 
     ``updates(start, end)`` returns the catalog's updates of the versions from ``start`` to ``end``
-    − 1, or only the first of them. ``catalog`` returns the catalog at a version. History must not
-    be compacted above the projected version.
+    − 1, or only the first of them. ``catalog`` returns the catalog at a version, and ``earliest``
+    the lowest that is kept. History must not be compacted above the projected version.
     """
 
     def __init__(
@@ -151,6 +151,7 @@ class Projector:
         updates: ReadUpdates,
         guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
+        earliest: Callable[[], Catalog],
         folders: StoreFolders,
     ) -> None:
         self._database = database
@@ -158,7 +159,7 @@ class Projector:
         self._updates = AppliedUpdates(updates)
         self._guard = guard
         self._store_folders = folders
-        self._folders = FolderEffects(folders, catalog=catalog)
+        self._folders = FolderEffects(folders, catalog=catalog, earliest=earliest, updates=updates)
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
