@@ -29,6 +29,7 @@ from strandline.durable import Frontier, MetastorageLog, durable_state
 from strandline.errors import NotFresh, Unavailable, VersionNotFound
 from strandline.metastorage import Head, SqlMetastorage
 from strandline.sql import open_sqlite
+from tests.catalog.callers import wait_for
 from tests.conftest import ManualWall
 
 DELAY, SKEW = 200, 50
@@ -212,6 +213,10 @@ def started(new_node: Nodes, monkeypatch: pytest.MonkeyPatch) -> Node:
     return node
 
 
+def wait_for_look(node: Node, *, after: object) -> None:
+    wait_for(lambda: node.manager._horizon is not after)
+
+
 def test_a_look_that_is_half_used_is_renewed_before_it_expires(started: Node) -> None:
     half = (DELAY - SKEW) // 2
     first = started.manager._horizon
@@ -222,8 +227,7 @@ def test_a_look_that_is_half_used_is_renewed_before_it_expires(started: Node) ->
         before = started.manager._horizon
         started.passes(half)
         assert started.manager.known_present() is not None, "it expired before it was renewed"
-        while started.manager._horizon is before:
-            pass
+        wait_for_look(started, after=before)
 
 
 def test_a_node_that_nobody_asks_does_not_look(started: Node) -> None:
@@ -243,8 +247,8 @@ def test_if_a_look_ahead_fails_the_next_reader_gets_the_error(
     started.passes((DELAY - SKEW) // 2)
     for _ in range(3):
         assert started.manager.known_present() is not None, "the last look is still valid"
-    while "look at the log ahead of its readers failed: the store is away" not in caplog.text:
-        pass
+    failed = "look at the log ahead of its readers failed: the store is away"
+    wait_for(lambda: failed in caplog.text)
     started.passes(DELAY)
     with pytest.raises(Unavailable, match="the store is away"):
         started.manager.present()
