@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     DropColumns,
     DropTable,
     RenameColumn,
+    RenameColumns,
     RenameTable,
 )
 from strandline.metastore.interface import Session
@@ -78,6 +79,7 @@ class History:
         often = (self.append, self.append_old, self.delete)
         seldom = (
             self.rename,
+            self.swap,
             self.widen,
             self.add,
             self.drop,
@@ -130,6 +132,13 @@ class History:
         # The new name may have been the name of another column; from now on it means this one.
         new = self.chance.choice(self.free_names())
         self.execute(RenameColumn(schema=SCHEMA, table=self.name, column=column.name, new_name=new))
+
+    def swap(self) -> None:
+        """Swap the names of two columns, which may have the same type."""
+        if len(self.table.columns) > 1:
+            one, other = (c.name for c in self.chance.sample(self.table.columns, 2))
+            swapped = ((one, other), (other, one))
+            self.execute(RenameColumns(schema=SCHEMA, table=self.name, new_names=swapped))
 
     def free_names(self) -> list[str]:
         names = {column.name for column in self.table.columns}
