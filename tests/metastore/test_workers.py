@@ -295,6 +295,24 @@ def test_an_error_in_a_call_is_raised_to_its_caller(kind: type[Exception]) -> No
         asyncio.run(main())
 
 
+def test_a_thread_requests_short_time_slices_before_its_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requested: list[int] = []
+    monkeypatch.setattr(
+        "strandline.metastore.workers.shorten_time_slices",
+        lambda: requested.append(threading.get_ident()),
+    )
+
+    async def drive() -> None:
+        pool = Workers()
+        result = await pool.submit(threading.get_ident, user="ann").result
+        assert requested == [result]
+        pool.close()
+
+    asyncio.run(drive())
+
+
 async def threads_of(waits: int) -> list[int]:
     """Return the threads in which a request runs that leaves the loop ``waits`` times."""
     threads = [threading.get_ident()]

@@ -62,6 +62,7 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.work import keeping_garbage
+from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger(__name__)
 
@@ -235,6 +236,7 @@ class GroupCommit:
     # -- the committer thread ------------------------------------------------------------------
 
     def _run(self) -> None:
+        shorten_time_slices()
         answered, seconds = 0, 0.0  # of the last round
         hopeful = True
         while True:

@@ -60,6 +60,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
 from strandline.errors import Overloaded, StrandlineError
+from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger(__name__)
 
@@ -478,6 +479,7 @@ class Workers:
 
     def _work(self) -> None:
         """Run calls in this thread until `close`."""
+        shorten_time_slices()
         while (call := self._calls.get()) is not None:
             self._run(call)
             del call  # else it is kept in memory until the next call

@@ -65,6 +65,7 @@ from strandline.transactions.catalog_view import (
     GuardedWrites,
 )
 from strandline.transactions.reserved_ids import ReservedIds
+from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger(__name__)
 
@@ -305,6 +306,7 @@ class SharedWrites:
     # -- the thread
 
     def _run(self) -> None:
+        shorten_time_slices()
         last, seconds, hopeful = 0, 0.0, True
         while True:
             with self._lock:

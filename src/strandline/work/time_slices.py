@@ -2,7 +2,8 @@
 
 If all cores are busy, a thread that wakes up waits until a running thread has used its time slice:
 three to five milliseconds on two cores. With Linux 6.12 and later, a thread that requests shorter
-slices runs sooner. It gets no more processor time than before.
+slices runs sooner. It gets no more processor time than before. In a node, the event loop and the
+threads that its answers wait for request them: workers, and those that write for several callers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import logging
 import os
 import platform
+from functools import cache
 
 SLICE_NANOSECONDS = 100_000
 """The shortest slice that Linux allows."""
@@ -54,7 +56,10 @@ def shorten_time_slices() -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if library.syscall(number, 0, ctypes.byref(attributes), 0) == 0:
         return True
-    logger.info(
-        "the scheduler's time slices could not be changed: %s", os.strerror(ctypes.get_errno())
-    )
+    _log_once(os.strerror(ctypes.get_errno()))
     return False
+
+
+@cache
+def _log_once(reason: str) -> None:
+    logger.info("the scheduler's time slices could not be changed: %s", reason)
