@@ -126,6 +126,21 @@ def test_the_settings_of_the_session_that_made_the_rows_count(tables: Tables) ->
     assert tables.read("shop.t", where="d = DATE '1500-01-01'").count() == 1
 
 
+def test_rows_of_a_session_that_was_not_configured_are_appended(tables: Tables) -> None:
+    """As those that an unmodified session has read; Spark writes the ids of columns by default."""
+    tables.create("shop.t", "id BIGINT")
+    other = tables.spark.newSession()
+    for setting in SETTINGS:
+        other.conf.unset(setting)
+    tables.append("shop.t", other.range(3).toDF("id"))
+    other.conf.set(WRITE_IDS, "False")
+    with pytest.raises(UnsupportedOperation, match=f"set {WRITE_IDS} to true"):
+        tables.append("shop.t", other.range(3).toDF("id"))
+    other.conf.set(WRITE_IDS, "True")
+    tables.append("shop.t", other.range(3, 5).toDF("id"))
+    assert ids(tables.read("shop.t")) == [0, 1, 2, 3, 4]
+
+
 def test_a_session_that_reads_parquet_through_the_second_api_gets_the_same_rows(
     tables: Tables,
 ) -> None:

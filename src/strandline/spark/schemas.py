@@ -306,7 +306,7 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
 
 
 def setting_of(spark: SparkSession, setting: str) -> str:
-    """The value of a setting whose case Spark ignores, in upper case."""
+    """The value of a setting whose case Spark ignores, or its default, in upper case."""
     return str(spark.conf.get(setting)).strip().upper()
 
 
@@ -320,7 +320,7 @@ def _refuse_julian(spark: SparkSession, setting: str) -> None:
 
 def _check(spark: SparkSession, setting: str, consequence: str) -> None:
     needed = SETTINGS[setting]
-    if spark.conf.get(setting, None) != needed:
+    if setting_of(spark, setting) != needed.upper():
         raise UnsupportedOperation(
             f"this Spark session {consequence}: set {setting} to {needed}, or build the session"
             " with strandline.spark.configure"
