@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
@@ -117,9 +118,11 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
         assert context is not None
         moved, end = 0, monotonic() + 60
         while context.partitionId() == 1 and monotonic() < end:
-            first = [str(path) for path in root.rglob("part-00000*.parquet")]
-            if [path for path in first if "/_temporary/attempt_" not in path]:  # it has committed
-                moved = sum("/_temporary/" not in path for path in first)
+            # Unlike `Path.rglob`, this leaves out a folder that is moved meanwhile.
+            found = os.walk(root)
+            first = [at for at, _, names in found if any(n.startswith("part-00000") for n in names)]
+            if any("/_temporary/attempt_" not in at for at in first):  # it has committed
+                moved = sum("/_temporary" not in at for at in first)
                 break
         else:
             assert context.partitionId() == 0
