@@ -132,6 +132,8 @@ class Proxy:
             while data := client.recv(1 << 16):
                 match self._plan(data):
                     case Cut.REQUEST:
+                        # If the answer to its first part was to be cut: the server gives none.
+                        cut.clear()
                         break
                     case Cut.ANSWER:
                         cut.set()
