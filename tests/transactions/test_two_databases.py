@@ -50,7 +50,6 @@ class Halves:
             NotificationLog(self.database, self.clock),
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            earliest=self.catalogs.earliest_catalog,
             guard=lambda _: None,
             folders=StoreFolders(folder),
         )

@@ -44,13 +44,11 @@ class FolderEffect(Enum):
     MOVE_TABLE = auto()
     """Moves the folder to the location in the entry, if the entry has one."""
     REMOVE_TABLE = auto()
-    MOVE_FORMER = auto()
-    """Moves the folder that an external table got while it was managed, if there is one."""
 
     @property
-    def seldom_moves(self) -> bool:
-        """Whether it leaves every existing folder in place, or nearly always does."""
-        return self in _SELDOM_MOVE
+    def only_makes(self) -> bool:
+        """Whether it leaves every existing folder in place."""
+        return self in (FolderEffect.MAKE_SCHEMA, FolderEffect.MAKE_TABLE)
 
     @property
     def is_of_table(self) -> bool:
@@ -58,9 +56,6 @@ class FolderEffect(Enum):
         return self in _OF_TABLES
 
 
-_SELDOM_MOVE = frozenset(
-    {FolderEffect.MAKE_SCHEMA, FolderEffect.MAKE_TABLE, FolderEffect.MOVE_FORMER}
-)
 _OF_TABLES = frozenset(
     {FolderEffect.MAKE_TABLE, FolderEffect.MOVE_TABLE, FolderEffect.REMOVE_TABLE}
 )

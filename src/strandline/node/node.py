@@ -193,7 +193,6 @@ class Node:
             self.notifications,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            earliest=self.catalogs.earliest_catalog,
             guard=guard,
             folders=folders,
         )
@@ -293,12 +292,11 @@ class Node:
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
-        Without ``background``, the node follows the log only as far as its own calls need, and
-        caches no rows. It leaves expiry, cleaning and checks to the node whose child process it
-        runs in. With
-        ``keeps_cache``, it loads the cache file at start and writes it again later. ``announce``
-        is called before a large catalog update is appended, to announce it to the parent node.
-        ``origins`` are those of the ``settings``, for users who ask (`shown_settings`).
+        Without ``background``, the node only follows the log, and caches no rows. It leaves expiry,
+        cleaning and checks to the node whose child process it runs in. With ``keeps_cache``, it
+        loads the cache file at start and writes it again later. ``announce`` is called before a
+        large catalog update is appended, to announce it to the parent node. ``origins`` are those
+        of the ``settings``, for users who ask (`shown_settings`).
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
         `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place.

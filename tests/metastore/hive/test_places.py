@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
-from strandline.metastore.interface import AsOf
 from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, storage, table
 
@@ -147,130 +146,22 @@ def test_a_schema_at_a_named_location_creates_and_removes_no_folder(stub: Any, l
     (lake / "empty").rmdir()
 
 
-@pytest.mark.parametrize("by", ["drop_table", "drop_database"])
-def test_a_dropped_table_leaves_no_folder_at_a_former_location_that_blocks_its_name(
-    stub: Any, hive: HiveNode, lake: Path, tmp_path: Path, by: str
+def test_the_folder_that_a_table_had_before_its_location_was_set_stays_when_it_is_dropped(
+    stub: Any, lake: Path
 ) -> None:
-    """Spark refuses to create a table where files are; Hive removes the folder of the schema."""
-    place, elsewhere = lake / "warehouse/d2.db/t", tmp_path
-    (elsewhere / "g").touch()
-    stub.create_database(Database("d2"))
-    stub.create_table(table("t", schema="d2"))
-    (place / "f").touch()
-    session = hive.node.session(user="ann")
-    was_managed = session.table("d2.t").catalog_version
-    moved = stub.get_table("d2", "t")
-    moved.sd.location = f"file:{elsewhere}"
-    stub.alter_table("d2", "t", moved)
-    assert {place.name for place in place.iterdir()} == {"f"}
-
-    drop = {
-        "drop_table": lambda: stub.drop_table("d2", "t", True),
-        "drop_database": lambda: stub.drop_database("d2", True, True),
-    }
-    drop[by]()
-    assert not place.exists()
-    then = session.table("d2.t", at=AsOf(version=was_managed))
-    assert (Path(then.location.removeprefix("file://")) / "f").exists()
-    if by == "drop_table":
-        session.undrop("d2.t")
-    else:
-        session.undrop("d2", kind="schema")
-    assert (place / "f").exists()
-    assert stub.get_table("d2", "t").sd.location == f"file:{elsewhere}"
-
-    drop[by]()
-    if by == "drop_database":
-        stub.create_database(Database("d2"))
-    stub.create_table(table("t", schema="d2"))
-    assert stub.get_table("d2", "t").sd.location == f"file:{place}"
-    assert not list(place.iterdir())
-    assert tree(elsewhere) == {"g"}
-
-
-@pytest.mark.parametrize("location", ["t", "t/inner", ""])
-def test_a_former_folder_stays_if_an_external_table_is_located_there(
-    stub: Any, hive: HiveNode, lake: Path, location: str
-) -> None:
+    """A partition of another table may be located there, and Hive leaves it too."""
     place = lake / "warehouse/d1.db/t"
     stub.create_table(table("t"))
     (place / "f").touch()
     moved = stub.get_table("d1", "t")
     moved.sd.location = f"file:{lake}/elsewhere"
     stub.alter_table("d1", "t", moved)
-    over = storage(location=f"file:{place.parent}/{location}")
-    stub.create_table(table("over", sd=over, tableType="EXTERNAL_TABLE"))
+    stub.create_table(table("archive", partitionKeys=[FieldSchema("p", "string", None)]))
+    archived = Partition(["1"], "d1", "archive", sd=storage(location=f"file:{place}"))
+    stub.add_partition(archived)
     stub.drop_table("d1", "t", True)
     assert (place / "f").exists()
-
-
-@pytest.mark.parametrize(("by", "schema"), [("drop_table", "e1"), ("drop_database", "e2")])
-def test_a_former_folder_stays_for_an_external_table_that_was_dropped_there(
-    stub: Any, hive: HiveNode, lake: Path, tmp_path: Path, by: str, schema: str
-) -> None:
-    """An older version has the external table, and undo brings it back."""
-    place = former_folder(stub, lake, schema, elsewhere=tmp_path)
-    over = storage(location=f"file:{place}")
-    stub.create_table(table("over", schema=schema, sd=over, tableType="EXTERNAL_TABLE"))
-    session = hive.node.session(user="ann")
-    if by == "drop_table":
-        stub.drop_table(schema, "over", True)
-        stub.drop_table(schema, "t", True)
-    else:
-        stub.drop_database(schema, True, True)
-    assert (place / "f").exists(), "readers of older versions do not find it"
-    if by == "drop_table":
-        session.undrop(f"{schema}.over")
-    else:
-        session.undrop(schema, kind="schema")
-    assert stub.get_table(schema, "over").sd.location == f"file:{place}"
-    assert (place / "f").exists()
-
-
-def test_a_former_folder_is_not_moved_back_into_the_folder_of_an_external_table(
-    stub: Any, hive: HiveNode, lake: Path, tmp_path: Path
-) -> None:
-    place = former_folder(stub, lake, "e3", elsewhere=tmp_path)
-    session = hive.node.session(user="ann")
-    was_managed = session.table("e3.t").catalog_version - 1
-    stub.drop_table("e3", "t", True)
-    assert not place.exists()
-    place.mkdir()
-    over = storage(location=f"file:{place}")
-    stub.create_table(table("over", schema="e3", sd=over, tableType="EXTERNAL_TABLE"))
-    session.undrop("e3.t")
-    assert not list(place.iterdir()), "the external table shows files of another"
-    then = session.table("e3.t", at=AsOf(version=was_managed))
-    assert (Path(then.location.removeprefix("file://")) / "f").exists()
-
-
-def former_folder(stub: Any, lake: Path, schema: str, *, elsewhere: Path) -> Path:
-    """The folder, with a file ``f``, that the table ``t`` of a new schema had before it moved."""
-    place = lake / f"warehouse/{schema}.db/t"
-    stub.create_database(Database(schema))
-    stub.create_table(table("t", schema=schema))
-    (place / "f").touch()
-    moved = stub.get_table(schema, "t")
-    moved.sd.location = f"file:{elsewhere}"
-    stub.alter_table(schema, "t", moved)
-    return place
-
-
-def test_a_drop_of_a_schema_leaves_the_files_of_its_external_tables(stub: Any, lake: Path) -> None:
-    """Also in a folder that Strandline made, if the table is external at its own place."""
-    for schema, keep in (("d2", True), ("d3", False)):
-        place = lake / f"warehouse/{schema}.db/t"
-        stub.create_database(Database(schema))
-        stub.create_table(table("t", schema=schema))
-        (place / "f").touch()
-        external = stub.get_table(schema, "t")
-        external.tableType = "EXTERNAL_TABLE"
-        external.parameters["EXTERNAL"] = "TRUE"
-        if keep:
-            external.sd.location = f"file:{lake}/elsewhere"
-        stub.alter_table(schema, "t", external)
-        stub.drop_database(schema, not keep, True)
-        assert (place / "f").exists()
+    assert stub.get_partition("d1", "archive", ["1"]).sd.location == f"file:{place}"
 
 
 def test_a_client_can_create_a_table_over_the_kept_files_of_a_dropped_table(

@@ -64,22 +64,6 @@ def test_tables_that_spark_creates_in_a_schema_elsewhere_are_external(
     assert sorted((tmp_path / "far").rglob("*.parquet")) == files
 
 
-def test_a_schema_is_created_anew_after_its_table_was_given_another_location(
-    spark: SparkProcess, served: HiveNode, tmp_path: Path
-) -> None:
-    """Hive's client drops the tables one by one, then the schema."""
-    spark.sql("CREATE SCHEMA again")
-    spark.sql("CREATE TABLE again.t USING parquet AS SELECT 7 AS a")
-    spark.sql(f"ALTER TABLE again.t SET LOCATION '{tmp_path}/far'")
-    spark.sql("INSERT INTO again.t VALUES (8)")
-    spark.sql("DROP SCHEMA again CASCADE")
-    assert list((tmp_path / "far").rglob("*.parquet"))
-    spark.sql("CREATE SCHEMA again")
-    spark.sql("CREATE TABLE again.t USING parquet AS SELECT 9 AS a")
-    assert spark.column("SELECT a FROM again.t") == [9]
-    spark.sql("DROP SCHEMA again CASCADE")
-
-
 def test_a_new_table_never_shows_files_of_a_dropped_one_that_could_not_be_moved(
     spark: SparkProcess, served: HiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,7 +221,6 @@ class Store:
             self.log,
             updates=lambda start, end: updates[start - 1 : end - 1],
             catalog=no_catalog,
-            earliest=lambda: no_catalog(0),
             guard=lambda _: None,
             folders=warehouse,
         )

@@ -70,7 +70,6 @@ class Node:
             self.log,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            earliest=self.catalogs.earliest_catalog,
             guard=self.guard,
             folders=StoreFolders(folder),
         )

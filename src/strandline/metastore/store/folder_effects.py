@@ -13,13 +13,6 @@ name if it was at the place that its old name gave; otherwise it stays. A restor
 back out of the folder of dropped tables. Entries of release 0.2.1 and older name the place
 themselves.
 
-A managed table that a user gave another location is external from then on. Its folder stays where
-it is, for older versions, until the table is dropped. Then it is moved aside: Spark creates no
-table where files are, and Hive removes the folder with its schema. It cannot be moved with the
-schema, because Hive's client drops the tables first. It stays if an external table of any kept
-version is located there, because the files of an external table never move: a reader of that
-version, or an undo, must find them. For the same reason it is not moved back to such a location.
-
 A refused effect does not stop other statements. A folder that cannot be moved stays, and the table
 keeps that place. A folder that cannot be created is skipped; the writer of the table creates it, or
 is refused in turn. Each refusal is counted, and logged as a warning. A mere shortage (space,
@@ -50,7 +43,7 @@ from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
-from strandline.errors import StrandlineError, VersionNotFound
+from strandline.errors import StrandlineError
 from strandline.metastore.store.folder_turns import (
     MOST_EFFECTS,
     AskedPlaces,
@@ -67,8 +60,6 @@ from strandline.wire.stored import RECENT
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 64
-"""How many updates are read from the log at once."""
 PARTITIONS_SUFFIX = ".partitions"
 """Added to a table's `Place.aside`: the folder of the table's dropped partitions."""
 PURGED_SUFFIX = ".purged"
@@ -112,22 +103,15 @@ class _Table:
 
 
 def folder_effect(entry: Entry) -> FolderEffect | None:
-    """The effect of ``entry``, or None if the store has no folder for it or the folder stays.
-
-    If an external table is dropped or restored, it may have a folder from before it was external.
-    """
+    """The effect of ``entry``, or None if the store has no folder for it or the folder stays."""
     effect = verb_named(entry.verb).folders
     if effect is None or not effect.is_of_table:
         return effect
+    records = (change.new or change.old for change in entry.changes if change.kind == "table")
+    record = next(filter(None, records), None)
+    if record is not None and _Table.read(record).kind is not TableKind.MANAGED:
+        return None
     keeps = effect is FolderEffect.REMOVE_TABLE and entry.arguments.get("data") == "keep"
-    for change in entry.changes:
-        record = change.new or change.old
-        if change.kind == "table" and record is not None:
-            if _Table.read(record).kind is not TableKind.MANAGED:
-                is_made = effect is FolderEffect.MAKE_TABLE
-                stays = is_made or None not in (change.old, change.new) or keeps
-                return None if stays else FolderEffect.MOVE_FORMER
-            break
     return None if keeps else effect
 
 
@@ -169,21 +153,11 @@ class _Work:
 class FolderEffects:
     """Carries out the effects of entries on folders and places. Counts those refused.
 
-    ``catalog`` returns a version that this node has applied, and ``earliest`` the lowest that is
-    kept. ``updates`` reads the log, as in `strandline.metastore.store.projection`.
+    ``catalog`` returns a version that this node has applied.
     """
 
-    def __init__(
-        self,
-        folders: StoreFolders,
-        *,
-        catalog: Callable[[int], Catalog],
-        earliest: Callable[[], Catalog],
-        updates: Callable[[int, int], Sequence[Update]],
-    ) -> None:
+    def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
         self._folders = folders
-        self._earliest = earliest
-        self._updates = updates
         self._schemas = _Schemas(catalog)
         self._refused: Counter[str] = Counter()
         self._purged: deque[Place] = deque()
@@ -264,8 +238,6 @@ class FolderEffects:
         work = _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
-        if turn.appends and work.moves:
-            return False  # a rollback of the append would not move the folder back
         if not turn.take(partial(self._paths_of, work.makes, work.moves)):
             return False
         turn.moves = turn.moves or bool(work.moves)
@@ -340,58 +312,6 @@ class FolderEffects:
             do = partial(self._purge, task, table.id, place, aside)
             return _Work(do, moves=(place, _purged(aside)))
         return self._moving(task, table.id, place, aside, own=True)
-
-    def _former_moved(self, task: _Task) -> _Work | None:
-        """The former folder of an external table is moved aside with its drop, and back."""
-        old, table = task.table()
-        place = task.turn.places.of(table.id)
-        if place is None:
-            return None
-        aside = place.aside(table.id)
-        restored = old is None
-        target = place.back(table.id, table.name) if restored else aside
-        if task.turn.appends:  # it is decided after the append, which cannot move a folder
-            return self._moving(task, table.id, place, target, own=not restored)
-        if place != target and self._is_named(task, target if restored else place):
-            return None
-        return self._moving(task, table.id, place, target, own=not restored)
-
-    def _is_named(self, task: _Task, place: Place) -> bool:
-        """Whether an external table is located at ``place``, in any kept version.
-
-        A present table, or one that the update drops, may also be located above it. Reads all
-        tables and the kept updates, but few tables have become external after they got a place.
-        """
-        present = {stored.data for stored in self._schemas.catalog(task).contents.objects("table")}
-        present |= set(_replaced_tables(task.update))
-        path = self._path(place)
-        if any(at.startswith(path) or path.startswith(at) for at in self._external(present)):
-            return True
-        try:
-            past = {record for update in self._kept(task.update) for record in update}
-        except VersionNotFound:  # another node has trimmed the log just now
-            return True
-        return any(at.startswith(path) for at in self._external(past))
-
-    def _kept(self, last: Update) -> Iterator[Iterator[bytes]]:
-        """The tables that each update between the earliest kept version and ``last`` replaced."""
-        version = self._earliest().version + 1
-        while version < last.version:
-            for update in self._updates(version, min(version + _BATCH, last.version)):
-                yield _replaced_tables(update)
-                version = update.version + 1
-
-    def _external(self, records: Iterable[bytes]) -> Iterator[str]:
-        """The paths of those of these tables that are external; they end in a slash."""
-        for record in records:
-            if _Table.read(record).kind is not TableKind.MANAGED:
-                location = decode(record, TableDescriptor).location
-                if location and (path := self._path(self._folders.place(location))):
-                    yield path
-
-    def _path(self, place: Place) -> str:
-        """The path of a place with a slash at its end, or "" if it is out of reach."""
-        return "".join(f"{path.rstrip('/')}/" for path in self._paths([place]))
 
     def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
         """The place of a table unless another table has it; None if its schema is not found.
@@ -533,13 +453,9 @@ class _Schemas:
             changed = (decode(record, SchemaDescriptor) for record in records if record)
             self._known = {schema.id: schema for schema in changed}
         if schema_id not in self._known:
-            self._known[schema_id] = self.catalog(task).schema_by_id(schema_id)
+            catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
+            self._known[schema_id] = catalog.schema_by_id(schema_id)
         return self._known[schema_id]
-
-    def catalog(self, task: _Task) -> Catalog:
-        """The catalog of the version that is being projected."""
-        version = task.update.version
-        return task.turn.catalogs.get(version) or self._catalog(version)
 
 
 _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
@@ -548,14 +464,8 @@ _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
     FolderEffect.MAKE_TABLE: FolderEffects._table_made,
     FolderEffect.MOVE_TABLE: FolderEffects._table_moved,
     FolderEffect.REMOVE_TABLE: FolderEffects._table_dropped,
-    FolderEffect.MOVE_FORMER: FolderEffects._former_moved,
 }
 
 
 def _purged(aside: Place) -> Place:
     return Place(f"{aside.text}{PURGED_SUFFIX}")
-
-
-def _replaced_tables(update: Update) -> Iterator[bytes]:
-    """The records of tables that ``update`` changed or dropped, as they were before."""
-    return (change.old for change in update.changes() if change.kind == "table" and change.old)

@@ -139,8 +139,8 @@ class Projector:
     """The projection of one store. Safe for threads, and for several processes on one store.
 
     ``updates(start, end)`` returns the catalog's updates of the versions from ``start`` to ``end``
-    − 1, or only the first of them. ``catalog`` returns the catalog at a version, and ``earliest``
-    the lowest that is kept. History must not be compacted above the projected version.
+    − 1, or only the first of them. ``catalog`` returns the catalog at a version. History must not
+    be compacted above the projected version.
     """
 
     def __init__(
@@ -151,7 +151,6 @@ class Projector:
         updates: ReadUpdates,
         guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
-        earliest: Callable[[], Catalog],
         folders: StoreFolders,
     ) -> None:
         self._database = database
@@ -159,7 +158,7 @@ class Projector:
         self._updates = AppliedUpdates(updates)
         self._guard = guard
         self._store_folders = folders
-        self._folders = FolderEffects(folders, catalog=catalog, earliest=earliest, updates=updates)
+        self._folders = FolderEffects(folders, catalog=catalog)
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
@@ -223,7 +222,7 @@ class Projector:
         made anew. Its new catalog may have the same version and token, and must not get a change
         of the old one.
         """
-        making = list(takewhile(_seldom_moves, updates))
+        making = list(takewhile(_only_makes, updates))
         try:
             self._guard(connection)
             if not making:
@@ -533,9 +532,9 @@ def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iter
         yield update, entry, effect
 
 
-def _seldom_moves(update: Update) -> bool:
+def _only_makes(update: Update) -> bool:
     effects = map(folder_effect, update.entries)
-    return all(effect is None or effect.seldom_moves for effect in effects)
+    return all(effect is None or effect.only_makes for effect in effects)
 
 
 class _NotCarriedOut(Unavailable):
