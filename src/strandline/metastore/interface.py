@@ -221,7 +221,7 @@ def roles_of(catalog: Catalog) -> list[Role]:
             role.name,
             role.superuser,
             role.inherit,
-            tuple(sorted(names.get(joined.group, "?") for joined in role.member_of)),
+            tuple(sorted(names.get(each.group, "?") for each in role.member_of)),
         )
         for role in catalog.roles()
     ]

@@ -364,8 +364,8 @@ _new_in_0_2_0(
 
 _PAIRS = sequence(pair(UINT, UINT))
 _WITHOUT_TIMES: Codec[tuple[Membership, ...]] = Codec(
-    lambda out, several: _PAIRS.write(out, tuple((one.group, one.grantor) for one in several)),
-    lambda reader: tuple(Membership(*one) for one in _PAIRS.read(reader)),
+    lambda out, joined: _PAIRS.write(out, tuple((each.group, each.grantor) for each in joined)),
+    lambda reader: tuple(Membership(*ids) for ids in _PAIRS.read(reader)),
 )
 _ROLE: Fields = (
     ("id", UINT),

@@ -137,7 +137,8 @@ def role(case: Case) -> None:
     elif changed:
         _owned(case)
     _take_no_name(case)
-    groups = {joined.group for role in (old, new) if role for joined in role.member_of}
+    memberships = [each for role in (old, new) if role for each in role.member_of]
+    groups = {membership.group for membership in memberships}
     for group in sorted(groups):
         joined = case.before.role_by_id(group)
         kept = old and new and _membership(old, group) == _membership(new, group)

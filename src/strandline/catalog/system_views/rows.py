@@ -318,10 +318,9 @@ def roles(catalog: Catalog) -> Iterator[Row]:
 )
 def role_members(catalog: Catalog) -> Iterator[Row]:
     for role in catalog.roles():
-        for joined in role.member_of:
-            group = joined.group
-            name = _role_name(catalog, group)
-            yield role.id, role.name, group, name, joined.grantor, joined.granted or None
+        for membership in role.member_of:
+            group = membership.group, _role_name(catalog, membership.group)
+            yield role.id, role.name, *group, membership.grantor, membership.granted or None
 
 
 @system_view(
