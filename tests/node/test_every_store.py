@@ -28,6 +28,8 @@ from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     StoreMoved,
+    Unavailable,
+    UnknownOutcome,
     UnsupportedOperation,
     WriteConflict,
     WrongEnvironment,
@@ -36,6 +38,7 @@ from strandline.fencing import FenceToken
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.reader import Reader
 from strandline.metastore.store.rows import DataFile, RowKind
+from strandline.metastore.thrift import ThriftException
 from strandline.metastore.workers import finish
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -389,3 +392,31 @@ def test_reading_a_table_that_does_not_exist_raises_object_not_found(
 ) -> None:
     with pytest.raises(ObjectNotFound):
         open_node().session(user="ann").table("default.nothing")
+
+
+def test_a_change_that_is_in_the_log_is_not_reported_as_refused(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Unavailable("the server cannot be reached; nothing was changed, try again")
+
+    def fail(*_: object, **__: object) -> None:
+        raise away
+
+    in_log = (
+        r"in the log as version (\d+), and .*; do not repeat it \(the server cannot be reached\)$"
+    )
+    with hive_node(store.address, settings=store.settings) as hive, hive.client() as client:
+        node = hive.node
+        with monkeypatch.context() as patch:
+            patch.setattr(node.projector, "project_up_to", fail)
+            with pytest.raises(UnknownOutcome, match=in_log):
+                node.session(user="ann").execute(CreateSchema(name="shop"))
+        assert "shop" in client.call("get_all_databases")
+        columns = [{"name": "k", "type": "int"}]
+        table = {"dbName": "shop", "tableName": "t", "parameters": {"numRows": "1"}}
+        table["sd"] = {"cols": columns, "serdeInfo": {"name": "t"}}
+        with monkeypatch.context() as patch:
+            patch.setattr(node.store, "set_parameters", fail)
+            with pytest.raises(ThriftException, match=in_log):
+                client.call("create_table", tbl=table)
+        assert client.call("get_all_tables", db_name="shop") == ["t"]

@@ -8,20 +8,17 @@ executes DDL with all its effects.
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import visible_undo, visible_undrop
 from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
-from strandline.errors import (
-    DeadlineExceeded,
-    ObjectNotFound,
-    Stopping,
-    UnknownOutcome,
-)
+from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
 from strandline.logs import kept
 from strandline.metastore.asked_places import AskedPlaces
 from strandline.metastore.inspection import Inspection
@@ -37,6 +34,24 @@ logger = logging.getLogger("strandline.ddl")
 
 LEAST_SECONDS_FOR_FOLDERS = 1.0
 """The least time that a call waits for its folders and events, even after its timeout."""
+_ADVICE = re.compile("; (?:nothing was changed|try again)")
+"""Begins the part of a store's error that would be wrong once a change is in the log."""
+
+
+@contextmanager
+def completing(applied: Applied, what: str) -> Iterator[None]:
+    """For a block that does what a change needs after it is in the log; ``what`` if it fails.
+
+    An error in the block must not look like a refusal of the change. Raises `UnknownOutcome`.
+    """
+    try:
+        yield
+    except StrandlineError as error:
+        reason = _ADVICE.split(error.message)[0]
+        raise UnknownOutcome(
+            f"the change is in the log as version {applied.version}, and {what}; do not repeat it"
+            f" ({reason})"
+        ) from error
 
 
 class Metastore:
@@ -88,14 +103,9 @@ class Metastore:
                 describe_all(applied.actions),
                 extra=kept(user=author, catalog_version=applied.version),
             )
-        try:
+        with completing(applied, "its folders and events will follow"):
             seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
             self.projector.project_up_to(applied.version, timeout=seconds_left)
-        except (DeadlineExceeded, Stopping) as error:
-            raise UnknownOutcome(
-                f"the change is in the log as version {applied.version}, and its folders and "
-                f"events will follow; do not repeat it ({error.message})"
-            ) from error
         return applied
 
     def undo(

@@ -55,12 +55,14 @@ from strandline.metastore.hive.transactional_tables import (
     refuse_replacement,
     refuse_transactional,
 )
+from strandline.metastore.metastore import completing
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
 
 CASCADE = "CASCADE"
 """A key in the environment context of an alter: the partitions get the table's columns too."""
+_UNCOUNTED = "the parameters and columns that it gives to rows may be missing"
 
 
 @changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
@@ -113,10 +115,11 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     if created is None:
         return
     counted = client.counted
-    if is_counted_table(created):
-        counted = quick.of_new(counted, call.metastore.location(created), is_made=is_made)
-    if without_time(counted):
-        _set_counted(call, created, counted)
+    with completing(applied, _UNCOUNTED):
+        if is_counted_table(created):
+            counted = quick.of_new(counted, call.metastore.location(created), is_made=is_made)
+        if without_time(counted):
+            _set_counted(call, created, counted)
 
 
 def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> Command:
@@ -255,16 +258,17 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     new = applied.catalog.table_by_id(old.id)
     if new is None or not isinstance(old, TableDescriptor) or new.transactional:
         return
-    if options.get(CASCADE, "").lower() == "true":
-        give_table_columns(call, new)
     new_counted = new_table.counted
     renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
     moved = renamed and new.kind is TableKind.MANAGED
-    if is_counted_table(new) and not moved:
-        new_counted = quick.of_altered(new_counted, call.metastore.location(new))
-    new_counted = without_accurate(new_counted, changed_columns(old, new))
-    if without_time(new_counted) != without_time(counted):
-        _set_counted(call, new, new_counted)
+    with completing(applied, _UNCOUNTED):
+        if options.get(CASCADE, "").lower() == "true":
+            give_table_columns(call, new)
+        if is_counted_table(new) and not moved:
+            new_counted = quick.of_altered(new_counted, call.metastore.location(new))
+        new_counted = without_accurate(new_counted, changed_columns(old, new))
+        if without_time(new_counted) != without_time(counted):
+            _set_counted(call, new, new_counted)
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
