@@ -333,6 +333,45 @@ def test_an_unmounted_warehouse_is_refused_and_not_recreated(
     Node.open(on_servers.address, settings=on_servers.settings).close()
 
 
+def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted(
+    store: EmptyStore, tmp_path: Path
+) -> None:
+    warehouse, mounted = tmp_path / "warehouse", tmp_path / "mounted"
+    if store.settings.warehouse == "":  # in a folder, a link may lead to another file system
+        mounted.mkdir()
+        warehouse.symlink_to(mounted)
+        away = tmp_path / "away"
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        for name in ("t", "u"):
+            session.execute(create(name))
+            (warehouse / name / "rows").write_text("kept")
+        if warehouse.is_symlink():
+            mounted.rename(away)
+        else:
+            warehouse.rename(mounted)
+            warehouse.mkdir()
+        with pytest.raises(Unavailable, match=r"not in its place; mount .* nothing was changed"):
+            session.execute(RenameTable(schema="default", table="t", new_name="v"))
+        assert session.table("default.t")
+        # The warehouse may go away after that check.
+        renamed = node.catalogs.execute(
+            RenameTable(schema="default", table="u", new_name="w"), author="ann"
+        )
+        with pytest.raises(Unavailable, match="not in its place"):
+            node.projector.project_up_to(renamed.version)
+        assert not [*warehouse.glob("*")]
+        if warehouse.is_symlink():
+            away.rename(mounted)
+        else:
+            warehouse.rmdir()
+            mounted.rename(warehouse)
+        node.projector.project_up_to(renamed.version)
+        for name in ("t", "w"):
+            folder = session.table(f"default.{name}").location.removeprefix("file://")
+            assert Path(folder, "rows").read_text() == "kept"
+
+
 def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
     on_servers: EmptyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,8 +58,10 @@ class AskedPlaces:
     def settle(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands, each with a place of the store's own or an external location.
 
-        Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`.
+        Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`, and `Unavailable` if the warehouse
+        is not mounted.
         """
+        self._folders.require_in_place()
         return [self._settle(command) for command in commands]
 
     def _settle(self, command: Command) -> Command:

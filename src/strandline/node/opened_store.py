@@ -41,7 +41,7 @@ from strandline.node.store_database import (
     open_store_database,
     refuse_foreign_parts,
 )
-from strandline.node.warehouse_place import place_of_warehouse, refuse_nested
+from strandline.node.warehouse_place import MARKER, place_of_warehouse, refuse_nested
 from strandline.sql import Database, open_engine, stored_time
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
@@ -189,6 +189,7 @@ def _open_servers(
         folders=StoreFolders(
             place.folder,
             warehouse=place.folder,
+            marker=MARKER,
             roots=settings.location_roots,
             names=place.names,
             mode=settings.folder_mode,

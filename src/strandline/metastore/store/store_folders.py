@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store.warehouse import FolderRefused, Warehouse
 from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.places import Place, places_of_schema
@@ -40,7 +40,8 @@ _PLACES_REMEMBERED = 1024
 class StoreFolders(Warehouse):
     """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
-    ``warehouse`` is ``folder`` or below it; by default it is `WAREHOUSE_FOLDER` in it.
+    ``warehouse`` is ``folder`` or below it; by default it is `WAREHOUSE_FOLDER` in it. ``marker``
+    is the name of a file in it that exists while its file system is mounted.
 
     ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder
     has or had (`strandline.node.place`): paths recorded below one of them mean the same in
@@ -52,6 +53,7 @@ class StoreFolders(Warehouse):
         folder: Path,
         *,
         warehouse: Path | None = None,
+        marker: str | None = None,
         roots: Iterable[str | Path] = (),
         names: Iterable[str] = (),
         mode: int = 0o700,
@@ -60,6 +62,7 @@ class StoreFolders(Warehouse):
         self.folder = folder
         self.warehouse = folder / WAREHOUSE_FOLDER if warehouse is None else warehouse
         self._warehouse_path = str(self.warehouse)
+        self._marker = marker and f"{self._warehouse_path}/{marker}"
         below = self.warehouse.relative_to(folder)
         real = os.path.realpath(folder)
         # Clients may use the real path of the folder, or the path that the node was given.
@@ -153,11 +156,30 @@ class StoreFolders(Warehouse):
         except (InvalidInput, UnsupportedOperation):
             return False
 
+    def require_in_place(self) -> None:
+        """Raise `Unavailable` if the file system of the warehouse is not mounted.
+
+        In an empty mount point, the folder of a table looks deleted: a rename would leave the files
+        behind at the old place, where no table finds them after the next mount.
+        """
+        if self._marker is not None:
+            is_away = not os.path.lexists(self._marker)
+        else:
+            path = self._warehouse_path
+            is_away = os.path.islink(path) and not os.path.isdir(path)
+        if is_away:
+            raise Unavailable(
+                f"the warehouse {self._warehouse_path} is not in its place; mount its file system,"
+                " or restore the folder from a backup; nothing was changed"
+            )
+
     def verify(self, place: Place) -> None:
         """Raise `FolderRefused` unless ``place`` is an own place without links on its path.
 
-        Call it just before the folder is moved, made or removed.
+        Call it just before the folder is moved, made or removed. Raises `Unavailable` as
+        `require_in_place` does.
         """
+        self.require_in_place()
         self._require_own(place)
         self._refuse_links(place)
 
@@ -170,8 +192,9 @@ class StoreFolders(Warehouse):
     def verify_below(self, location: str, *, table: str) -> None:
         """Raise `FolderRefused` unless ``location`` is below the own place ``table``, with no link.
 
-        For folders of partitions.
+        For folders of partitions. Raises `Unavailable` as `require_in_place` does.
         """
+        self.require_in_place()
         inside, base = self.place(location), self.place(table)
         self._require_own(base)
         if not inside.is_inside or not inside.path.startswith(f"{base.path}/"):
