@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -211,19 +212,23 @@ def test_a_write_waits_until_its_deadline_for_a_lock_of_another_process(url: str
     holding.close()
 
 
-def test_every_connection_commits_synchronously_and_times_out_idle_transactions(url: str) -> None:
+def test_every_connection_has_the_settings_that_writes_rely_on(url: str) -> None:
     """Even if the server is configured otherwise."""
     database = open_url(f"{url}%20-csynchronous_commit%3Doff")
     for transaction in (database.read, database.write):
         with transaction() as connection:
             settings = {
                 name: connection.exec_driver_sql(f"SHOW {name}").scalar()
-                for name in ("synchronous_commit", "idle_in_transaction_session_timeout")
+                for name in (
+                    "synchronous_commit",
+                    "idle_in_transaction_session_timeout",
+                    "tcp_user_timeout",
+                    "tcp_keepalives_idle",
+                    "tcp_keepalives_interval",
+                    "tcp_keepalives_count",
+                )
             }
-        assert settings == {
-            "synchronous_commit": "on",
-            "idle_in_transaction_session_timeout": "10s",
-        }
+        assert list(settings.values()) == ["on", "10s", "20000", "10", "5", "2"]
     with database.write_unsynced() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off"
     with database.write() as connection:
@@ -241,6 +246,33 @@ def test_a_write_whose_session_timed_out_cannot_commit(database: PostgresDatabas
     with pytest.raises((Unavailable, UnknownOutcome)):
         be_silent()
     assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
+
+
+def test_a_machine_that_is_gone_in_the_middle_of_a_write_does_not_keep_the_write_lock(
+    url: str, database: PostgresDatabase
+) -> None:
+    """The server has an answer for it that is longer than the buffers of the connection."""
+    server = postgresql.running()
+    port = f":{server.port}/"
+
+    def ask(proxy: Proxy, gone: PostgresDatabase) -> None:
+        with gone.write() as connection:
+            connection.exec_driver_sql("SET LOCAL tcp_user_timeout = 300")
+            proxy.take_no_answers()
+            asked.set()
+            connection.exec_driver_sql("SELECT repeat('x', 1 << 20) FROM generate_series(1, 32)")
+
+    asked = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        with Proxy(server.port, lambda _: None) as proxy:
+            gone = open_url(url.replace(port, f":{proxy.port}/"))
+            asking = thread.submit(ask, proxy, gone)
+            assert asked.wait(60)
+            with database.write(deadline=time.monotonic() + 5) as connection:
+                connection.exec_driver_sql("UPDATE strandline_clock SET time = 7")
+        with pytest.raises(Unavailable):
+            asking.result()
+        gone.close()
 
 
 def test_a_write_after_many_reads_prepares_no_statement(database: PostgresDatabase) -> None:

@@ -88,6 +88,8 @@ class Proxy:
         self._plan = plan
         self._late_seconds = late_seconds
         self._late = threading.Event()
+        self._taken = threading.Event()
+        self._taken.set()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._sockets: list[socket.socket] = []
@@ -98,11 +100,16 @@ class Proxy:
         """Let late requests reach the server."""
         self._late.set()
 
+    def take_no_answers(self) -> None:
+        """From now on, accept nothing from the server, as if the clients' machine were gone."""
+        self._taken.clear()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._late.set()
+        self._taken.set()
         for one in (self._listening, *self._sockets):
             _end(one)
         for thread in self._threads:
@@ -150,6 +157,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while (data := server.recv(1 << 16)) and not cut.is_set():
                 client.sendall(data)
+                self._taken.wait()
         _end(client)
         _end(server)
 

@@ -2,8 +2,10 @@
 
 Every connection has these settings: autocommit, so that this package opens each transaction itself
 and chooses its isolation; no standby (``target_session_attrs``), since a standby answers with old
-data; commits that wait for the disk, even if the server's default is not to; and a time-out that
-ends transactions whose owner went silent, since they hold the one write lock.
+data; commits that wait for the disk, even if the server's default is not to; a time-out that ends
+transactions whose owner went silent, since they hold the one write lock; and time-outs of TCP, on
+both sides, for a machine that is gone. Without these, a server that sends an answer to such a
+machine waits for about 15 minutes, and keeps an idle connection for two hours.
 
 A call that gets no answer ends at the connection's ``deadline``. The time-outs of the server and of
 the kernel are not enough for that: a stopped server keeps none, and its kernel continues to
@@ -52,6 +54,10 @@ _NUMBERS = count()
 
 IDLE_MS = 10_000
 """The server rolls back a transaction whose owner sends nothing for this time."""
+GONE_MS = 20_000
+"""A connection ends if the other side accepts no data for this time. Shorter than `PATIENCE`."""
+_ALIVE = {"idle": 10, "interval": 5, "count": 2}
+"""Seconds of silence before TCP asks the other side, between its questions, and their number."""
 _LOOK_SECONDS = 0.1
 _LONGEST_VALUES = 4096
 _NEEDS_QUOTING = re.compile(r"['\\\0]")
@@ -67,7 +73,11 @@ _MOST_PREPARED = 256
 _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
-    " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
+    " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),"
+    f" set_config('tcp_user_timeout', '{GONE_MS}', false)"
+    + "".join(
+        f", set_config('tcp_keepalives_{name}', '{value}', false)" for name, value in _ALIVE.items()
+    )
 )
 _CALLERS_CLASSES = ("22", "23")
 """Classes of SQLSTATE for errors in the caller's input: data, constraints."""
@@ -294,9 +304,10 @@ def connect(address: str, *, patience: float) -> Connection:
             application_name="strandline",
             connect_timeout=round(max(2, min(10, patience))),
             target_session_attrs="read-write",
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
+            tcp_user_timeout=GONE_MS,
+            keepalives_idle=_ALIVE["idle"],
+            keepalives_interval=_ALIVE["interval"],
+            keepalives_count=_ALIVE["count"],
         )
     except UnicodeError as error:  # the lookup of an impossible host name
         raise NotConnected(f"invalid host name: {error}") from error
