@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +50,20 @@ def test_a_line_has_time_level_logger_message_client_and_fields() -> None:
         " INFO    somewhere: version 5 (client 127.0.0.1:5, user ann, left over 3)"
     )
     assert second.endswith(" INFO    somewhere: plain")
+
+
+def test_a_line_is_written_when_no_file_can_be_opened() -> None:
+    script = """
+import logging, resource
+from strandline.logs import configure
+configure(level="info", form="text")
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+logging.getLogger("strandline.somewhere").error("two\\nlines")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.endswith(" ERROR   somewhere: two\\nlines\n")
 
 
 @pytest.mark.usefixtures("restored")

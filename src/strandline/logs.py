@@ -19,6 +19,7 @@ library was enough, and every library that Strandline uses logs through it.
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import sys
@@ -39,6 +40,8 @@ MAX_LINE_CHARACTERS = 8_000
 _STATEMENTS = 1_000
 """How many statements `Flood` counts before it starts again. The program has fewer."""
 _NAMES = {"uvicorn.error": "uvicorn"}
+# Python loads a codec at its first use, which fails when no file can be opened.
+_escaped = codecs.getencoder("unicode_escape")
 
 
 def fields(**values: object) -> dict[str, Any]:  # Any: what logging takes as ``extra``
@@ -59,7 +62,7 @@ def in_one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
+        character if character.isprintable() else _escaped(character)[0].decode()
         for character in text
     )
 

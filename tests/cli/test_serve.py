@@ -68,7 +68,7 @@ def ports_of(process: Command) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_serve_prints_one_line_when_both_ports_accept_and_stops_cleanly(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +15,10 @@ import pytest
 import trustme
 import uvicorn
 
+from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
 from strandline.metastore.session.http_app import SERVICE
-from strandline.metastore.thrift import ThriftServer
+from strandline.metastore.thrift import ApplicationException, ThriftServer
 from strandline.metastore.thrift import server as thrift_server
 from strandline.metastore.thrift.dispatch import Dispatcher
 from strandline.node import Node
@@ -30,6 +31,8 @@ from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import toy
 from tests.node.test_http_connections import Toy
+from tests.servers.served_node import ServedNode, few_descriptors
+from tests.servers.stores import new_store
 
 WAIT = 60.0
 Client = Callable[[tuple[str, int]], Awaitable[None]]
@@ -151,3 +154,16 @@ def test_a_network_port_without_authentication_is_logged_as_a_warning(
     with log_lines() as lines:
         node_server._warn_of_believed_clients(settings)
     assert [line["message"].partition(",")[0] for line in lines.of("node")] == warnings
+
+
+def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: Path) -> None:
+    with closing(ServedNode(new_store("folder", tmp_path), plants=[few_descriptors])) as node:
+        with ExitStack() as opened:
+            for _ in range(20):
+                opened.enter_context(node.thrift()).call("getStatus")
+            with node.thrift() as refused, pytest.raises(ApplicationException, match="20 open"):
+                refused.call("getStatus")
+            with node.session() as session:
+                assert session.execute(CreateSchema(name="a")).version
+        with node.thrift() as client:
+            assert "a" in client.call("get_all_databases")

@@ -8,6 +8,7 @@ the node is opened: it changes how the node works, for a schedule or as a fault.
 
 from __future__ import annotations
 
+import resource
 import signal
 import threading
 from collections import defaultdict
@@ -156,6 +157,11 @@ def followed_by_hand(patch: pytest.MonkeyPatch) -> None:
 def deaf_to_news(patch: pytest.MonkeyPatch) -> None:
     """A plant: the notifications of a server do not arrive."""
     patch.setattr(PostgresDatabase, "mark", lambda _: 1)
+
+
+def few_descriptors(_: pytest.MonkeyPatch) -> None:
+    """A plant: the system allows the node 340 open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (340, 340))
 
 
 # -- in the test --------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     etcd://HOST:PORT/PREFIX with --objects; then --warehouse names the folder of the tables.
 
     Prints one line, "ready thrift://HOST:PORT http://HOST:PORT", once it accepts connections; its
-    log goes to standard error. SIGTERM and SIGINT stop it cleanly.
+    log goes to standard error. SIGTERM, SIGINT and SIGHUP stop it cleanly.
 
     Each option can also be set by an environment variable (STRANDLINE_THRIFT_PORT=9083) or in the
     file strandline.toml in the folder (thrift_port = 9083); see "strandline config --help".

@@ -21,6 +21,7 @@ from strandline.errors import (
     PermissionDenied,
     StrandlineError,
     TransactionNotFound,
+    UnknownOutcome,
     surface_of,
 )
 from strandline.logs import fields
@@ -77,7 +78,8 @@ class CallLog:
             return
         shown = fields(client=client, user=user or None, ms=milliseconds)
         if isinstance(error, StrandlineError):
-            logger.log(_level(error), "%s was refused: %s", method, error.message, extra=shown)
+            ended = "has an unknown outcome" if isinstance(error, UnknownOutcome) else "was refused"
+            logger.log(_level(error), "%s %s: %s", method, ended, error.message, extra=shown)
         elif milliseconds >= self._slow_ms:
             logger.warning("%s was slow", method, extra=shown)
 

@@ -31,10 +31,10 @@ from strandline.metastore.hive.service import SERVICE as HIVE
 from strandline.metastore.session.callers import is_loopback
 from strandline.metastore.session.http_app import SERVICE as HTTP
 from strandline.metastore.session.http_app import HttpApplication, answer_task
-from strandline.metastore.thrift import HIVE_CODEC, ThriftServer
+from strandline.metastore.thrift import HIVE_CODEC, ServerSettings, ThriftServer
 from strandline.metastore.thrift.server import BACKLOG, listening_options
 from strandline.metastore.workers import Workers
-from strandline.node.http_connections import HttpConnections
+from strandline.node.http_connections import MAX_CONNECTIONS, HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.users import Users
@@ -46,9 +46,13 @@ from strandline.work.time_slices import shorten_time_slices
 logger = logging.getLogger("strandline.node")
 
 TICK_SECONDS = 1.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MOST_DESCRIPTORS = 65_536
 """The limit of open files and connections that a node sets for itself, if the system allows it."""
+OWN_DESCRIPTORS = 300
+"""Descriptors that are not left to connections of clients: files, the store, child processes."""
+LEAST_CONNECTIONS = 16
+"""Connections that each port accepts however few descriptors the system allows."""
 
 
 class _HttpServer(uvicorn.Server):
@@ -128,22 +132,25 @@ async def _serve(
     forks: ForkServer,
     users: Users | None,
     security: ssl.SSLContext | None,
+    most_connections: int,
     thrift_socket: socket.socket,
     http_socket: socket.socket,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, _told_to_stop, stop, number)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+            loop.add_signal_handler(number, _told_to_stop, stop, number)
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
     children = ChildPool(forks.child, on_announced=node.catalogs.expect)
     service = HiveMetastoreService(
         node.metastore, notifications=node.notifications, workers=workers, children=children
     )
     calls = CallLog(settings.slow_call_ms)
-    thrift = ThriftServer(service.dispatcher, calls=calls)
+    most = ServerSettings(max_connections=min(most_connections, ServerSettings().max_connections))
+    thrift = ThriftServer(service.dispatcher, calls=calls, settings=most)
     await thrift.start(listening=thrift_socket, security=security)
-    connections = HttpConnections()
+    connections = HttpConnections(max_connections=min(most_connections, MAX_CONNECTIONS))
     monitoring = Monitoring(
         node.catalogs,
         node.health.report,
@@ -271,15 +278,20 @@ def _load_late_parts() -> None:
     HIVE_CODEC.prepare("Table", "Partition", "Database")
 
 
-def _allow_connections() -> None:
+def _allow_connections() -> int:
     """Raise the limit of open files to `MOST_DESCRIPTORS`, or as far as the system allows.
 
-    The usual limit is 1,024, and each port alone may have that many connections.
+    The usual limit is 1,024, and each port alone may have that many connections. Return how many
+    each port may have, so that the node keeps `OWN_DESCRIPTORS`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft == resource.RLIM_INFINITY:
+        return MOST_DESCRIPTORS
+    return max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // 2)
 
 
 @contextmanager
@@ -319,7 +331,7 @@ def serve(
     ready: Callable[[str], None],
     origins: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a node on ``store`` until SIGTERM or SIGINT; call ``ready`` with the one line.
+    """Run a node on ``store`` until one of `STOP_SIGNALS`; call ``ready`` with the one line.
 
     ``origins`` are those of the ``settings``, for users who ask.
 
@@ -333,7 +345,7 @@ def serve(
     """
     users = _users(settings)
     security = _security(settings)
-    _allow_connections()
+    most_connections = _allow_connections()
     _load_late_parts()
     work.settle_interpreter()
     shorten_time_slices()
@@ -364,6 +376,7 @@ def serve(
                 forks=forks,
                 users=users,
                 security=security,
+                most_connections=most_connections,
                 thrift_socket=thrift_socket,
                 http_socket=http_socket,
             )
