@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
+import psycopg
 import pytest
 
 from strandline.catalog.commands import (
@@ -42,6 +44,7 @@ from strandline.metastore.thrift import ThriftException
 from strandline.metastore.workers import finish
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.node.store_database import PARTS
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import FenceRow
 from tests.metastore.hive.hive_node import hive_node
@@ -459,3 +462,44 @@ def test_a_change_that_is_in_the_log_is_not_reported_as_refused(
             with pytest.raises(ThriftException, match=in_log):
                 client.call("create_table", tbl=table)
         assert client.call("get_all_tables", db_name="shop") == ["t"]
+
+
+def test_a_node_whose_log_lost_versions_refuses_every_call_until_it_is_started_again(
+    on_servers: EmptyStore,
+) -> None:
+    """A standby that had not received the last commits has taken over."""
+    with psycopg.connect(on_servers.address, autocommit=True) as server:
+        tables = [table.name for _, part in PARTS.values() for table in part.sorted_tables]
+        with Node.open(on_servers.address, settings=on_servers.settings) as node:
+            session = node.session(user="ann")
+            session.execute(CreateSchema(name="kept"))
+            for table in tables:
+                server.execute(f'CREATE TABLE "old_{table}" AS TABLE "{table}"'.encode())
+            session.execute(CreateSchema(name="lost"))
+            for table in tables:
+                server.execute(
+                    f'TRUNCATE "{table}"; INSERT INTO "{table}" TABLE "old_{table}";'
+                    f' DROP TABLE "old_{table}"'.encode()
+                )
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            lost = r"ends at version \d+: a standby .* start the node again"
+            assert re.search(lost, node.catalogs.set_back.result(timeout=60))
+            with pytest.raises(CorruptData, match=lost):
+                session.execute(CreateSchema(name="later"))
+            with pytest.raises(CorruptData, match=lost):
+                session.begin()
+            time.sleep(0.1)  # the delay: for so long, it may answer from memory
+            with pytest.raises(CorruptData, match=lost):
+                session.tables("kept")
+            assert "catalog head" in [problem.check for problem in node.health.report()]
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        node.session(user="ann").execute(CreateSchema(name="later"))
+        catalog = node.catalogs.present()
+        assert [catalog.schema(name) is None for name in ("kept", "lost", "later")] == [
+            False,
+            True,
+            False,
+        ]

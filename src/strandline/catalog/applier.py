@@ -52,6 +52,7 @@ from strandline.durable import (
     CatalogTransaction,
     DurableCatalogState,
     Frontier,
+    SetBack,
     Update,
     config_in,
     joined_anew,
@@ -73,6 +74,8 @@ ROOM_SECONDS = 0.05
 """The time after a commit of this node during which the applier does not read the log."""
 OWN_SECONDS = 1.0
 """The longest time that a reader waits for a large update of this node."""
+SHORT_SECONDS = 1.0
+"""How long the log may seem to end before what was applied, until it is checked."""
 AHEAD_MS = 1000
 """The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
@@ -162,6 +165,12 @@ class CatalogApplier:
         self._joined_anew = 0
         self._applier_failure: str | None = None  # of its last round, without its frames
         self._round_ended = time.monotonic()  # when the applier was last level with the log
+        self._short_since: float | None = None  # when the log first ended before what is applied
+        self.set_back: Future[str] = Future()
+        """Completes, with a message, when the log has lost versions that were applied here.
+
+        From then on, every call that needs the log raises `SetBack`; the process should end.
+        """
         self._own_commit = float("-inf")  # when this node last applied its own append
         self._history = self._recovered(state)
         # `since`: where the log began. `upper`: the version after the last one for which every
@@ -225,7 +234,7 @@ class CatalogApplier:
                     return
                 self._applier_failures += 1
                 self._applier_failure = str(error)
-                if isinstance(error, Unavailable | Fenced):
+                if isinstance(error, Unavailable | Fenced | SetBack):
                     logger.warning("%s; the catalog applier tries again in %.1f s", error, pause)
                 else:
                     logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
@@ -247,8 +256,10 @@ class CatalogApplier:
             raise Stopping.of_node()
 
     def check_head(self) -> None:
-        """Read the head of the log from the store. Raises what the store raises."""
-        self._state.log.check()
+        """Read the head of the log from the store. Raises what the store raises, and `SetBack`."""
+        frontier = self._state.log.check().frontier
+        if frontier.upper <= self._history.latest.version:
+            self.sync(up_to=frontier)
 
     def lag(self) -> int:
         """The number of versions in the log that are not applied here.
@@ -291,12 +302,14 @@ class CatalogApplier:
     def sync(self, *, up_to: Frontier | None = None) -> None:
         """Apply the log up to its present head, or at least to a frontier that was just read.
 
-        Raises `Replaced`, `WrongEnvironment`.
+        Raises `Replaced`, `WrongEnvironment`, `SetBack`.
         """
         with self._applying:
             self._await_own()
             try:
-                frontier = self._apply_all(up_to or self._state.log.frontier())
+                frontier = up_to or self._state.log.frontier()
+                self._refuse_set_back(frontier, is_checked=up_to is not None)
+                frontier = self._apply_all(frontier)
             except Fenced:
                 self._begin_anew()
                 frontier = self._apply_all(self._state.log.frontier())
@@ -375,6 +388,39 @@ class CatalogApplier:
         if frontier.since > self._history.earliest.version:
             self._history = self._history.trimmed(frontier.since)
         return frontier
+
+    def _refuse_set_back(self, frontier: Frontier, *, is_checked: bool) -> None:
+        """Raise `SetBack` if the log ends before the latest version that was applied here.
+
+        A standby that had not received the last commits took over, or a backup was restored. What
+        follows in the log may then be other versions of the same numbers. ``frontier`` may be older
+        than the latest version, so the log is checked; one that was not read by a check often is,
+        for a moment. The caller holds the lock, so no version is applied meanwhile.
+        """
+        if self.set_back.done():
+            raise SetBack(self.set_back.result())
+        latest = self._history.latest.version
+        if frontier.upper > latest:
+            self._short_since = None
+            return
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        if is_checked or now - self._short_since > SHORT_SECONDS:
+            end = self._state.log.check().frontier.upper - 1
+            if end < latest:
+                raise self._lost(latest, end)
+            self._short_since = None
+
+    def _lost(self, latest: int, end: int) -> SetBack:
+        """The error for a log that had version ``latest`` and now ends at ``end``; kept for all."""
+        lost = SetBack(
+            f"this node has read version {latest} of the catalog, but its log now ends at version "
+            f"{end}: a standby without the last commits took over, or an older backup was "
+            "restored. What was in between is lost; start the node again to go on without it"
+        )
+        self._state.refuse(lost)
+        self.set_back.set_result(lost.message)
+        return SetBack(lost.message)  # without its frames, which the state would keep alive
 
     def _begin_anew(self) -> None:
         """Drop the in-memory state, and join the epoch that has fenced this node."""

@@ -34,6 +34,7 @@ from strandline.durable.collections import APPEND_ONLY, LASTING
 from strandline.durable.contents import Contents, restore
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import (
+    CorruptData,
     Fenced,
     InvalidInput,
     OutOfSync,
@@ -291,6 +292,10 @@ class UpdateLog(ABC):
 
 class Replaced(Fenced):
     """A newer deploy generation holds the catalog, so this process must stop using it."""
+
+
+class SetBack(CorruptData):
+    """The log ends before a version that this process has applied, so its memory is wrong."""
 
 
 MOVED = (

@@ -177,7 +177,7 @@ class DurableCatalogState(ReadOnlyState):
     def __init__(self, log: UpdateLog, *, token: FenceToken, member: str) -> None:
         self.token = token
         self.member = member
-        self._fenced: Fenced | None = None
+        self._fenced: StrandlineError | None = None
         self._expired = False
         super().__init__(log)
 
@@ -210,6 +210,10 @@ class DurableCatalogState(ReadOnlyState):
             raise type(self._fenced)(self._fenced.message)
         if self._expired:
             raise Stopping("this node is stopping and no longer uses the log; nothing was changed")
+
+    def refuse(self, error: StrandlineError) -> None:
+        """Raise a copy of ``error`` from all later commits, syncs and trims."""
+        self._fenced = error
 
     def expire(self) -> None:
         """Give the state up: later commits, syncs and trims raise `Stopping`. Idempotent."""

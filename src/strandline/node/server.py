@@ -23,6 +23,7 @@ import uvicorn
 
 from strandline import __version__, work
 from strandline.config import Settings
+from strandline.durable import SetBack
 from strandline.errors import AddressInUse, InvalidInput
 from strandline.logs import kept
 from strandline.metastore.call_log import CallLog
@@ -202,11 +203,16 @@ async def _serve(
     )
     stopping = asyncio.create_task(stop.wait())
     replaced = asyncio.wrap_future(node.replaced)
-    ends: list[asyncio.Future[Any]] = [serving, stopping, replaced]
+    set_back = asyncio.wrap_future(node.catalogs.set_back)
+    ends: list[asyncio.Future[Any]] = [serving, stopping, replaced, set_back]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if replaced.done():
         logger.warning("stopping: %s", replaced.result(), extra=kept())
+    lost = set_back.result() if set_back.done() else None
+    if lost is not None:
+        logger.error("stopping: %s", lost, extra=kept())
     replaced.cancel()
+    set_back.cancel()
     node.stop_waiting()  # another process may hold the write lock for long
     children.stop_waiting()
     http.leave()
@@ -215,6 +221,8 @@ async def _serve(
     await serving
     children.close()
     workers.close()
+    if lost is not None:
+        raise SetBack(lost)
 
 
 def _security(settings: Settings) -> ssl.SSLContext | None:
@@ -339,7 +347,8 @@ def serve(
 
     Call it in a process that has a single thread, because it forks the server of child processes.
 
-    Raises what `Node.open` raises, `AddressInUse`, and `InvalidInput` if the users file or the
+    Raises what `Node.open` raises, `AddressInUse`, `SetBack` if the store has lost versions of the
+    catalog, so that a supervisor starts the node again, and `InvalidInput` if the users file or the
     certificate cannot be read. Both ports are bound before the store is opened, so a node that
     cannot listen does not create a store.
     """
