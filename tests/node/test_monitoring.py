@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
-from strandline.errors import ObjectNotFound, Unavailable
+from strandline.errors import ObjectNotFound, Unavailable, UnknownOutcome
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
@@ -140,6 +142,23 @@ def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
             pass
         node.store.stop(wake=node.database.wake)
         assert problem(node, "notification follower") == "the thread cache-applier is not running"
+
+
+def test_a_node_that_can_make_no_folders_is_not_ready_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str, *_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    with Node.open(tmp_path / "s") as node:
+        with monkeypatch.context() as full:
+            full.setattr(os, "mkdir", fail)
+            with pytest.raises(UnknownOutcome, match="No space left"):
+                node.metastore.execute(CreateSchema(name="new"), author="ann")
+            assert "No space left on device" in problem(node, "folders and events")
+        while problem(node, "folders and events"):
+            pass
+        assert (tmp_path / "s" / "warehouse" / "new.db").is_dir()
 
 
 def test_a_health_check_that_never_ends_is_reported_as_a_problem(

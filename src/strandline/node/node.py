@@ -350,6 +350,7 @@ class Node:
         synchronize_system_views(self.catalogs)
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.projector.start()
+        self.health.add("folders and events", self.projector.check)
         self.store.start()
         self.health.add(
             "notification follower",

@@ -265,9 +265,10 @@ class Projector:
                     "because those of earlier changes are still in progress; the change itself "
                     "is in the catalog"
                 )
-            if self._failed_batch is not None and self._failed_batch[0] == batch:
+            failed = self._failed_batch  # another thread may reset it
+            if failed is not None and failed[0] == batch:
                 # Otherwise each waiting caller would try the same folder again in turn.
-                raise Unavailable(self._failed_batch[1].message) from self._failed_batch[1]
+                raise Unavailable(failed[1].message) from failed[1]
             return True
 
     def _project_batch(self, version: int, deadline: float) -> None:
@@ -282,6 +283,7 @@ class Projector:
         except _NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
+        self._failed_batch = None
         self._moved = self._moved or turn.moves
         self._note_projected(reached.projected_version)  # not before the commit
         self._own_end = reached.projected_version, reached.projected_entries
@@ -294,6 +296,12 @@ class Projector:
             self._moved = False
         self._projected = max(self._projected, version)
         self._updates.forget(self._projected)
+
+    def check(self) -> None:
+        """Raise `Unavailable` if the last attempt to project failed for a shortage."""
+        failed = self._failed_batch
+        if failed is not None and self._applied > self._projected:
+            raise Unavailable(failed[1].message)
 
     def project_on(self, connection: Connection, version: int) -> None:
         """Project up to ``version`` in the caller's write transaction, which checked the fence.
