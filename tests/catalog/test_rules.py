@@ -11,8 +11,10 @@ import pytest
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
     ColumnDefinition,
+    CreateRole,
     CreateSchema,
     CreateTable,
+    GrantRole,
     TableDefinition,
 )
 from strandline.catalog.rules import BrokenRule, broken_rules
@@ -24,6 +26,7 @@ from strandline.model.descriptors import (
     SystemConfiguration,
     TableDescriptor,
 )
+from strandline.model.privileges import Membership, RoleDescriptor
 from strandline.model.types import BIGINT
 
 # Below, Any is a descriptor of some kind.
@@ -38,12 +41,18 @@ class World:
         table = TableDefinition(name="t", columns=columns)
         create = CreateTable(schema="shop", definition=table)
         manager.execute([CreateSchema(name="shop"), create], author="ann")
+        roles = CreateRole(name="r1"), CreateRole(name="r2"), GrantRole(role="r1", member="r2")
+        manager.execute(roles, author="ann")
         self.catalog = manager.present()
 
     def named(self, kind: str, name: str) -> Any:
         """The object of ``kind`` with that name."""
         (value,) = (s.value for s in self.catalog.contents.objects(kind) if s.name == name)
         return value
+
+    def role(self, name: str) -> RoleDescriptor:
+        role: RoleDescriptor = self.named("role", name)
+        return role
 
     @property
     def table(self) -> TableDescriptor:
@@ -116,6 +125,14 @@ BROKEN: dict[str, tuple[Break, str]] = {
         "'-1'",
     ),
     "an unknown parameter": (lambda world: SystemConfiguration("colour", "7"), "is unknown"),
+    "a member of no role": (
+        lambda world: replace(world.role("r1"), member_of=(Membership(world.next_id, 0),)),
+        "refers to role",
+    ),
+    "a member of itself": (
+        lambda world: replace(world.role("r1"), member_of=(Membership(world.role("r2").id, 0),)),
+        "role r1 cannot be a member of itself; role r2 is a member of it",
+    ),
     "no default zone": (
         lambda world: ConfigEntry("default_zone", "999"),
         "is not the id of a zone",

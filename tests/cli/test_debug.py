@@ -14,9 +14,11 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import (
     ColumnDefinition,
+    CreateRole,
     CreateSchema,
     CreateTable,
     CreateView,
+    GrantRole,
     TableDefinition,
     ViewDefinition,
 )
@@ -62,6 +64,9 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 CreateSchema(name="shop"),
                 CreateSchema(name="empty"),
                 CreateView(schema="shop", definition=top),
+                CreateRole(name="analysts"),
+                CreateRole(name="bob"),
+                GrantRole(role="analysts", member="bob"),
             ]
         )
     return made.address
@@ -124,6 +129,8 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     (system_id,) = (key for key, value in schemas.items() if value["name"] == "system")
     ((view_id, top),) = objects(dump, "view").items()
     ((zone_id, default_zone),) = objects(dump, "zone").items()
+    roles = {value["name"]: value for value in objects(dump, "role").values()}
+    analysts, bob = roles["analysts"]["id"], roles["bob"]["id"]
 
     def schema(**changed: Any) -> str:
         return json.dumps({**shop, **changed})
@@ -139,6 +146,9 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
 
     def allocator(number: int) -> str:
         return json.dumps({"name": "object", "next_id": number})
+
+    def member(name: str, group: int) -> str:
+        return json.dumps({**roles[name], "member_of": [{"group": group, "grantor": 0}]})
 
     def config(name: str, value: str) -> str:
         return json.dumps({"name": name, "value": value})
@@ -197,6 +207,9 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
             )
         ),
         (["delete", "database", str(database_id)], f"refers to database {database_id}"),
+        (["delete", "role", str(analysts)], f"refers to role {analysts}"),
+        (["edit", "role", str(bob), member("bob", 999)], "refers to role 999, which does not"),
+        (["edit", "role", str(analysts), member("analysts", bob)], "a member of itself"),
         (["delete", "id_allocator", '"object"'], "go back from"),
         (["delete", "schema", "99999999999999999999"], "does not exist"),
     ]

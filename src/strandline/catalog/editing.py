@@ -14,8 +14,8 @@ from typing import Any
 from strandline.catalog.applier import DELAY, SKEW
 from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG
 from strandline.catalog.commands import DEFAULT_SCHEMA
-from strandline.catalog.kinds import all_kinds, kind_of, references
-from strandline.catalog.rules import Key, check_object, highest_id, key_of
+from strandline.catalog.kinds import all_kinds, kind_of
+from strandline.catalog.rules import Key, check_object, highest_id, key_of, required_objects
 from strandline.catalog.verbs import Verb, declare_verb
 from strandline.durable.collections import COLLECTIONS, CONFIG, FENCE, SETTING, Collection
 from strandline.durable.migrations import CONTENT, FORMAT
@@ -178,10 +178,8 @@ def _require_no_lower_column_id(table: TableDescriptor, existing: TableDescripto
 
 def _require_unneeded(transaction: CatalogTransaction, kind: str, object_id: int) -> None:
     for other in all_kinds():
-        if not other.references:
-            continue
         for stored in transaction.contents.objects(other.name):
-            if (kind, object_id) in references(stored.value):
+            if (kind, object_id) in required_objects(stored.value):
                 raise InvalidInput(
                     f"{kind_of(stored.value).name} {key_of(other.collection, stored.value)} refers"
                     f" to {kind} {object_id}; delete or edit that first"

@@ -2,9 +2,9 @@
 
 Commands never break these rules, and rely on them: ids are below the next id, and no two objects
 share one; referenced objects exist; the columns of a table have distinct ids; parameters have valid
-values; the schema of the catalog's own views contains nothing else. A manual edit that would break
-a rule is refused (`strandline.catalog.editing`). A verification finds rules that were broken by an
-edit in a release that did not know them.
+values; memberships of roles form no circle; the schema of the catalog's own views contains nothing
+else. A manual edit that would break a rule is refused (`strandline.catalog.editing`). A
+verification finds rules that were broken by an edit in a release that did not know them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
 )
 from strandline.model.identifiers import check_name
-from strandline.model.privileges import SYSTEM_NAME
+from strandline.model.privileges import SYSTEM_NAME, RoleDescriptor
 
 # Below, Any stands for a descriptor of some kind.
 Key = int | str
@@ -77,13 +77,15 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
             _check_columns(value)
         case ZoneDescriptor(name=name, partitions=partitions):
             check_partitions(name, partitions)
+        case RoleDescriptor():
+            _check_no_circle(contents, value)
         case IdAllocator():
             _check_next_id(contents, value)
         case SystemConfiguration():
             parameter(value.name).read(value.value)
         case ConfigEntry(name=name, value=zone_id) if name == DEFAULT_ZONE_CONFIG:
             _check_default_zone(contents, zone_id)
-    for name, object_id in references(value):
+    for name, object_id in required_objects(value):
         referred = contents.get(name, id_key(object_id))
         if referred is None:
             raise InvalidInput(f"the value refers to {name} {object_id}, which does not exist")
@@ -97,6 +99,13 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
                 f"{spoken(kind.kind)} {value.name} cannot be in schema {referred.name}: the schema "
                 "is reserved for the catalog itself"
             )
+
+
+def required_objects(value: Any) -> Iterator[tuple[str, int]]:
+    """The kind and id of every object that must exist while ``value`` does."""
+    yield from references(value)
+    if isinstance(value, RoleDescriptor):
+        yield from (("role", membership.group) for membership in value.member_of)
 
 
 def highest_id(contents: Contents) -> int:
@@ -149,6 +158,23 @@ def _check_default_zone(contents: Contents, zone_id: str) -> None:
             f"{zone_id!r} is not the id of a zone; the zones of this catalog have the ids "
             f"{', '.join(sorted(known))}"
         )
+
+
+def _check_no_circle(contents: Contents, role: RoleDescriptor) -> None:
+    """Check that ``role`` is not a member of itself, directly or through other roles."""
+    to_follow, followed = [role], {role.id}
+    while to_follow:
+        member = to_follow.pop()
+        for membership in member.member_of:
+            if membership.group == role.id:
+                raise InvalidInput(
+                    f"role {role.name} cannot be a member of itself; role {member.name} is a "
+                    "member of it"
+                )
+            stored = contents.get("role", id_key(membership.group))
+            if stored is not None and membership.group not in followed:
+                followed.add(membership.group)
+                to_follow.append(stored.value)
 
 
 def _check_columns(table: TableDescriptor) -> None:
