@@ -180,8 +180,8 @@ def test_arguments_with_defaults_may_be_left_out(client: httpx.Client) -> None:
         ("POST", "/v1/close", 404, "not_found"),
         ("POST", "/v1/begin/", 404, "not_found"),
         ("POST", "/v1/__init__", 404, "not_found"),
-        ("GET", "/v1/begin", 400, "unsupported_operation"),
-        ("POST", "/v1/health", 400, "unsupported_operation"),
+        ("GET", "/v1/begin", 405, "unsupported_operation"),
+        ("POST", "/v1/health", 405, "unsupported_operation"),
     ],
 )
 def test_an_unknown_route_is_answered_with_a_typed_error(
@@ -189,6 +189,17 @@ def test_an_unknown_route_is_answered_with_a_typed_error(
 ) -> None:
     answer = httpx.request(method, url + path, trust_env=False)
     assert error_of(answer)[:2] == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", "/v1/begin", "POST"), ("TRACE", "/v1/health", "GET, HEAD")],
+)
+def test_a_wrong_method_is_answered_with_the_allowed_ones(
+    url: str, method: str, path: str, allowed: str
+) -> None:
+    answer = httpx.request(method, url + path, trust_env=False)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
 
 
 @pytest.mark.parametrize("sent", [None, "text/plain", "application/x-www-form-urlencoded"])

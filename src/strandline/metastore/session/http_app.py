@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
@@ -88,6 +88,16 @@ Serve = Callable[[Request], Awaitable[Answer]]
 """Answers one request."""
 Page = Callable[[], Awaitable[Answer]]
 """Answers a GET whose answer is the same for all clients."""
+
+
+class WrongMethod(UnsupportedOperation):
+    """The path is not served with that HTTP method. The answer has HTTP status 405."""
+
+    def __init__(self, request: Request, methods: Sequence[str]) -> None:
+        self.allowed = ", ".join(methods)
+        super().__init__(
+            f"{request.method} is not supported for {request.path[:80]}; use {self.allowed}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +170,9 @@ class HttpApplication:
         request = Request(scope, receive)
         try:
             serve = self._served_by(request)
+        except WrongMethod as error:
+            answer = _error_answer(error, status=405)
+            answer.headers["Allow"] = error.allowed
         except StrandlineError as error:
             answer = _error_answer(error)
         else:
@@ -186,9 +199,7 @@ class HttpApplication:
                 f"node's release, which is {__version__}"
             )
         if request.method not in methods:
-            raise UnsupportedOperation(
-                f"{request.method} is not supported for {path[:80]}; use {', '.join(methods)}"
-            )
+            raise WrongMethod(request, methods)
         return serve
 
     def _page(self, page: Page) -> Serve:
