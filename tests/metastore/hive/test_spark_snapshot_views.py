@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from strandline.catalog.commands import (
     RenameColumns,
     RenameTable,
 )
+from strandline.errors import AlreadyExists, Conflict, IllegalChange
 from strandline.metastore.interface import Session
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.type_parser import parse_type
@@ -86,6 +88,8 @@ class History:
             self.add_field,
             self.rename_field,
             self.move,
+            self.undo,
+            self.drop_and_restore,
         )
         self.chance.choice([*often, *often, *seldom])()
         self.note()
@@ -196,6 +200,30 @@ class History:
         new = f"{self.name.partition('_')[0]}_{self.next_value}"
         self.execute(RenameTable(schema=SCHEMA, table=self.name, new_name=new))
         self.name = new
+
+    def undo(self) -> None:
+        """Undo one of the last versions, unless a later change forbids it."""
+        table_id = self.table.id
+        versions = [info.version for info in self.session.history(start=min(self.expected) + 1)]
+        if not versions:
+            return
+        with suppress(AlreadyExists, Conflict, IllegalChange):
+            self.session.undo(self.chance.choice(versions[-4:]))
+        if not self.named(table_id):  # the version that restored the table was undone
+            self.session.undo(self.session.history()[-1].version)
+        (self.name,) = self.named(table_id)
+
+    def named(self, table_id: int) -> list[str]:
+        """The name of the table with that id, if it exists."""
+        tables = {name: f"{SCHEMA}.{name}" for name in self.session.tables(SCHEMA)}
+        return [n for n, q in tables.items() if self.session.table(q).descriptor.id == table_id]
+
+    def drop_and_restore(self) -> None:
+        self.execute(DropTable(schema=SCHEMA, table=self.name))
+        if self.chance.randrange(2):
+            self.session.undrop(f"{SCHEMA}.{self.name}")
+        else:
+            self.session.undo(self.session.history()[-1].version)
 
     def execute(self, command: Any) -> None:
         self.session.execute(command)
