@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from pyspark.errors import PySparkException
@@ -214,28 +215,51 @@ def test_files_are_kept_if_the_outcome_of_the_commit_is_unknown(
     assert ids(tables.read("shop.t")) == [1, 2]
 
 
-@pytest.mark.parametrize(("error", "kept"), [(UnknownOutcome, True), (WriteConflict, False)])
-def test_files_of_a_statement_are_removed_only_if_it_certainly_failed(
-    tables: Tables,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[StrandlineError],
-    kept: bool,
+def test_the_files_of_a_refused_statement_are_removed_and_the_others_are_committed(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables.create("shop.t", "id BIGINT")
-    session = tables.session
-    stage = session.stage
+    with tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1))
+        written = files(folder(tables, "shop.t"))
+        with monkeypatch.context() as patched, pytest.raises(WriteConflict):
+            patched.setattr(tables.session, "stage", failing(WriteConflict("refused")))
+            transaction.append("shop.t", numbers(tables, 2, 3))
+        assert files(folder(tables, "shop.t")) == written
+    assert ids(tables.read("shop.t")) == [1]
 
-    def staged(*arguments: object, **options: object) -> int:
-        if kept:
-            stage(*arguments, **options)  # type: ignore[arg-type]  # passed on
-        raise error("no answer")
 
-    monkeypatch.setattr(session, "stage", staged)
-    with tables.transaction() as transaction, pytest.raises(error):
-        transaction.append("shop.t", numbers(tables, 1, 2))
-    monkeypatch.undo()
-    assert ids(tables.read("shop.t")) == ([1, 2] if kept else [])
-    assert bool(files(folder(tables, "shop.t"))) == kept
+@pytest.mark.parametrize(
+    "error", [UnknownOutcome("no answer"), StrandlineError("unexpected"), KeyboardInterrupt()]
+)
+def test_a_transaction_with_a_statement_that_may_have_happened_cannot_be_committed(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    stage = tables.session.stage
+    with (
+        pytest.raises(Unavailable, match="can only be aborted"),
+        tables.transaction() as transaction,
+    ):
+        with monkeypatch.context() as patched, pytest.raises(type(error)):
+            patched.setattr(tables.session, "stage", failing(error, after=stage))
+            transaction.append("shop.t", numbers(tables, 1, 2))
+        assert files(folder(tables, "shop.t"))  # the rows of the statement may refer to them
+        with pytest.raises(Unavailable, match="begin another transaction"):
+            transaction.append("shop.t", numbers(tables, 1, 2))
+    assert ids(tables.read("shop.t")) == []
+    assert files(folder(tables, "shop.t")) == []
+
+
+def failing(error: BaseException, *, after: Callable[..., int] | None = None) -> Callable[..., int]:
+    """A call that raises ``error``, after it has called ``after``."""
+
+    def call(*arguments: object, **options: object) -> int:
+        if after is not None:
+            after(*arguments, **options)
+        raise error
+
+    return call
 
 
 def test_files_are_synced_before_they_are_staged(

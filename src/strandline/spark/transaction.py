@@ -28,7 +28,6 @@ from pyspark.sql import functions as sql
 from strandline.errors import (
     StrandlineError,
     TransactionFinished,
-    Unavailable,
     UnsupportedOperation,
 )
 from strandline.metastore.interface import (
@@ -187,6 +186,7 @@ class TablesTransaction:
             raise TransactionFinished(
                 f"transaction {self.txn_id} has ended with its block; begin another one"
             )
+        self._open.check()
         check_reading(self._spark)
         key = table_key(name)
         if key not in self._opened:
@@ -225,14 +225,13 @@ class TablesTransaction:
     def _discarding(self, opened: _OpenedTable) -> Iterator[None]:
         """Remove the statement's files if it fails.
 
-        If the metastore was unavailable, the files may have been staged; then they stay until the
-        end of the transaction.
+        If they may have been staged, they stay until the end of the transaction.
         """
         before = len(opened.placed)
         try:
             yield
-        except BaseException as error:
-            if not isinstance(error, Unavailable):
+        except BaseException:
+            if not self._open.stage_is_unknown:
                 for relative in opened.placed[before:]:
                     opened.folder.discard(relative)
                 del opened.placed[before:]

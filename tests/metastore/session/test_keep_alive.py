@@ -13,7 +13,13 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.config import Settings
-from strandline.errors import TransactionFinished, Unavailable, UnknownOutcome, WriteConflict
+from strandline.errors import (
+    ObjectNotFound,
+    TransactionFinished,
+    Unavailable,
+    UnknownOutcome,
+    WriteConflict,
+)
 from strandline.metastore.interface import ResolvedTable
 from strandline.metastore.session import LocalSession
 from strandline.metastore.session.keep_alive import KeepAlive, transaction_scope
@@ -226,3 +232,13 @@ def test_a_transaction_survives_a_missed_heartbeat(quick: Node, quick_session: W
         with transaction_scope(quick_session, keep_alive=keep_alive):
             quick_session.wait_for_beats(6)
         assert (keep_alive.statistics().missed, keep_alive.statistics().lost) == (1, 0)
+
+
+def test_a_refused_stage_leaves_the_transaction_usable(
+    session: Watched, table: ResolvedTable, table_id: int
+) -> None:
+    with transaction_scope(session) as transaction:
+        with pytest.raises(ObjectNotFound):
+            transaction.stage(table_id + 1_000_000, add=[data("a")])
+        transaction.stage(table_id, add=[data("b")])
+    assert paths_of(session, table.name) == ["b"]

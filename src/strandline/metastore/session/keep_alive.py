@@ -26,7 +26,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from strandline.errors import Conflict, NotFound, StrandlineError, Unavailable, UnknownOutcome
+from strandline.errors import (
+    Conflict,
+    NotFound,
+    ProtocolError,
+    StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+)
 from strandline.metastore.interface import Session, Snapshot
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import Transaction, TransactionState
@@ -175,6 +182,10 @@ class OpenTransaction:
 
     Each use first raises the error of its heartbeats, if there is one. ``transaction`` is its last
     known state; ``commit_is_unknown`` says that a commit ended in `UnknownOutcome`.
+
+    ``stage_is_unknown`` says that a stage failed, or was interrupted, and may have happened. Then
+    the transaction can only be aborted, because a caller that stages the same rows again would have
+    them twice.
     """
 
     def __init__(self, session: Session, keep_alive: KeepAlive, begun: Transaction) -> None:
@@ -182,6 +193,7 @@ class OpenTransaction:
         self._keep_alive = keep_alive
         self.transaction = begun
         self.commit_is_unknown = False
+        self.stage_is_unknown = False
 
     @property
     def txn_id(self) -> int:
@@ -195,7 +207,7 @@ class OpenTransaction:
 
     def open(self, names: Sequence[str]) -> Snapshot:
         """A snapshot of these tables as the transaction sees them, with its own writes."""
-        self._keep_alive.check(self.txn_id)
+        self.check()
         return self._session.open(names, txn_id=self.txn_id)
 
     def stage(
@@ -206,12 +218,22 @@ class OpenTransaction:
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
-        self._keep_alive.check(self.txn_id)
-        return self._session.stage(self.txn_id, table_id, add=add, remove=remove, touch=touch)
+        """See `Session.stage`."""
+        self.check()
+        self.stage_is_unknown = True  # also if the call is interrupted
+        try:
+            write_id = self._session.stage(
+                self.txn_id, table_id, add=add, remove=remove, touch=touch
+            )
+        except StrandlineError as error:
+            self.stage_is_unknown = _may_have_happened(error)
+            raise
+        self.stage_is_unknown = False
+        return write_id
 
     def commit(self) -> Transaction:
         """See `Session.commit`. After it, the end of the block does nothing."""
-        self._keep_alive.check(self.txn_id)
+        self.check()
         try:
             self.transaction = self._session.commit(self.txn_id)
         except UnknownOutcome:
@@ -219,6 +241,15 @@ class OpenTransaction:
             raise
         self._keep_alive.forget(self.txn_id)
         return self.transaction
+
+    def check(self) -> None:
+        """Raise the error for which the transaction can only be aborted, if there is one."""
+        self._keep_alive.check(self.txn_id)
+        if self.stage_is_unknown:
+            raise Unavailable(
+                f"transaction {self.txn_id} can only be aborted: it is unknown whether one of its "
+                "statements was carried out; begin another transaction and repeat all statements"
+            )
 
     def abort(self) -> Transaction:
         """See `Session.abort`. After it, the end of the block does nothing."""
@@ -257,6 +288,12 @@ def transaction_scope(
         raise
     finally:
         keep_alive.forget(begun.txn_id)
+
+
+def _may_have_happened(error: StrandlineError) -> bool:
+    """Whether a call that raised ``error`` may have taken effect."""
+    is_unexpected = type(error) is StrandlineError
+    return is_unexpected or isinstance(error, UnknownOutcome | ProtocolError)
 
 
 def _abort_after(error: BaseException, transaction: OpenTransaction) -> None:
