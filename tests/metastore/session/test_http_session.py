@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -308,6 +309,13 @@ def test_ddl_whose_answer_is_lost_is_sent_once_and_its_outcome_is_unknown(scene:
         scene.session.execute(CreateSchema(name="lost"))
     assert scene.proxy.seen["execute"] == 1
     assert scene.session.tables("lost") == []
+
+
+def test_the_longest_timeouts_are_accepted(node: tuple[Node, str]) -> None:
+    with HttpSession(node[1], user="ann", timeout=math.inf) as session:
+        for number, timeout in enumerate((math.inf, 1e300)):
+            schema = CreateSchema(name=f"patient{number}")
+            assert session.execute(schema, timeout=timeout).version
 
 
 @pytest.mark.parametrize("call", ["begin", "hold"])

@@ -72,6 +72,8 @@ from strandline.transactions import (
 )
 
 DEFAULT_TIMEOUT = 60.0
+LONGEST_TIMEOUT = 365 * 86_400.0
+"""Longer timeouts, such as `math.inf`, are cut to this: a socket and JSON have limits."""
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_SHARE = 1.0
@@ -92,7 +94,7 @@ class HttpSession(Session):
         self, url: str, *, user: str, secret: str | None = None, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
         self._transport = HttpTransport(url, user=user, secret=secret)
-        self._timeout = timeout
+        self._timeout = min(timeout, LONGEST_TIMEOUT)
         self._closed = threading.Event()
 
     @property
@@ -311,6 +313,7 @@ class HttpSession(Session):
 
     def _change(self, call: str, timeout: float, /, **arguments: Any) -> Executed:
         """Send a call that makes a version of the catalog."""
+        timeout = min(timeout, LONGEST_TIMEOUT)
         executed: Executed = self._once(
             call,
             {**arguments, "timeout": timeout},
