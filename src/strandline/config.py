@@ -62,8 +62,8 @@ class Settings:
     ``http_port``: the port of the HTTP interface; 0 takes a free one.
     ``history_retention_ms``: how long history is kept that nothing holds.
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
-    ``clean_interval_ms``: how often the node removes, with their files, rows that nobody can see
-    any more; 0 leaves that to the command ``strandline clean``.
+    ``clean_interval_ms``: how often the node removes, with their files, rows that no snapshot
+    can see any more; 0 leaves that to the command ``strandline clean``.
     ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0
     never does.
     ``storage_usage_retention_ms``: what is older when it measures is removed; 0 keeps it for good.

@@ -14,7 +14,7 @@ A look stays valid when the node joins a newer epoch, because the log is the sam
 
 A look at a server is a write, which waits for the writes before it. So a thread looks again ahead
 of time: when a reader uses a look whose second half has begun. While a node is asked often, its
-readers find a valid look; a node that nobody asks does not look.
+readers find a valid look; a node without readers does not look.
 
 Rejected: reading the log on every read.
 """

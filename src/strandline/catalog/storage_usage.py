@@ -1,9 +1,9 @@
 """The storage usage of tables in bytes, as nodes measure it periodically.
 
 A measurement is stored in the catalog's log as an event, not in any version of the catalog. The
-event contains only the tables whose size differs from the last one in the log. So a table that
-nobody writes to is in a single event for as long as that event is kept. Each measurement removes
-the events older than the retention. If the last event of a table is among them, its size is
+event contains only the tables whose size differs from the last one in the log. So a table that no
+transaction writes to is in a single event for as long as that event is kept. Each measurement
+removes the events older than the retention. If the last event of a table is among them, its size is
 recorded again first.
 
 The timestamp `MEASURED` is the time of the last measurement. If several nodes measure at the same

@@ -1,4 +1,4 @@
-"""A log whose appends nobody else sees, to try what would become durable.
+"""A log whose appends no other holder sees, to try what would become durable.
 
 `BufferedLog` shows another log as it was when the `BufferedLog` was created, and keeps appended
 updates in memory. So the regular code opens, fills, edits or migrates a catalog, and nothing of it

@@ -5,7 +5,7 @@ each other by id, so a rename changes one descriptor. A change creates a new des
 (`dataclasses.replace`), which shares all unchanged parts with the old one.
 
 Text maps (properties, parameters) are tuples of pairs sorted by key. They compare by value, always
-encode to the same bytes, and nobody can modify them in place.
+encode to the same bytes, and cannot be modified in place.
 
 The states of an index::
 

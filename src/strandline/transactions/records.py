@@ -1,7 +1,7 @@
 """The SQL statements on the rows of a transaction. Each runs on the caller's connection.
 
-One conditional statement moves a transaction out of the open state, whoever runs it and however
-often. The same SQL transaction changes what depends on it (write ids, footprint).
+One conditional statement moves a transaction out of the open state, in whichever process it
+runs, and however often. The same SQL transaction changes what depends on it (write ids, footprint).
 """
 
 from __future__ import annotations

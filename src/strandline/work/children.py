@@ -282,7 +282,7 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
     # Signals to the node's process group are for the node; it closes its connections when it ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs the exit status of a child
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the exit status
     _begin_nice_session()
     gc.collect()
     gc.freeze()  # otherwise a child's first garbage collection would copy every page

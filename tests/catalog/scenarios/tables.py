@@ -327,7 +327,7 @@ SCENARIOS = [
         ],
     ),
     Scenario(
-        "a key that somebody named keeps its name when the table is renamed",
+        "a key that a user named keeps its name when the table is renamed",
         cases=[40],
         setup=[SCHEMA, KEYED, RenameIndex(schema="s", index="k_pk", new_name="mine")],
         run=RenameTable(schema="s", table="k", new_name="n"),

@@ -1,6 +1,6 @@
 """Methods that read the notification log, and the one by which a client reports an INSERT.
 
-A client that writes the files of a plain table itself tells nobody that the content has changed.
+A client that writes the files of a plain table itself sends no call that reports the change.
 Impala, and Spark with ``hive.metastore.dml.events``, report it with `fire_listener_event`. The time
 of the last change of the table or partition is then set, which logs an ALTER_TABLE or
 ALTER_PARTITION: other clients read the files again after these. The list of files is not kept.

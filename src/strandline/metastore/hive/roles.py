@@ -20,7 +20,7 @@ request may do, and one request makes one version.
 What cannot be mapped is refused by a message that says what to do instead: grants on the whole
 metastore, on partitions and columns; Hive's other privileges; groups, which a client claims without
 proof; grant options, because only the owner of an object grants privileges on it; grants to a user
-without a role, because whoever created that role would own what the user creates.
+without a role, because the creator of that role would own what the user creates.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _membership(call: Call, kind: int, args: Struct, role: str, member: str) -> 
 
 
 _UNGRANTED = Membership(PUBLIC, grantor=0)
-"""The membership in `public` and `admin`, which nobody granted."""
+"""The membership in `public` and `admin`, which exists without a grant."""
 
 
 def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, Membership]]:

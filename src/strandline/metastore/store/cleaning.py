@@ -1,4 +1,4 @@
-"""Cleaning: rows and files that nobody can see any more are removed.
+"""Cleaning: rows and files that no snapshot can see any more are removed.
 
 ===================  ==============================================================================
 removed rows         rows that a commit removed up to the *limit*, with their files

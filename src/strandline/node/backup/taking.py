@@ -83,7 +83,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
         try:
             archive = ArchiveWriter(written, _copy_catalog(node, work))
             with closing(open_sqlite(work / DATABASE_FILE)) as copied:
-                with copied.write() as connection:  # nobody would release it there
+                with copied.write() as connection:  # no process would release it there
                     connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
                 for _ in _adding(files, archive):
                     holds.renew(hold.hold_id, ttl_ms=HOLD_MS)
