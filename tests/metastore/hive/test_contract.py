@@ -333,6 +333,20 @@ def test_the_methods_that_need_no_table_keep_the_contract(served: HiveNode) -> N
                     lambda c: c.get_config_value("foo.x", "dd"),
                     Throws("ConfigValSecurityException", forbidden),
                 ),
+                (lambda c: c.getMetaConf("hive.metastore.try.direct.sql"), "true"),
+                (lambda c: c.setMetaConf("hive.metastore.try.direct.sql", "false"), None),
+                (lambda c: c.getMetaConf("hive.metastore.try.direct.sql"), "true"),
+                (
+                    lambda c: c.setMetaConf("hive.metastore.try.direct.sql", "no"),
+                    Throws(
+                        "MetaException",
+                        "Invalid configuration value no for key hive.metastore.try.direct.sql",
+                    ),
+                ),
+                (
+                    lambda c: c.setMetaConf("hive.x", "true"),
+                    Throws("MetaException", "Invalid configuration key hive.x"),
+                ),
                 (lambda c: c.get_role_names(), ["admin", "public"]),
                 (lambda c: c.list_roles("ann", 1)[0].roleName, "public"),
                 (lambda c: c.list_privileges("ann", 1, HiveObjectRef(objectType=1)), []),

@@ -10,6 +10,12 @@ from strandline.metastore.hive.registry import Request, answers, config_forbidde
 
 _READABLE = re.compile(r"(hive|hdfs|mapred).*")
 _WAREHOUSE = "hive.metastore.warehouse.dir"
+_META_CONF = {
+    "hive.metastore.disallow.incompatible.col.type.changes",
+    "hive.metastore.try.direct.sql",
+    "hive.metastore.try.direct.sql.ddl",
+}
+"""Those of Hive's settings for a connection that no answer here depends on."""
 
 
 @answers("get_config_value")
@@ -21,9 +27,26 @@ def get_config_value(request: Request) -> str:
     return hadoop_location(request.metastore.warehouse) if name == _WAREHOUSE else str(default)
 
 
-@answers("getMetaConf", "setMetaConf")
-def meta_conf(request: Request) -> None:
-    raise meta_exception(f"Invalid configuration key {request.args.get('key')}")
+@answers("getMetaConf")
+def get_meta_conf(request: Request) -> str:
+    _require_meta_conf(request)
+    return "true"
+
+
+@answers("setMetaConf")
+def set_meta_conf(request: Request) -> None:
+    """Accept a value that changes nothing: clients set one before a call that works either way."""
+    key = _require_meta_conf(request)
+    value = request.args.get("value")
+    if str(value).lower() not in ("true", "false"):
+        raise meta_exception(f"Invalid configuration value {value} for key {key}")
+
+
+def _require_meta_conf(request: Request) -> str:
+    key = request.args.get("key")
+    if key not in _META_CONF:
+        raise meta_exception(f"Invalid configuration key {key}")
+    return str(key)
 
 
 @answers("partition_name_to_vals")
