@@ -80,7 +80,7 @@ def test_serve_prints_one_line_when_both_ports_accept_and_stops_cleanly(
     os.kill(process.pid, number)
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
 
 
 def test_serve_exits_cleanly_when_a_newer_generation_takes_over_the_store(
@@ -101,7 +101,7 @@ def test_serve_exits_cleanly_when_a_newer_generation_takes_over_the_store(
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
     assert "generation 1 of this deployment has taken the store over" in errors
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
 
 
 def test_serve_stops_promptly_while_calls_wait_for_a_lock_of_another_process(
@@ -154,7 +154,7 @@ def test_serve_stops_promptly_while_calls_wait_for_a_lock_of_another_process(
         refusals = [calls[n].exception() for n in (0, 1, 3)]
         holder.execute("ROLLBACK")
     assert process.returncode == 0
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
     for refusal in refusals:
         assert isinstance(refusal, ThriftException)
         assert "nothing was written" in refusal.value["message"]

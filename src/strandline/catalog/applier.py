@@ -31,9 +31,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from strandline import work
@@ -166,6 +166,7 @@ class CatalogApplier:
         self._applier_failure: str | None = None  # of its last round, without its frames
         self._round_ended = time.monotonic()  # when the applier was last level with the log
         self._short_since: float | None = None  # when the log first ended before what is applied
+        self._lost_versions: str | None = None  # the message, once the log has lost versions
         self.set_back: Future[str] = Future()
         """Completes, with a message, when the log has lost versions that were applied here.
 
@@ -397,8 +398,8 @@ class CatalogApplier:
         than the latest version, so the log is checked; one that was not read by a check often is,
         for a moment. The caller holds the lock, so no version is applied meanwhile.
         """
-        if self.set_back.done():
-            raise SetBack(self.set_back.result())
+        if self._lost_versions is not None:
+            raise SetBack(self._lost_versions)
         latest = self._history.latest.version
         if frontier.upper > latest:
             self._short_since = None
@@ -419,7 +420,9 @@ class CatalogApplier:
             "restored. What was in between is lost; start the node again to go on without it"
         )
         self._state.refuse(lost)
-        self.set_back.set_result(lost.message)
+        self._lost_versions = lost.message
+        with suppress(InvalidStateError):  # a server that stops has cancelled it
+            self.set_back.set_result(lost.message)
         return SetBack(lost.message)  # without its frames, which the state would keep alive
 
     def _begin_anew(self) -> None:

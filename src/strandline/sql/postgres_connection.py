@@ -110,6 +110,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     A waiting call ends earlier, within a tenth of a second, if ``is_given_up`` returns True.
     """
 
+    pool_number: int = 0
+    """The number of the pool for which it was made; see `PostgresDatabase`."""
     deadline: float | None = None
     is_given_up: Callable[[], bool] | None = None
     kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None

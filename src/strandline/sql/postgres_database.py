@@ -39,7 +39,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import takewhile
 from typing import cast
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
@@ -95,6 +95,8 @@ class PostgresDatabase(Database):
         super().__init__(name, patience=patience, read_only=read_only)
         self._open_outcomes = 0
         self._settled_outcomes = 0
+        self._pool_number = 0
+        """Raised when the pool is discarded. A connection in use then is closed when it returns."""
         self._engine = create_engine(
             "postgresql+psycopg://",
             creator=self._connect,
@@ -106,6 +108,7 @@ class PostgresDatabase(Database):
             max_overflow=_OVERFLOW,
             pool_timeout=patience,
         )
+        event.listen(self._engine, "checkin", self._close_if_left_over)
         sender = secrets.token_hex(8)
         self._news = _NEWS.format(sender=sender)
         self._listener = PostgresListener(self._connect, CHANNEL, name=self.name, own=sender)
@@ -186,7 +189,15 @@ class PostgresDatabase(Database):
         self._listener.wake()
 
     def _connect(self) -> driver.Connection:
-        return driver.connect(self._address, patience=self._patience)
+        pool_number = self._pool_number  # read first: the pool may be discarded meanwhile
+        connection = driver.connect(self._address, patience=self._patience)
+        connection.pool_number = pool_number
+        return connection
+
+    def _close_if_left_over(self, connection: driver.Connection | None, _: object) -> None:
+        """Close a connection that returns to a pool that was discarded."""
+        if connection is not None and connection.pool_number != self._pool_number:
+            connection.close()
 
     @contextmanager
     def _write(
@@ -288,6 +299,7 @@ class PostgresDatabase(Database):
                     raise
                 if lost:
                     # The server restarted or closed all connections: discard the whole pool.
+                    self._pool_number += 1
                     self._engine.dispose()
                     self._count("lost_connections")
                 tries -= 1

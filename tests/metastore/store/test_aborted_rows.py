@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ ABORTS = 40
 
 
 @pytest.fixture
-def dml(tmp_path: Path) -> Dml:
-    return Dml(tmp_path / "strandline.db")
+def dml(tmp_path: Path) -> Iterator[Dml]:
+    made = Dml(tmp_path / "strandline.db")
+    with closing(made.database):
+        yield made
 
 
 @pytest.fixture
