@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ MORE_STEPS: dict[str, Step] = STEPS | {
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     made = Store(tmp_path_factory.mktemp("runs"))
-    with pytest.MonkeyPatch.context() as patch:
+    with closing(made.database), pytest.MonkeyPatch.context() as patch:
         # Each run says what is lost, so there is no need to wait for the disk.
         patch.setattr(warehouse, "sync_folder", lambda _: None)
         logging.getLogger("strandline.metastore").setLevel(logging.ERROR)
