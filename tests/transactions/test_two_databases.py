@@ -53,12 +53,16 @@ class Halves:
             guard=lambda _: None,
             folders=StoreFolders(folder),
         )
-        self.transactions = Transactions(
-            self.database,
-            self.clock,
-            catalogs=ProjectedCatalogs(self.catalogs, projector, upper_within=None),
-            guard=lambda _: None,
-        )
+        try:
+            self.transactions = Transactions(
+                self.database,
+                self.clock,
+                catalogs=ProjectedCatalogs(self.catalogs, projector, upper_within=None),
+                guard=lambda _: None,
+            )
+        except BaseException:
+            self.close()
+            raise
 
     def execute_elsewhere(self, *commands: Command) -> None:
         """Execute commands on another node, whose clock is past the activation."""
@@ -68,6 +72,7 @@ class Halves:
             elapsed=self.wall,
         )
         other.execute(commands, author="ann")
+        other.stop()
 
     def close(self) -> None:
         self.catalogs.stop()
