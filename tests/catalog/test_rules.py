@@ -131,7 +131,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "a member of itself": (
         lambda world: replace(world.role("r1"), member_of=(Membership(world.role("r2").id, 0),)),
-        "role r1 cannot be a member of itself; role r2 is a member of it",
+        "role r1 cannot be a member of itself, directly or through other roles",
     ),
     "no default zone": (
         lambda world: ConfigEntry("default_zone", "999"),

@@ -13,12 +13,19 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG, is_reserved
+from strandline.catalog.catalog import (
+    DEFAULT_DATABASE,
+    DEFAULT_ZONE_CONFIG,
+    Catalog,
+    is_reserved,
+)
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.commands.definition import check_distinct
 from strandline.catalog.commands.zones import check_partitions
 from strandline.catalog.configuration import parameter
 from strandline.catalog.kinds import references, spoken
+from strandline.catalog.privileges.access import roles_above
+from strandline.clock import MIN_TIMESTAMP
 from strandline.durable.collections import COLLECTIONS, ID_ALLOCATOR, Collection, id_key
 from strandline.durable.contents import Contents
 from strandline.durable.transaction import OBJECT_IDS
@@ -162,19 +169,10 @@ def _check_default_zone(contents: Contents, zone_id: str) -> None:
 
 def _check_no_circle(contents: Contents, role: RoleDescriptor) -> None:
     """Check that ``role`` is not a member of itself, directly or through other roles."""
-    to_follow, followed = [role], {role.id}
-    while to_follow:
-        member = to_follow.pop()
-        for membership in member.member_of:
-            if membership.group == role.id:
-                raise InvalidInput(
-                    f"role {role.name} cannot be a member of itself; role {member.name} is a "
-                    "member of it"
-                )
-            stored = contents.get("role", id_key(membership.group))
-            if stored is not None and membership.group not in followed:
-                followed.add(membership.group)
-                to_follow.append(stored.value)
+    if role.id in roles_above(Catalog(0, MIN_TIMESTAMP, contents), role):
+        raise InvalidInput(
+            f"role {role.name} cannot be a member of itself, directly or through other roles"
+        )
 
 
 def _check_columns(table: TableDescriptor) -> None:
