@@ -14,7 +14,8 @@ from hive_metastore.ttypes import (
     PartitionValuesRequest,
 )
 
-from tests.metastore.hive.hive_node import plain, refusal, storage, table
+from strandline.metastore.thrift import ThriftException
+from tests.metastore.hive.hive_node import HiveNode, plain, refusal, storage, table
 
 KEYS = [FieldSchema("year", "int", None), FieldSchema("day", "string", None)]
 
@@ -46,6 +47,80 @@ def test_requests_of_hive_4_for_columns_and_catalogs_are_answered(flights: Any) 
         "NoSuchObjectException",
         "catalog spark does not exist; the only catalog is hive",
     )
+
+
+NAMED = {"dbName": "d1", "tblName": "flights"}
+OTHER = {"catName": "iceberg"}
+OTHER_TABLE = {"tableName": "new", "dbName": "d1", **OTHER}
+OTHER_PARTITION = {"values": ["2015", "a"], "dbName": "d1", "tableName": "flights", **OTHER}
+OF_ANOTHER_CATALOG: dict[str, tuple[str, dict[str, Any]]] = {
+    "get_table_req": ("NoSuchObjectException", {"req": {**NAMED, **OTHER}}),
+    "get_table_objects_by_name_req": (
+        "MetaException",
+        {"req": {"dbName": "d1", "tblNames": ["flights"], **OTHER}},
+    ),
+    "get_fields_req": ("MetaException", {"req": {**NAMED, **OTHER}}),
+    "get_database_req": (
+        "NoSuchObjectException",
+        {"request": {"name": "d1", "catalogName": "iceberg"}},
+    ),
+    "create_database": (
+        "MetaException",
+        {"database": {"name": "new", "catalogName": "iceberg"}},
+    ),
+    "drop_database_req": (
+        "NoSuchObjectException",
+        {
+            "req": {
+                "name": "d1",
+                "catalogName": "iceberg",
+                "ignoreUnknownDb": True,
+                "deleteData": True,
+                "cascade": True,
+            }
+        },
+    ),
+    "create_table": ("NoSuchObjectException", {"tbl": OTHER_TABLE}),
+    "add_partitions": ("MetaException", {"new_parts": [OTHER_PARTITION]}),
+    "add_partitions_req": (
+        "MetaException",
+        {"request": {**NAMED, "parts": [OTHER_PARTITION], "ifNotExists": True}},
+    ),
+    "alter_table": (
+        "MetaException",
+        {"dbname": "d1", "tbl_name": "flights", "new_tbl": OTHER_TABLE},
+    ),
+    "get_primary_keys": (
+        "NoSuchObjectException",
+        {"request": {"db_name": "d1", "tbl_name": "flights", **OTHER}},
+    ),
+}
+
+
+@pytest.mark.parametrize("method", OF_ANOTHER_CATALOG)
+def test_a_request_of_another_catalog_is_refused(hive: HiveNode, flights: Any, method: str) -> None:
+    expected, args = OF_ANOTHER_CATALOG[method]
+    before = flights.get_all_tables("d1"), flights.get_partition_names("d1", "flights", -1)
+    with hive.client() as client, pytest.raises(ThriftException) as refused:
+        client.call(method, **args)
+    assert (refused.value.name, refused.value.value["message"]) == (
+        expected,
+        "catalog iceberg does not exist; the only catalog is hive",
+    )
+    assert before == (
+        flights.get_all_tables("d1"),
+        flights.get_partition_names("d1", "flights", -1),
+    )
+    assert "new" not in flights.get_all_databases()
+
+
+def test_the_case_of_the_catalog_and_an_empty_name_do_not_matter(
+    hive: HiveNode, flights: Any
+) -> None:
+    with hive.client() as client:
+        for name in ("HIVE", "hive", ""):
+            request = {**NAMED, "catName": name}
+            assert client.call("get_table_req", req=request)["table"]["tableName"] == "flights"
 
 
 # -- tables by a filter

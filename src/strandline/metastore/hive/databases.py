@@ -21,6 +21,7 @@ from strandline.metastore.hive.names import (
     is_shown,
     owner_type,
     present_schema,
+    require_catalog,
     without_catalog,
 )
 from strandline.metastore.hive.past_tables import NO_PLACE
@@ -69,11 +70,7 @@ async def get_database(call: Call) -> Struct:
 
 @reads("get_database_req")
 async def get_database_req(call: Call) -> Struct:
-    request = call.of("request")
-    catalog = request.args.get("catalogName", DEFAULT_DATABASE)
-    if catalog.lower() != DEFAULT_DATABASE:
-        raise ObjectNotFound(f"catalog {catalog} does not exist")
-    return await get_database(request)
+    return await get_database(call.of("request"))
 
 
 @answers("get_catalogs")
@@ -84,11 +81,7 @@ def get_catalogs(request: Request) -> Struct:
 
 @answers("get_catalog")
 def get_catalog(request: Request) -> Struct:
-    name = request.of("catName").text("name")
-    if name.lower() != DEFAULT_DATABASE:
-        raise ObjectNotFound(
-            f"catalog {name} does not exist; the only catalog is {DEFAULT_DATABASE}"
-        )
+    require_catalog(request.of("catName").text("name"))
     place = hadoop_location(request.metastore.warehouse)
     return {"catalog": {"name": DEFAULT_DATABASE, "locationUri": place}}
 

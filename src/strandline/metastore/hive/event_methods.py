@@ -115,6 +115,8 @@ async def get_notification_events_count(call: Call) -> Struct:
     most = limit if limit > 0 else head
     events = HiveEvents(call.metastore)
     count = 0
+    if (request.args.get("catName") or DEFAULT_DATABASE).lower() != DEFAULT_DATABASE:
+        return {"eventsCount": count}
     while last < min(to, head) and count < most:
         page = [
             event for event in call.notifications.read(last, limit=PAGE) if event.event_id <= to

@@ -41,13 +41,18 @@ def without_catalog(name: str) -> str | None:
     match = _WITH_CATALOG.fullmatch(name)
     if match is None:
         return name
-    if match[1].lower() != DEFAULT_DATABASE:
-        raise ObjectNotFound(
-            f"catalog {match[1]} does not exist; the only catalog is {DEFAULT_DATABASE}"
-        )
+    require_catalog(match[1])
     if not match[2]:
         return None
     return "" if match[2] == _NO_SCHEMA else match[2]
+
+
+def require_catalog(name: str) -> None:
+    """Raise `ObjectNotFound` unless this is the name of the only catalog."""
+    if name.lower() != DEFAULT_DATABASE:
+        raise ObjectNotFound(
+            f"catalog {name} does not exist; the only catalog is {DEFAULT_DATABASE}"
+        )
 
 
 def split_schema(name: str) -> tuple[str, AsOf]:

@@ -61,6 +61,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     transactions,
     truncation,
 )
+from strandline.metastore.hive.catalogs import refuse_other_catalogs
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
@@ -234,7 +235,7 @@ class HiveMetastoreService:
         if method is None:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
-        request = Request(args, user, self._metastore)
+        request = self._request(method, args, user)
         if method.kind is Kind.ANSWERS:
             return method.handler(request)
         if method.kind is Kind.READS:
@@ -253,6 +254,10 @@ class HiveMetastoreService:
         )
         connection.on_leave = call.withdraw
         return call.result
+
+    def _request(self, method: Method, args: dict[str, Any], user: str) -> Request:
+        refuse_other_catalogs(method.name, args)
+        return Request(args, user, self._metastore)
 
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
         key = connection.request
@@ -340,7 +345,7 @@ class HiveMetastoreService:
             except ProtocolError as error:
                 kind = ApplicationException.PROTOCOL_ERROR
                 raise ApplicationException(kind, error.message) from error
-            request = Request(decoded, fields["user"], self._metastore)
+            request = self._request(method, decoded, fields["user"])
             if method.kind is Kind.READS:
                 call = finish(self._call(request))
                 result, lasts = finish(method.handler(call)), _lasts(call)
