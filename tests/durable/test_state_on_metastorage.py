@@ -13,7 +13,7 @@ from strandline.durable.update import Update
 from strandline.errors import CorruptData, Fenced
 from strandline.metastorage import Delete, Put
 from tests.conftest import Member
-from tests.durable.test_state import commit, latest, zones
+from tests.durable.test_state import LEARNING, begin, commit, latest, zones
 
 
 class TrimmedMeanwhile(MetastorageLog):
@@ -98,3 +98,17 @@ def test_a_log_without_its_fence_token_is_not_taken_for_an_empty_one(
     with pytest.raises(CorruptData, match="no fence token"):
         late.open()
     assert late.store.revision() == before
+
+
+@pytest.mark.parametrize("learning", ["commit", "confirm", "compact"])
+def test_a_holder_whose_log_was_emptied_is_told_to_restore_it(
+    new_store_member: Callable[[], Member], learning: str
+) -> None:
+    holder, store = new_store_member().open(), new_store_member().store
+    transaction = begin(holder)
+    keys = [key_value.key for key_value in store.range("", "~")]
+    assert update_key(2) in keys
+    store.invoke([], [Delete(key) for key in keys])
+    lost = "the log of the catalog has none: the log was emptied.* Restore it from a backup"
+    with pytest.raises(Fenced, match=lost):
+        LEARNING[learning](holder, transaction)

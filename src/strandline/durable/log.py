@@ -330,12 +330,23 @@ def refuse_lasting(kind: str) -> None:
 
 def refuse_other_token(current: FenceToken | None, token: FenceToken | None) -> None:
     """Raise `Fenced` if the log's token is not the caller's."""
-    if current != token:
-        shown = "gone" if current is None else current.beside(token)
-        raise Fenced(
-            f"this node wrote with fence token {token}, but the catalog's token is {shown}: "
-            "another holder has opened the store; nothing was changed, try again"
-        )
+    if current == token:
+        return
+    if current is None:
+        raise Fenced(lost_token(token))
+    raise Fenced(
+        f"this node wrote with fence token {token}, but the catalog's token is "
+        f"{current.beside(token)}: another holder has opened the store; nothing was changed, try "
+        "again"
+    )
+
+
+def lost_token(token: FenceToken | None) -> str:
+    """The message for a holder of ``token`` whose log has no token any more."""
+    return (
+        f"this node holds fence token {token}, but the log of the catalog has none: the log was "
+        "emptied or replaced; nothing was changed. Restore it from a backup, then restart the node"
+    )
 
 
 def trimmed_away(version: int, *, since: int) -> VersionNotFound:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable.collections import FENCE as FENCES
 from strandline.durable.contents import Contents, restore, stamp
-from strandline.durable.log import MOVED, Companion, Replaced, UpdateLog
+from strandline.durable.log import MOVED, Companion, Replaced, UpdateLog, lost_token
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -329,7 +329,9 @@ class DurableCatalogState(ReadOnlyState):
 
     def _overtaken_by(self, current: FenceToken | None) -> str:
         """A text that says why this state is fenced and, if the log has it, by which member."""
-        shown = "gone" if current is None else token_with_holder(self.log, current, self.token)
+        if current is None:
+            return lost_token(self.token)
+        shown = token_with_holder(self.log, current, self.token)
         return f"this node holds fence token {self.token}, but the catalog's token is {shown}"
 
     def compact(self, version: int) -> bool:
