@@ -163,6 +163,9 @@ class Process:
 def _command(arguments: Sequence[str], out: Connection, errors: str, environment: Any) -> None:
     os.environ.clear()
     os.environ.update(environment)
+    # As in a terminal, also if the tests run in the background or under nohup.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.dup2(out.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     out.close()
