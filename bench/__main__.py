@@ -45,9 +45,9 @@ def main(
     except UnknownGroup as error:
         print(error, file=sys.stderr)
         return 2
-    found, failed = measure(chosen, console)
-    report.write(options.output, found)
-    report.show(console, found)
+    rows, failed = measure(chosen, console)
+    report.write(options.output, rows)
+    report.show(console, rows)
     console.print(f"rows: {options.output}", markup=False)
     for entry in failed:
         print(f"failed: {entry.group}/{entry.name}", file=sys.stderr)
@@ -58,16 +58,16 @@ def measure(
     chosen: Sequence[Benchmark], console: Console
 ) -> tuple[list[report.Row], list[Benchmark]]:
     """Run the benchmarks one by one. Return the rows, and the benchmarks that failed."""
-    found: list[report.Row] = []
+    rows: list[report.Row] = []
     failed: list[Benchmark] = []
     for entry in chosen:
         console.print(f"measuring {entry.group}: {entry.name}", markup=False)
         try:
-            found += report.rows(entry, entry.run())
+            rows += report.rows(entry, entry.run())
         except Exception:  # one benchmark's failure, of whatever kind, must not hide the others
             traceback.print_exc()
             failed.append(entry)
-    return found, failed
+    return rows, failed
 
 
 if __name__ == "__main__":

@@ -209,17 +209,17 @@ def memory_of_versions() -> list[Measured]:
         RECENT.forget()
         tracemalloc.start()
         with opened(Path(folder)) as (manager, _):
-            found = allocated()
+            figures = allocated()
             count = manager.latest_catalog().version - manager.earliest_catalog().version
         tracemalloc.stop()
         if count != versions:
             raise RuntimeError(f"{count} versions are held, not {versions}")
-        return found
+        return figures
 
     with tempfile.TemporaryDirectory() as folder:
         with opened(Path(folder)) as (manager, _):
             fill(manager, 10_000)
-        one = held(folder, 0)
+        empty = held(folder, 0)
         tracemalloc.start()
         with opened(Path(folder)) as (manager, _):
             tables = [manager.present().table("default", f"table_{n * 10}") for n in range(1000)]
@@ -233,7 +233,7 @@ def memory_of_versions() -> list[Measured]:
             made = allocated() / before
         tracemalloc.stop()
         return [
-            Measured(held(folder, 1000) / one, label="on a node that starts"),
+            Measured(held(folder, 1000) / empty, label="on a node that starts"),
             Measured(made, label="on the node that made them"),
         ]
 
@@ -250,27 +250,27 @@ def a_large_start() -> dict[str, float]:
             capture_output=True,
             text=True,
         )
-    found: dict[str, float] = json.loads(answer.stdout)
-    return found
+    figures: dict[str, float] = json.loads(answer.stdout)
+    return figures
 
 
 @benchmark(group="catalog", name="100,000 tables from a snapshot", unit="s", better="lower")
 def from_snapshot() -> list[Measured]:
     """Until any table can be read, and until all tables were accessed."""
-    found = a_large_start()
+    figures = a_large_start()
     return [
-        Measured(found["any"], label="until any can be read", target=3.0),
-        Measured(found["all"], label="until all were touched", target=25.0),
+        Measured(figures["any"], label="until any can be read", target=3.0),
+        Measured(figures["all"], label="until all were touched", target=25.0),
     ]
 
 
 @benchmark(group="catalog", name="memory of 100,000 tables", unit="MB", better="lower")
 def memory_from_snapshot() -> list[Measured]:
     """The peak of the resident memory of the process."""
-    found = a_large_start()
+    figures = a_large_start()
     return [
-        Measured(found["memory"], label="when any can be read", target=400.0),
-        Measured(found["memory_all"], label="when all were touched"),
+        Measured(figures["memory"], label="when any can be read", target=400.0),
+        Measured(figures["memory_all"], label="when all were touched"),
     ]
 
 
@@ -283,13 +283,13 @@ def read_all() -> None:
         memory = peak_megabytes()
         for table in manager.latest_catalog().tables():
             assert len(table.columns) == len(COLUMNS)
-        found = {
+        figures = {
             "any": read_any,
             "all": time.perf_counter() - began,
             "memory": memory,
             "memory_all": peak_megabytes(),
         }
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def peak_megabytes() -> float:

@@ -409,9 +409,9 @@ def persist_calls(log: UpdateLog) -> tuple[list[float], list[float]]:
     appended: list[float] = []
     for n in range(8 * EVERY):
         raw.append(timed_set(consensus, n, bytes(size)))
-        one = update(WARM_UP + 1 + n)
+        next_update = update(WARM_UP + 1 + n)
         began = time.perf_counter()
-        log.append(one.version, TOKEN, [one])
+        log.append(next_update.version, TOKEN, [next_update])
         appended.append(time.perf_counter() - began)
     return raw, appended
 

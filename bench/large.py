@@ -112,13 +112,13 @@ class Store:
         Pages that they share count once.
         """
         node = psutil.Process(self.node.pid)
-        found = 0
+        total = 0
         for process in (node, *node.children(recursive=True)):
             try:
-                found += process.memory_full_info().pss
+                total += process.memory_full_info().pss
             except psutil.NoSuchProcess:
                 continue
-        return found / 2**20
+        return total / 2**20
 
     def fill(self) -> None:
         """Create the small client's table, a table of many files, and two of many partitions."""
@@ -234,8 +234,8 @@ class Prober:
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        found: list[float] = json.loads(self._process.stdout.readline())
-        return found
+        times: list[float] = json.loads(self._process.stdout.readline())
+        return times
 
     def close(self) -> None:
         """End the process."""
@@ -378,7 +378,7 @@ def some_of_each(asked: Mapping[str, Work], number: int) -> Iterator[tuple[str, 
 
 
 @dataclass
-class Found:
+class Results:
     """The results: times of the small client in milliseconds, and rows of the other benchmarks."""
 
     calm: list[float] = field(default_factory=list)
@@ -390,9 +390,9 @@ class Found:
 
 
 @cache
-def measured() -> Found:
+def measured() -> Results:
     """Return the results of all benchmarks of this group, measured once on one store."""
-    found = Found()
+    results = Results()
     with filled() as store:
         node = psutil.Process(store.node.pid)
         asked = works(store)
@@ -400,31 +400,31 @@ def measured() -> Found:
         time.sleep(IDLE_SECONDS)
         after = node.cpu_times()
         spent = after.user + after.system - before.user - before.system
-        found.idle.append(Measured(100 * spent / IDLE_SECONDS))
+        results.idle.append(Measured(100 * spent / IDLE_SECONDS))
         with probing(store) as prober:
-            found.calm += prober.lap()
+            results.calm += prober.lap()
             seen: set[str] = set()
             for what, work in asked.items():
                 memory = store.memory()
-                seconds, first, found.repeated[what] = asked_again(work, prober)
+                seconds, first, results.repeated[what] = asked_again(work, prober)
                 if work.of not in seen:
-                    found.first[what] += first
+                    results.first[what] += first
                 seen.add(work.of)
-                found.work.append(Measured(seconds, label=what, target=work.limit))
+                results.work.append(Measured(seconds, label=what, target=work.limit))
                 time.sleep(CALM_SECONDS)
-                found.memory.append(
+                results.memory.append(
                     Measured(store.memory(), reference=memory, label=what, target=memory * MEMORY)
                 )
         for number in range(1, STARTS + 1):
             store.start_anew()
             with probing(store) as prober:
-                found.calm += prober.lap()
+                results.calm += prober.lap()
                 for what, work in some_of_each(asked, number):
                     prober.lap()
                     together(work.calls)
-                    found.first[what] += prober.lap()
+                    results.first[what] += prober.lap()
                     time.sleep(CALM_SECONDS)
-    return found
+    return results
 
 
 @contextmanager
@@ -440,11 +440,11 @@ def probing(store: Store) -> Iterator[Prober]:
 
 def others(of: Callable[[Sequence[float]], float], limit: float) -> list[Measured]:
     """Return the rows of the small client; ``of`` maps its times to the value of a row."""
-    found = measured()
-    calm = of(found.calm)
+    results = measured()
+    calm = of(results.calm)
     rows = [Measured(calm, label="calm", target=None)]
-    for what, repeated in found.repeated.items():
-        for label, times in ((f"{what}, first request", found.first[what]), (what, repeated)):
+    for what, repeated in results.repeated.items():
+        for label, times in ((f"{what}, first request", results.first[what]), (what, repeated)):
             rows.append(Measured(of(times), reference=calm, label=label, target=limit))
     return rows
 

@@ -82,17 +82,17 @@ class Registry:
             if only and group not in only:
                 continue
             importlib.import_module(f"{package.__name__}.{group}")
-            found = self.of_group(group)
-            if not found:
+            benchmarks = self.of_group(group)
+            if not benchmarks:
                 raise ValueError(f"{package.__name__}/{group}.py declares no benchmark of {group}")
-            loaded += found
+            loaded += benchmarks
         return loaded
 
 
 def groups(package: ModuleType) -> list[str]:
     """Return the sorted names of the package's groups."""
-    found = pkgutil.iter_modules(package.__path__)
-    names = (module.name for module in found if not module.ispkg)
+    modules = pkgutil.iter_modules(package.__path__)
+    names = (module.name for module in modules if not module.ispkg)
     return sorted(name for name in names if name not in HARNESS and not name.startswith("_"))
 
 

@@ -45,8 +45,8 @@ def rows(benchmark: Benchmark, result: Result) -> list[Row]:
         results = result
     made = [_row(benchmark, measured) for measured in results]
     if not made or len({row.name for row in made}) < len(made):
-        found = ", ".join(row.name for row in made) or "nothing"
-        raise ValueError(f"{benchmark.group}/{benchmark.name} gave {found}; names must differ")
+        names = ", ".join(row.name for row in made) or "nothing"
+        raise ValueError(f"{benchmark.group}/{benchmark.name} gave {names}; names must differ")
     return made
 
 
@@ -71,21 +71,21 @@ def _row(benchmark: Benchmark, measured: Measured) -> Row:
     )
 
 
-def write(path: Path, found: Sequence[Row]) -> None:
+def write(path: Path, measured_rows: Sequence[Row]) -> None:
     """Replace the file at ``path`` with these rows, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
-    text = json.dumps([asdict(row) for row in found], indent=2, allow_nan=False)
+    text = json.dumps([asdict(row) for row in measured_rows], indent=2, allow_nan=False)
     draft.write_text(f"{text}\n", encoding="utf-8")
     os.replace(draft, path)
 
 
-def show(console: Console, found: Sequence[Row]) -> None:
+def show(console: Console, measured_rows: Sequence[Row]) -> None:
     """Print the rows as a table."""
     table = Table("group", "benchmark", title=f"on {os.cpu_count()} cores", title_justify="left")
     for heading in ("value", "unit", "reference", "ratio", "target", "met"):
         table.add_column(heading, justify="left" if heading in ("unit", "met") else "right")
-    for row in found:
+    for row in measured_rows:
         table.add_row(
             row.group,
             row.name,

@@ -270,13 +270,13 @@ def new_manager(
         file = tmp_path / "strandline.db"
         if copied and not (delay_ms or skew_ms or file.exists()):
             shutil.copyfile(store_with_a_catalog, file)
-        one = new_member()
+        joined = new_member()
         state = (
-            one.open(delay_ms=delay_ms, skew_ms=skew_ms)
-            if one.log.token() is None
-            else one.join(f"m{len(running)}")
+            joined.open(delay_ms=delay_ms, skew_ms=skew_ms)
+            if joined.log.token() is None
+            else joined.join(f"m{len(running)}")
         )
-        running.append(CatalogManager(state, one.clock, elapsed=wall, **options))
+        running.append(CatalogManager(state, joined.clock, elapsed=wall, **options))
         return running[-1]
 
     yield make

@@ -72,8 +72,8 @@ def archive() -> Path | None:
 def use(environment: MutableMapping[str, str]) -> None:
     """Give every Spark that is started with ``environment`` the options, and the archive."""
     environment.setdefault(SUBMIT_OPTIONS, f"{FOR_FEW_ROWS}pyspark-shell")
-    found = archive()
-    share = f"-XX:SharedArchiveFile={found} " if found is not None and found.exists() else ""
+    path = archive()
+    share = f"-XX:SharedArchiveFile={path} " if path is not None and path.exists() else ""
     environment[OPTIONS] = f"{environment.get(OPTIONS, '')} {share}{BRIEF} {QUIET}".strip()
 
 

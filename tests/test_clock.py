@@ -86,9 +86,9 @@ def test_the_clock_follows_the_wall_and_later_times_and_never_stops(steps: list[
     clock = HybridClock(wall)
     for step in steps:
         wall.now = step.wall
-        found = clock.now() if step.heard is None else clock.update(timestamp(step.heard))
-        assert parts(found) == step.gives
-        assert clock.current() == found
+        time = clock.now() if step.heard is None else clock.update(timestamp(step.heard))
+        assert parts(time) == step.gives
+        assert clock.current() == time
 
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(1, 10_000))))
@@ -178,9 +178,9 @@ ARITHMETIC = CaseTable(
 )
 
 
-@pytest.mark.parametrize(("found", "due"), ARITHMETIC.rows)
-def test_times_are_moved_and_rounded_as_listed(found: Timestamp, due: tuple[int, int]) -> None:
-    assert parts(found) == due
+@pytest.mark.parametrize(("time", "due"), ARITHMETIC.rows)
+def test_times_are_moved_and_rounded_as_listed(time: Timestamp, due: tuple[int, int]) -> None:
+    assert parts(time) == due
 
 
 @given(st.integers(1 << 16, min(MAX_TIMESTAMP, 253402300799_000 << 16)))

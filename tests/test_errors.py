@@ -11,7 +11,7 @@ from strandline.errors import SURFACES, StrandlineError, error_of, surface_of
 
 
 def every_error(kind: type[StrandlineError] = StrandlineError) -> list[type[StrandlineError]]:
-    return [kind, *(found for sub in kind.__subclasses__() for found in every_error(sub))]
+    return [kind, *(error for sub in kind.__subclasses__() for error in every_error(sub))]
 
 
 OURS = [kind for kind in every_error() if kind.__module__ == errors.__name__]

@@ -66,12 +66,12 @@ class FenceToken:
         """
         return FenceToken(_LIMIT - 1, self.epoch)
 
-    def beside(self, held: FenceToken | None) -> str:
-        """Return this token as text, for a message that has already named the token ``held``.
+    def beside(self, other: FenceToken | None) -> str:
+        """Return this token as text, for a message that has already named the token ``other``.
 
         The text mentions the nonce if the two tokens differ in nothing else.
         """
-        if held is None or self.rank != held.rank:
+        if other is None or self.rank != other.rank:
             return str(self)
         return f"{self} with a different nonce (the catalog was recreated or restored)"
 

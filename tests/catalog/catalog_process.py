@@ -88,8 +88,8 @@ class Reader:
             name, sender = self._socket.recvfrom(1024)
             began = time.monotonic()
             try:
-                found = self._manager.present().table("default", name.decode()) is not None
-                answer: dict[str, object] = {"found": found}
+                exists = self._manager.present().table("default", name.decode()) is not None
+                answer: dict[str, object] = {"found": exists}
             except Exception as error:
                 answer = refusal(error)
             answer |= {"began": began, "took": time.monotonic() - began}

@@ -65,7 +65,7 @@ def names(round_number: int, commit: int) -> tuple[str, str]:
     return f"a_{round_number}_{commit}", f"b_{round_number}_{commit}"
 
 
-def commit_until(address: str, round_number: int, kill_after: int, told: int) -> int:
+def commit_until(address: str, round_number: int, kill_after: int, out_fd: int) -> int:
     """Commit, and write each commit's number to the pipe ``told``; returns the number of calls."""
     countdown = Countdown(kill_after)
     threading.setprofile(countdown)
@@ -78,7 +78,7 @@ def commit_until(address: str, round_number: int, kill_after: int, told: int) ->
     countdown.armed = True
     for commit in range(COMMITS):
         manager.execute([table(name) for name in names(round_number, commit)], author="ann")
-        os.write(told, b"%d\n" % commit)
+        os.write(out_fd, b"%d\n" % commit)
     countdown.armed = False
     manager.stop()
     store.close()
@@ -87,20 +87,20 @@ def commit_until(address: str, round_number: int, kill_after: int, told: int) ->
 
 def child(address: str, round_number: int, kill_after: int) -> tuple[list[int], int, int]:
     """The commits that a child acknowledged, its exit status, and how many calls it counted."""
-    reading, told = os.pipe()
+    reading, out_fd = os.pipe()
     counting, counted = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = FAILED
         try:
-            os.write(counted, b"%d" % commit_until(address, round_number, kill_after, told))
+            os.write(counted, b"%d" % commit_until(address, round_number, kill_after, out_fd))
             status = 0
         except BaseException as error:
             status = REFUSED if isinstance(error, StrandlineError) else FAILED
             traceback.print_exc()  # the parent sees only the status
         finally:
             os._exit(status)
-    os.close(told)
+    os.close(out_fd)
     os.close(counted)
     with os.fdopen(reading) as lines:
         acknowledged = [int(line) for line in lines]
@@ -137,9 +137,9 @@ def half_of_a_version_first(patch: pytest.MonkeyPatch) -> None:
     ) -> tuple[Update, ...]:
         halves = [replace(update, entries=update.entries[:1]) for update in updates]
         real(self, upper, token, halves, **named)
-        again = [timed_put(update_key(one.version), encode(one), None) for one in updates]
+        again = [timed_put(update_key(logged.version), encode(logged), None) for logged in updates]
         time = self._store.invoke([], again).time
-        return tuple(one.at(time) for one in updates)
+        return tuple(logged.at(time) for logged in updates)
 
     patch.setattr(MetastorageLog, "append", append)
 

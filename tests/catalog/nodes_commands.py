@@ -149,21 +149,21 @@ def fruitful(state: State, choices: Choices) -> list[Command]:
         kinds = [*COMMANDS[:_INDEX_JOBS], *jobs, *COMMANDS[_INDEX_JOBS:]]
         first = kind % len(kinds)
         for variants in kinds[first::-1] + kinds[:first:-1]:
-            found = _changing(variants, state, base)
-            if found:
-                command, state = found[variant % len(found)]
+            candidates = _changing(variants, state, base)
+            if candidates:
+                command, state = candidates[variant % len(candidates)]
                 batch.append(command)
                 break
     return batch
 
 
 def _changing(commands: list[Command], state: State, base: State) -> list[tuple[Command, State]]:
-    found = []
+    choices = []
     for command in commands:
         try:
             following = after(state, command, base=base)
         except StrandlineError:
             continue
         if following != state:
-            found.append((command, following))
-    return found
+            choices.append((command, following))
+    return choices

@@ -65,10 +65,10 @@ def find(state: State, kind: str, name: str, **where: int) -> int | None:
 
 
 def get(state: State, kind: str, name: str, **where: int) -> int:
-    found = find(state, kind, name, **where)
-    if found is None:
+    entry = find(state, kind, name, **where)
+    if entry is None:
         raise ObjectNotFound(f"{kind} {name}")
-    return found
+    return entry
 
 
 def get_table(state: State, schema: str, name: str) -> int:
@@ -86,15 +86,15 @@ def occupant(state: State, schema: int, name: str) -> tuple[str, int] | None:
 
 def get_index(state: State, schema: str, name: str) -> int:
     parent = find(state, "schema", schema)
-    held = None if parent is None else occupant(state, parent, name)
-    if held is None or held[0] != "index":
+    occupied_by = None if parent is None else occupant(state, parent, name)
+    if occupied_by is None or occupied_by[0] != "index":
         raise ObjectNotFound(f"index {name}")
-    return held[1]
+    return occupied_by[1]
 
 
 def refuse_taken(state: State, schema: int, name: str, *, by_itself: int = 0) -> None:
-    held = occupant(state, schema, name)
-    if held is not None and held[1] != by_itself:
+    occupied_by = occupant(state, schema, name)
+    if occupied_by is not None and occupied_by[1] != by_itself:
         raise AlreadyExists(name)
 
 
@@ -321,14 +321,14 @@ def _(command: DropRole, state: State, base: State) -> State:
 def _(command: GrantPrivileges | RevokePrivileges, state: State, base: State) -> State:
     table = get_table(state, *command.name.split("."))
     grantee = 0 if command.grantee == "public" else get(state, "role", command.grantee)
-    held: dict[int, int] = state["table"][table]["grants"]
-    before, asked = held.get(grantee, 0), int(command.privileges)
+    granted: dict[int, int] = state["table"][table]["grants"]
+    before, asked = granted.get(grantee, 0), int(command.privileges)
     wanted = before | asked if isinstance(command, GrantPrivileges) else before & ~asked
     if wanted == before:
         return state
     grants = {
         who: allowed
-        for who, allowed in {**held, grantee: wanted}.items()
+        for who, allowed in {**granted, grantee: wanted}.items()
         if allowed and (who == 0 or who in state["role"])
     }
     return change(state, "table", table, grants=grants)
@@ -399,50 +399,50 @@ def visible(state: State) -> State:
 
 def shape(catalog: Catalog) -> State:
     """A catalog as a state of the model. Objects that have a name are looked up by that name."""
-    found: State = {kind: {} for kind in KINDS}
+    seen: State = {kind: {} for kind in KINDS}
     for name in (schema.name for schema in catalog.schemas()):
         if name != "system":
             schema = catalog.schema(name)
             assert schema is not None
-            found["schema"][schema.id] = {"name": name, "comment": schema.comment}
+            seen["schema"][schema.id] = {"name": name, "comment": schema.comment}
             for relation in catalog.relation_names(name):
-                _see_table(catalog, name, relation, found)
+                _see_table(catalog, name, relation, seen)
     for stored in catalog.contents.objects("index"):
-        _see_index(catalog, stored.value, found)
+        _see_index(catalog, stored.value, seen)
     for zone in catalog.zones():
         assert catalog.zone_named(zone.name) == zone
-        found["zone"][zone.id] = {"name": zone.name, "replicas": zone.replicas}
+        seen["zone"][zone.id] = {"name": zone.name, "replicas": zone.replicas}
     for role in catalog.roles():
         assert catalog.role(role.name) == role
-        found["role"][role.id] = {"name": role.name}
+        seen["role"][role.id] = {"name": role.name}
     for stored in catalog.contents.objects("comment"):
-        found["comment"][stored.name] = stored.value.text
-    _see_settings(catalog, found["setting"])
-    return found
+        seen["comment"][stored.name] = stored.value.text
+    _see_settings(catalog, seen["setting"])
+    return seen
 
 
-def _see_table(catalog: Catalog, schema: str, name: str, found: State) -> None:
+def _see_table(catalog: Catalog, schema: str, name: str, seen: State) -> None:
     table = catalog.table(schema, name)
     assert table is not None
-    found["table"][table.id] = {
+    seen["table"][table.id] = {
         "schema": table.schema_id,
         "name": name,
         "columns": tuple(column.name for column in table.columns),
         "zone": table.zone_id,
         "comment": table.comment,
-        "grants": {one.grantee: int(one.privileges) for one in table.privileges},
+        "grants": {privilege.grantee: int(privilege.privileges) for privilege in table.privileges},
         "key": table.primary_key_index,
     }
 
 
-def _see_index(catalog: Catalog, index: Any, found: State) -> None:  # Any: a descriptor
+def _see_index(catalog: Catalog, index: Any, seen: State) -> None:  # Any: a descriptor
     table, schema = catalog.table_by_id(index.table_id), catalog.schema_by_id(index.schema_id)
     columns = {column.id: column.name for column in table.columns} if table else {}
     if schema is not None:
         named = catalog.alive_index(schema.name, index.name)
         assert (named == index) == index.alive, "an index is not found by its name"
     assert index in catalog.indexes(index.table_id), "an index is not found by its table"
-    found["index"][index.id] = {
+    seen["index"][index.id] = {
         "schema": index.schema_id,
         "name": index.name,
         "table": index.table_id,
@@ -451,9 +451,9 @@ def _see_index(catalog: Catalog, index: Any, found: State) -> None:  # Any: a de
     }
 
 
-def _see_settings(catalog: Catalog, found: dict[Any, Any]) -> None:
+def _see_settings(catalog: Catalog, seen: dict[Any, Any]) -> None:
     default_zone, limit = catalog.default_zone(), catalog.configuration("max_tables")
     if default_zone is not None:
-        found["default_zone"] = default_zone.id
+        seen["default_zone"] = default_zone.id
     if limit is not None:
-        found["max_tables"] = limit
+        seen["max_tables"] = limit

@@ -51,7 +51,7 @@ class Step:
         table = planning.catalog.table("s", "t")
         assert table is not None
         indexes = planning.catalog.indexes(table.id)
-        index = next(one for one in indexes if one.status is self.status)
+        index = next(candidate for candidate in indexes if candidate.status is self.status)
         self.step(index_id=index.id).plan(planning)
 
 

@@ -78,14 +78,16 @@ class Naive:
         return True
 
     def drop(self, name: str) -> bool:
-        if name not in self.roles or any(one.owner == name for one in self.things.values()):
+        if name not in self.roles or any(other.owner == name for other in self.things.values()):
             return False
         del self.roles[name]
         for role in self.roles.values():
             role.groups.discard(name)
         for thing in self.things.values():
-            thing.grants = {one for one in thing.grants if one[0] != name}
-        self.defaults = {one for one in self.defaults if name not in (one[0], one[2])}
+            thing.grants = {grant for grant in thing.grants if grant[0] != name}
+        self.defaults = {
+            default for default in self.defaults if name not in (default[0], default[2])
+        }
         return True
 
     def join(self, group: str, member: str) -> bool:

@@ -42,9 +42,9 @@ class RenewedStore:
     def manager(self) -> Iterator[CatalogManager]:
         """A manager that joins the store with its first contents. One at a time."""
         store = self._member.store
-        known = {found.key for found in self._contents}
-        others = [found.key for found in store.range("", _END) if found.key not in known]
-        puts = [Put(found.key, found.value) for found in self._contents]
+        known = {content.key for content in self._contents}
+        others = [entry.key for entry in store.range("", _END) if entry.key not in known]
+        puts = [Put(content.key, content.value) for content in self._contents]
         store.invoke([], [*map(Delete, others), *puts])
         with self._running() as manager:
             yield manager

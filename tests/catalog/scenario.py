@@ -162,9 +162,9 @@ def table_of(catalog: Catalog, name: str) -> Any:
 def index_id(catalog: Catalog, name: str) -> int:
     """The id of the alive index of that qualified name."""
     qualified = QualifiedName.parse(name)
-    found = catalog.alive_index(qualified.schema, qualified.name)
-    assert found is not None, f"there is no index {name}"
-    return found.id
+    index = catalog.alive_index(qualified.schema, qualified.name)
+    assert index is not None, f"there is no index {name}"
+    return index.id
 
 
 def columns(name: str) -> Callable[[Result], list[str]]:
@@ -203,12 +203,12 @@ def indexes(name: str) -> Callable[[Result], list[str]]:
     """A table's indexes by id, each as ``"name STATUS"``, with a + if created with the table."""
 
     def read(result: Result) -> list[str]:
-        found = result.after.indexes(table_of(result.after, name).id)
-        return [f"{i.name} {i.status.name}{'+' * i.created_with_table}" for i in found]
+        table_indexes = result.after.indexes(table_of(result.after, name).id)
+        return [f"{i.name} {i.status.name}{'+' * i.created_with_table}" for i in table_indexes]
 
     return read
 
 
 def arguments(verb: str) -> Callable[[Result], list[dict[str, object]]]:
     """The arguments of each entry of that verb."""
-    return lambda result: [dict(said) for found, said in result.actions if found == verb]
+    return lambda result: [dict(said) for action, said in result.actions if action == verb]

@@ -12,7 +12,11 @@ from strandline.model.descriptors import SchemaVersion, TableDescriptor
 from tests.catalog.scenario import Made, Scenario
 from tests.catalog.test_scenarios import ALL, commands_of
 
-MADE = {f"{module}: {one.name}": one for module, one in ALL if isinstance(one.expect, Made)}
+MADE = {
+    f"{module}: {scenario.name}": scenario
+    for module, scenario in ALL
+    if isinstance(scenario.expect, Made)
+}
 """The scenarios that make a version, by module and name."""
 
 

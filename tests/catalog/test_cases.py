@@ -25,10 +25,10 @@ GOLDEN = CaseTable(
     note="the bytes of our own releases, written down by hand; those of other systems mean nothing",
 )
 TABLES = [(GOLDEN, test_goldens)] + [
-    (found, module)
+    (table, module)
     for module in (test_clock, test_history, test_registry)
-    for found in vars(module).values()
-    if isinstance(found, CaseTable)
+    for table in vars(module).values()
+    if isinstance(table, CaseTable)
 ]
 
 
@@ -46,9 +46,9 @@ def is_run(table: CaseTable, module: ModuleType) -> bool:
     """Whether a test of ``module`` is parametrized with all rows of ``table``."""
     marks = [
         mark
-        for name, found in vars(module).items()
+        for name, value in vars(module).items()
         if name.startswith("test_")
-        for mark in getattr(found, "pytestmark", [])
+        for mark in getattr(value, "pytestmark", [])
         if mark.name == "parametrize"
     ]
     return any(mark.args[1] is table.rows for mark in marks)

@@ -69,8 +69,8 @@ def catalog() -> Catalog:
     transaction = CatalogTransaction(At(1, contents), author="ann")
     with transaction.entry("all", {}):
         transaction.put(SchemaDescriptor(1000, database.id, "Sales", "ann"))
-        for one in (TABLE, VIEW, SYSTEM_VIEW, ALIVE, STOPPING, FUNCTION, ROLE, CLUSTER):
-            transaction.put(one)
+        for descriptor in (TABLE, VIEW, SYSTEM_VIEW, ALIVE, STOPPING, FUNCTION, ROLE, CLUSTER):
+            transaction.put(descriptor)
         for zone in ZONES:
             transaction.put(zone)
         for replica in REPLICAS:
@@ -98,12 +98,13 @@ def test_system_views_indexes_and_missing_names_are_not_relations(
 
 
 @pytest.mark.parametrize(
-    ("name", "held"), [("t", TABLE), ("V", VIEW), ("SV", SYSTEM_VIEW), ("I", ALIVE), ("old", None)]
+    ("name", "occupant"),
+    [("t", TABLE), ("V", VIEW), ("SV", SYSTEM_VIEW), ("I", ALIVE), ("old", None)],
 )
 def test_any_alive_object_occupies_its_name_but_a_stopping_index_does_not(
-    catalog: Catalog, name: str, held: object
+    catalog: Catalog, name: str, occupant: object
 ) -> None:
-    assert catalog.occupant(1000, name) == held
+    assert catalog.occupant(1000, name) == occupant
 
 
 def test_system_views_are_found_by_name_and_listed(catalog: Catalog) -> None:
@@ -134,8 +135,8 @@ def test_zones_are_found_by_id_and_by_name_and_listed_in_order(catalog: Catalog)
 
 def test_the_default_zone_is_the_configured_zone(catalog: Catalog) -> None:
     def default_of(contents: object) -> str | None:
-        found = Catalog(3, AT, contents).default_zone()  # type: ignore[arg-type]  # as it came
-        return None if found is None else found.name
+        zone = Catalog(3, AT, contents).default_zone()  # type: ignore[arg-type]  # as it came
+        return None if zone is None else zone.name
 
     assert default_of(catalog.contents) == "default"
     transaction = CatalogTransaction(At(2, catalog.contents), author="ann")

@@ -299,9 +299,9 @@ def after(manager: CatalogManager, *commands: Command) -> Catalog:
 
 
 def shape(catalog: Catalog, name: str = "t") -> list[tuple[str, int]]:
-    found = catalog.table("s", name)
-    assert found is not None
-    return [(c.name, c.id) for c in found.columns]
+    altered = catalog.table("s", name)
+    assert altered is not None
+    return [(c.name, c.id) for c in altered.columns]
 
 
 def test_tables_and_columns_keep_their_ids_and_new_columns_get_new_ids(
@@ -332,12 +332,12 @@ def test_nested_fields_get_ids_from_the_column_id_counter(manager: CatalogManage
             schema="s", table="t", column="a", type=parse_type("struct<x:int,y:bigint,n:int>")
         ),
     )
-    found = catalog.table("s", "t")
-    assert found is not None
-    struct = found.columns[0].type
+    altered = catalog.table("s", "t")
+    assert altered is not None
+    struct = altered.columns[0].type
     assert isinstance(struct, t.StructType)
     assert [(f.name, f.field_id) for f in struct.fields] == [("x", 2), ("y", 3), ("n", 5)]
-    assert found.columns[1].id == 4
+    assert altered.columns[1].id == 4
 
 
 def test_a_new_column_is_placed_before_the_partition_columns(manager: CatalogManager) -> None:
@@ -433,9 +433,9 @@ def test_properties_are_set_and_unset(manager: CatalogManager) -> None:
         SetTableProperties(schema="s", table="t", set=(("b", "2"), ("a", "1"))),
         SetTableProperties(schema="s", table="t", unset=("b",), comment="c"),
     )
-    found = catalog.table("s", "t")
-    assert found is not None
-    assert (found.properties, found.comment) == ((("a", "1"),), "c")
+    altered = catalog.table("s", "t")
+    assert altered is not None
+    assert (altered.properties, altered.comment) == ((("a", "1"),), "c")
 
 
 def test_replacing_a_view_keeps_its_id(manager: CatalogManager) -> None:

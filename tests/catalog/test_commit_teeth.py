@@ -29,12 +29,14 @@ def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
     real = GroupCommit._append
 
     def append(self: GroupCommit, group: Group) -> None:
-        self._answer(group, [one.catalog for one in group.members if one.transaction is not None])
+        self._answer(
+            group, [member.catalog for member in group.members if member.transaction is not None]
+        )
         with self._lock:
-            for one in group.members:
-                one.request.stage = Stage.WAITING
-                one.request.gate = threading.Lock()
-                one.request.gate.acquire()
+            for member in group.members:
+                member.request.stage = Stage.WAITING
+                member.request.gate = threading.Lock()
+                member.request.gate.acquire()
         real(self, group)
 
     patch.setattr(GroupCommit, "_append", append)
@@ -66,7 +68,11 @@ def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
     def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
         begin, now = self._follower.state.transaction, self._follower.now()
         return Group(
-            base, [validate(base, begin(base, author=one.author), one, now) for one in requests]
+            base,
+            [
+                validate(base, begin(base, author=request.author), request, now)
+                for request in requests
+            ],
         )
 
     patch.setattr(GroupCommit, "_validate", judge_all)
@@ -83,9 +89,9 @@ def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
 
     def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
         group = real(self, base, requests)
-        for one in group.members:
-            if one.error is not None:
-                raise one.error
+        for member in group.members:
+            if member.error is not None:
+                raise member.error
         return group
 
     patch.setattr(GroupCommit, "_validate", judge_all)
@@ -111,9 +117,9 @@ def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
     real = GroupCommit._append
 
     def append(self: GroupCommit, group: Group) -> None:
-        for one in group.members:
-            if one.error is not None:
-                self._end([one.request], one.error)
+        for member in group.members:
+            if member.error is not None:
+                self._end([member.request], member.error)
         real(self, group)
 
     patch.setattr(GroupCommit, "_append", append)

@@ -48,9 +48,9 @@ def test_cluster_sizes_are_parsed() -> None:
     assert sizes == {"a": ClusterSize(3, "2G")}
 
 
-@pytest.mark.parametrize("one", PARAMETERS.values(), ids=list(PARAMETERS))
-def test_every_parameter_accepts_its_default_and_refuses_an_invalid_text(one: object) -> None:
-    known = parameter(getattr(one, "name"))  # noqa: B009 - the parameter is of any type
+@pytest.mark.parametrize("declared", PARAMETERS.values(), ids=list(PARAMETERS))
+def test_every_parameter_accepts_its_default_and_refuses_an_invalid_text(declared: object) -> None:
+    known = parameter(getattr(declared, "name"))  # noqa: B009 - the parameter is of any type
     assert known.default is None or known.read(known.default) is not None
     with pytest.raises(InvalidInput, match=known.name):
         known.read("\x00")
@@ -58,9 +58,9 @@ def test_every_parameter_accepts_its_default_and_refuses_an_invalid_text(one: ob
 
 @pytest.mark.parametrize("text", ["", "١", "1e3", "1.5", "9" * 19, "NaN", "7d 1h", "d", "7w"])
 def test_invalid_numbers_and_durations_are_refused(text: str) -> None:
-    for one in (MAX_TABLES, METADATA_STALENESS):
-        with pytest.raises(InvalidInput, match=one.name):
-            one.read(text)
+    for setting in (MAX_TABLES, METADATA_STALENESS):
+        with pytest.raises(InvalidInput, match=setting.name):
+            setting.read(text)
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,11 @@ def after(manager: CatalogManager, *commands: Command) -> tuple[Difference, ...]
     return differences(before, manager.execute(list(commands), author="ann").catalog)
 
 
-def fields(found: tuple[Difference, ...]) -> dict[str, tuple[object, object]]:
+def fields(result: tuple[Difference, ...]) -> dict[str, tuple[object, object]]:
     """The fields of the only object that differs, without counters."""
-    (one,) = found
+    (difference,) = result
     counted = {"schema_version", "next_column_id"}
-    return {f.field: (f.old, f.new) for f in one.fields if f.field not in counted}
+    return {f.field: (f.old, f.new) for f in difference.fields if f.field not in counted}
 
 
 def test_a_version_does_not_differ_from_itself(manager: CatalogManager) -> None:
@@ -98,19 +98,22 @@ def test_a_version_does_not_differ_from_itself(manager: CatalogManager) -> None:
 def test_created_renamed_and_dropped_objects_are_listed(manager: CatalogManager) -> None:
     table = manager.present().table("s", "t")
     assert table is not None
-    found = after(
+    result = after(
         manager,
         RenameTable(schema="s", table="t", new_name="u"),
         create_table("s.new"),
         CreateZone(name="fast"),
     )
-    told = [(one.kind, one.name, one.change, one.old_name) for one in found]
-    assert told == [
+    summary = [
+        (difference.kind, difference.name, difference.change, difference.old_name)
+        for difference in result
+    ]
+    assert summary == [
         ("table", "s.new", DifferenceKind.CREATED, None),
         ("table", "s.u", DifferenceKind.RENAMED, "s.t"),
         ("zone", "fast", DifferenceKind.CREATED, None),
     ]
-    assert found[1] == Difference(
+    assert result[1] == Difference(
         "table",
         table.id,
         "s.u",
@@ -123,39 +126,45 @@ def test_created_renamed_and_dropped_objects_are_listed(manager: CatalogManager)
 
 
 def test_a_dropped_and_recreated_table_is_listed_as_two_objects(manager: CatalogManager) -> None:
-    found = after(manager, DropTable(schema="s", table="t"), create_table("s.t"))
-    assert {one.change for one in found} == {DifferenceKind.DROPPED, DifferenceKind.CREATED}
+    result = after(manager, DropTable(schema="s", table="t"), create_table("s.t"))
+    assert {difference.change for difference in result} == {
+        DifferenceKind.DROPPED,
+        DifferenceKind.CREATED,
+    }
 
 
 def test_objects_dropped_with_their_schema_keep_their_qualified_names(
     manager: CatalogManager,
 ) -> None:
     gone = after(manager, DropSchema(name="s", cascade=True))
-    assert [(one.kind, one.name) for one in gone] == [("schema", "s"), ("table", "s.t")]
+    assert [(difference.kind, difference.name) for difference in gone] == [
+        ("schema", "s"),
+        ("table", "s.t"),
+    ]
 
 
 def test_a_renamed_schema_is_one_difference(manager: CatalogManager) -> None:
-    (one,) = after(manager, RenameSchema(name="s", new_name="r"))
-    assert (one.kind, one.old_name, one.name) == ("schema", "s", "r")
+    (difference,) = after(manager, RenameSchema(name="s", new_name="r"))
+    assert (difference.kind, difference.old_name, difference.name) == ("schema", "s", "r")
 
 
 def test_columns_are_matched_by_their_ids(manager: CatalogManager) -> None:
-    found = after(
+    result = after(
         manager,
         RenameColumn(schema="s", table="t", column="a", new_name="n"),
         AlterColumn(schema="s", table="t", column="n", type=BIGINT, comment="how many"),
         DropColumns(schema="s", table="t", names=("b",)),
         AddColumns(schema="s", table="t", columns=(column("b int default 7"),)),
     )
-    assert fields(found) == {
+    assert fields(result) == {
         "columns[a].name": ("a", "n"),
         "columns[a].type": ("int", "bigint"),
         "columns[a].comment": (None, "how many"),
         "columns[b]": (None, "b int DEFAULT 7"),
     }
-    assert FieldDifference("columns[b]", "b string", None) in found[0].fields
-    assert FieldDifference("schema_version", 1, 5) in found[0].fields
-    assert FieldDifference("next_column_id", 3, 4) in found[0].fields
+    assert FieldDifference("columns[b]", "b string", None) in result[0].fields
+    assert FieldDifference("schema_version", 1, 5) in result[0].fields
+    assert FieldDifference("next_column_id", 3, 4) in result[0].fields
 
 
 def test_a_changed_column_order_is_listed(manager: CatalogManager) -> None:
@@ -163,19 +172,19 @@ def test_a_changed_column_order_is_listed(manager: CatalogManager) -> None:
         name="p", columns=(ColumnDefinition("a", INT), ColumnDefinition("b", INT))
     )
     manager.execute(create_table("s.p", "b int", "a int", transactional=False), author="ann")
-    found = after(manager, AlterTable(schema="s", table="p", definition=definition))
-    assert fields(found) == {"columns.order": ("b, a", "a, b")}
+    result = after(manager, AlterTable(schema="s", table="p", definition=definition))
+    assert fields(result) == {"columns.order": ("b, a", "a, b")}
 
 
 def test_properties_are_matched_by_their_keys(manager: CatalogManager) -> None:
     after(
         manager, SetTableProperties(schema="s", table="t", set=(("a", "1"), ("b", "2"), ("c", "3")))
     )
-    found = after(
+    result = after(
         manager,
         SetTableProperties(schema="s", table="t", set=(("b", "5"), ("d", "4")), unset=("a",)),
     )
-    assert fields(found) == {
+    assert fields(result) == {
         "properties[a]": ("1", None),
         "properties[b]": ("2", "5"),
         "properties[d]": (None, "4"),
@@ -212,26 +221,28 @@ def test_memberships_and_unnamed_grants_are_listed_by_role(manager: CatalogManag
     default = AlterDefaultPrivileges(
         kind=ObjectKind.TABLE, schema="s", privileges=Privilege.SELECT, grantee="eve", role="ann"
     )
-    found = after(manager, GrantRole(role="eve", member="bob"), system, default)
-    assert [(one.kind, one.name) for one in found] == [
+    result = after(manager, GrantRole(role="eve", member="bob"), system, default)
+    assert [(difference.kind, difference.name) for difference in result] == [
         ("role", "bob"),
         ("default_privilege", "of eve on tables in schema s made by ann"),
         ("system_privilege", "of bob by ann"),
     ]
-    assert fields(found[:1]) == {"member_of[eve]": (None, "granted by ann")}
+    assert fields(result[:1]) == {"member_of[eve]": (None, "granted by ann")}
 
 
 def test_references_are_listed_by_name(manager: CatalogManager) -> None:
     manager.execute(CreateZone(name="fast"), author="ann")
-    found = after(manager, SetDefaultZone(name="fast"))
-    assert [(one.kind, one.name) for one in found] == [("config", "default_zone")]
-    assert [(str(one.old)[:11], str(one.new)[:8]) for one in found[0].fields] == [
+    result = after(manager, SetDefaultZone(name="fast"))
+    assert [(difference.kind, difference.name) for difference in result] == [
+        ("config", "default_zone")
+    ]
+    assert [(str(part.old)[:11], str(part.new)[:8]) for part in result[0].fields] == [
         ("default (id", "fast (id")
     ]
     other = RenameTable(schema="s", table="t", new_name="t", new_schema="default")
     (moved,) = after(manager, other)
     assert (moved.old_name, moved.name) == ("s.t", "default.t")
-    assert [one.field for one in moved.fields] == ["schema"]
+    assert [part.field for part in moved.fields] == ["schema"]
     assert str(moved.fields[0].new).startswith("default (id ")
     before = manager.present()
     table = RenameTable(schema="default", table="t", new_name="t", new_schema="s")
@@ -253,12 +264,12 @@ def test_other_fields_are_listed_as_whole_values(manager: CatalogManager) -> Non
 
 def test_objects_without_an_id_are_listed_by_name(manager: CatalogManager) -> None:
     manager.execute(CreateIndex(schema="s", index="i", table="t", columns=("a",)), author="ann")
-    found = after(
+    result = after(
         manager,
         SetConfiguration(name="max_tables", value="9"),
         CommentOn(kind=ObjectKind.INDEX, name="s.i", text="by a"),
     )
-    assert [(one.kind, one.id, one.name) for one in found] == [
+    assert [(difference.kind, difference.id, difference.name) for difference in result] == [
         ("comment", 0, "index s.i"),
         ("system_configuration", 0, "max_tables"),
     ]
@@ -269,8 +280,8 @@ def test_bookkeeping_objects_are_left_out_unless_requested(
 ) -> None:
     before = manager.present()
     made = manager.execute(create_table("s.new"), author="ann").catalog
-    assert [one.kind for one in differences(before, made)] == ["table"]
-    assert [one.kind for one in differences(before, made, bookkeeping=True)] == [
+    assert [difference.kind for difference in differences(before, made)] == ["table"]
+    assert [difference.kind for difference in differences(before, made, bookkeeping=True)] == [
         "table",
         "id_allocator",
     ]
@@ -285,8 +296,11 @@ def test_exactly_the_objects_that_a_version_changed_are_listed(name: str) -> Non
     after = validated(before, commands_of(MADE[name].run, before)).catalog
     assert after is not before
     for old, new in ((before, after), (after, before)):
-        told = Counter((one.kind, one.id, one.change) for one in differences(old, new))
-        assert told == Counter(changes(objects(old), objects(new)))
+        counts = Counter(
+            (difference.kind, difference.id, difference.change)
+            for difference in differences(old, new)
+        )
+        assert counts == Counter(changes(objects(old), objects(new)))
 
 
 def changes(
@@ -342,7 +356,7 @@ VERSIONS = st.lists(COLUMN_LISTS, min_size=1, max_size=3).map(
     lambda lists: tuple(SchemaVersion(n, columns) for n, columns in enumerate(lists, start=1))
 )
 PAIRS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("12")).map(
-    lambda found: tuple(sorted(found.items()))
+    lambda counts: tuple(sorted(counts.items()))
 )
 VALUES = st.lists(
     st.one_of(
@@ -364,16 +378,16 @@ VALUES = st.lists(
 
 @given(VALUES, VALUES)
 def test_differences_are_empty_exactly_when_the_contents_are_equal(
-    one: list[object], other: list[object]
+    first: list[object], other: list[object]
 ) -> None:
-    old, new = catalog_of(one), catalog_of(other)
-    found = differences(old, new)
-    assert (found == ()) == (old.contents == new.contents)
-    for difference in found:
+    old, new = catalog_of(first), catalog_of(other)
+    result = differences(old, new)
+    assert (result == ()) == (old.contents == new.contents)
+    for difference in result:
         came_or_went = difference.change in (DifferenceKind.CREATED, DifferenceKind.DROPPED)
         assert came_or_went != bool(difference.fields)
     back = {(d.kind, d.id): d for d in differences(new, old)}
-    for difference in found:
+    for difference in result:
         mirrored = back[difference.kind, difference.id]
         assert {(f.field, f.new, f.old) for f in mirrored.fields} == {
             (f.field, f.old, f.new) for f in difference.fields
@@ -420,7 +434,7 @@ def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for n in range(1, many + 1)
     ]
-    one, other = EMPTY.apply(changes), EMPTY.apply(changes)  # equal bytes, no object shared
+    first, other = EMPTY.apply(changes), EMPTY.apply(changes)  # equal bytes, no object shared
     transaction = CatalogTransaction(At(1, other), author="ann")
     with transaction.entry("x", {}):
         transaction.put(table(7, columns, comment="other"))
@@ -433,9 +447,9 @@ def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
         return value(self)
 
     monkeypatch.setattr(Stored, "value", property(counting))
-    found = differences(
-        Catalog(1, Timestamp(1), one), Catalog(2, Timestamp(2), transaction.contents)
+    result = differences(
+        Catalog(1, Timestamp(1), first), Catalog(2, Timestamp(2), transaction.contents)
     )
-    assert [(d.id, [f.field for f in d.fields]) for d in found] == [(7, ["comment"])]
+    assert [(d.id, [f.field for f in d.fields]) for d in result] == [(7, ["comment"])]
     assert set(decoded) == {7}
     assert len(decoded) < 20, decoded

@@ -105,12 +105,12 @@ def rename_is_drop_and_create(patch: Patch) -> None:
     real = differences.differences
 
     def told(old: Catalog, new: Catalog, **options: bool) -> Iterator[Difference]:
-        for one in real(old, new, **options):
-            if one.change is not DifferenceKind.RENAMED:
-                yield one
+        for difference in real(old, new, **options):
+            if difference.change is not DifferenceKind.RENAMED:
+                yield difference
                 continue
-            whole = replace(one, old_name=None, fields=())
-            yield replace(whole, change=DifferenceKind.DROPPED, name=one.old_name or "")
+            whole = replace(difference, old_name=None, fields=())
+            yield replace(whole, change=DifferenceKind.DROPPED, name=difference.old_name or "")
             yield replace(whole, change=DifferenceKind.CREATED)
 
     patch.setattr(tests, "differences", lambda *both, **options: tuple(told(*both, **options)))
@@ -123,10 +123,10 @@ def rename_in_another_case_is_none(patch: Patch) -> None:
     def difference(
         kind: str, old: Catalog, before: AnyStored | None, new: Catalog, after: AnyStored | None
     ) -> Difference | None:
-        found = real(kind, old, before, new, after)
-        if found and found.old_name and normalize(found.old_name) == normalize(found.name):
-            return replace(found, change=DifferenceKind.ALTERED, old_name=None)
-        return found
+        renamed = real(kind, old, before, new, after)
+        if renamed and renamed.old_name and normalize(renamed.old_name) == normalize(renamed.name):
+            return replace(renamed, change=DifferenceKind.ALTERED, old_name=None)
+        return renamed
 
     patch.setattr(f"{MODULE}._difference", difference)
 
@@ -136,7 +136,9 @@ def as_many_are_the_same(patch: Patch) -> None:
     real = Contents.differing
 
     def differing(self: Contents, newer: Contents) -> Iterator[Any]:
-        return (one for one in real(self, newer) if self.count(one[0]) != newer.count(one[0]))
+        return (
+            entry for entry in real(self, newer) if self.count(entry[0]) != newer.count(entry[0])
+        )
 
     patch.setattr(Contents, "differing", differing)
 
@@ -146,7 +148,11 @@ def order_is_nothing(patch: Patch) -> None:
     real = differences._items
 
     def items(*arguments: Any) -> Iterator[Any]:
-        return (one for one in real(*arguments) if not one.field.endswith(".order"))
+        return (
+            field_difference
+            for field_difference in real(*arguments)
+            if not field_difference.field.endswith(".order")
+        )
 
     patch.setattr(f"{MODULE}._items", items)
 
@@ -184,11 +190,11 @@ def everything_is_decoded(patch: Patch) -> None:
 
     def differing(self: Contents, newer: Contents) -> Iterator[Any]:
         for kind in COLLECTIONS:
-            for one in self.objects(kind):
-                key = COLLECTIONS[kind].key(one)
+            for entry in self.objects(kind):
+                key = COLLECTIONS[kind].key(entry)
                 theirs = newer.get(kind, key)
-                if theirs is None or theirs.value != one.value:
-                    yield kind, key, one, theirs
+                if theirs is None or theirs.value != entry.value:
+                    yield kind, key, entry, theirs
 
     patch.setattr(Contents, "differing", differing)
 

@@ -26,31 +26,31 @@ def history() -> History:
 
 
 def by_version(version: int) -> Asked:
-    return lambda held: held.at_version(version).version
+    return lambda past: past.at_version(version).version
 
 
 def by_time(ms: int) -> Asked:
-    return lambda held: held.at_time(timestamp(ms)).version
+    return lambda past: past.at_time(timestamp(ms)).version
 
 
 def ends(version: int) -> Asked:
-    return lambda held: held.ends_at(version)
+    return lambda past: past.ends_at(version)
 
 
 def after_trimming(version: int, ask: Asked) -> Asked:
-    return lambda held: ask(held.trimmed(version))
+    return lambda past: ask(past.trimmed(version))
 
 
-def shown(held: History) -> list[int]:
+def shown(past: History) -> list[int]:
     """The versions from the earliest to the latest."""
-    first, last = held.earliest.version, held.latest.version
-    return [held.at_version(version).version for version in range(first, last + 1)]
+    first, last = past.earliest.version, past.latest.version
+    return [past.at_version(version).version for version in range(first, last + 1)]
 
 
 def appended(version: int, ms: int) -> Asked:
-    def ask(held: History) -> list[int]:
-        held.append(catalog(version, ms))
-        return shown(held)
+    def ask(past: History) -> list[int]:
+        past.append(catalog(version, ms))
+        return shown(past)
 
     return ask
 
@@ -64,10 +64,10 @@ FOUND = CaseTable(
             (by_time(ms), version)
             for ms, version in ((100, 4), (199, 4), (200, 5), (299, 5), (300, 7), (9999, 7))
         ),
-        (lambda held: held.at_time(Timestamp(timestamp(200) - 1)).version, 4),
+        (lambda past: past.at_time(Timestamp(timestamp(200) - 1)).version, 4),
         *((ends(version), timestamp(ms)) for version, ms in ((3, 100), (4, 200), (5, 300))),
         *((ends(version), None) for version in (1, 7, 8)),
-        *((lambda held, version=version: held.find(version), None) for version in (-1, 3, 8)),
+        *((lambda past, version=version: past.find(version), None) for version in (-1, 3, 8)),
         (appended(8, 301), [4, 5, 6, 7, 8]),
         (appended(8, 300), [4, 5, 6, 7, 8]),
         (after_trimming(6, shown), [6, 7]),
@@ -107,14 +107,14 @@ def test_a_history_finds_appends_and_trims_versions(ask: Asked, due: object) -> 
 def test_a_history_refuses_versions_out_of_range_or_out_of_order(
     ask: Asked, error: type[StrandlineError], says: str
 ) -> None:
-    held = history()
+    past = history()
     with pytest.raises(error, match=says):
-        ask(held)
-    assert shown(held) == [4, 5, 6, 7]
+        ask(past)
+    assert shown(past) == [4, 5, 6, 7]
 
 
 def test_trimming_returns_a_new_history_unless_there_is_nothing_to_trim() -> None:
-    held = history()
-    assert held.trimmed(4) is held
-    assert shown(held.trimmed(6)) == [6, 7]
-    assert shown(held) == [4, 5, 6, 7]
+    past = history()
+    assert past.trimmed(4) is past
+    assert shown(past.trimmed(6)) == [6, 7]
+    assert shown(past) == [4, 5, 6, 7]

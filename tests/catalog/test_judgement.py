@@ -73,7 +73,7 @@ def enforced(manager: CatalogManager) -> CatalogManager:
     return manager
 
 
-@pytest.mark.parametrize("needs", CHANGES, ids=[one.name for one in CHANGES])
+@pytest.mark.parametrize("needs", CHANGES, ids=[change.name for change in CHANGES])
 def test_a_change_is_refused_until_every_required_privilege_is_granted(
     enforced: CatalogManager, needs: Needs
 ) -> None:
@@ -256,16 +256,16 @@ def lenient(case: object) -> None:
 
 def find_faults(catalog: Catalog) -> list[str]:
     """The rows that are not refused, or not with the expected message."""
-    found = []
+    names = []
     for needs in CHANGES:
         says, _ = needs.steps[0]
         try:
             judge(catalog, needs.wanted, user="bob")
-            found.append(needs.name)
+            names.append(needs.name)
         except PermissionDenied as error:
             if says not in error.message:
-                found.append(needs.name)
-    return found
+                names.append(needs.name)
+    return names
 
 
 def test_the_rows_pass_without_a_planted_fault(enforced: CatalogManager) -> None:

@@ -51,11 +51,13 @@ def check(updates: list[Update], acknowledged: list[tuple[int, int]], rounds: in
     possible = {names(number, commit) for number in range(-2, rounds) for commit in range(COMMITS)}
     assert set(made) <= possible, "a version is torn"
     assert [tables for tables, times in made.items() if times > 1] == [], "a version is doubled"
-    lost = [one for one in acknowledged if names(*one) not in made]
+    lost = [pair for pair in acknowledged if names(*pair) not in made]
     assert lost == [], "a version is lost"
-    told = set(acknowledged)
+    known = set(acknowledged)
     for number in range(rounds):
-        untold = [c for c in range(COMMITS) if names(number, c) in made and (number, c) not in told]
+        untold = [
+            c for c in range(COMMITS) if names(number, c) in made and (number, c) not in known
+        ]
         assert len(untold) <= 1, "a child did two commits without waiting for the first"
 
 
@@ -115,15 +117,15 @@ def test_the_check_accepts_a_good_history_and_finds_each_planted_fault() -> None
         return Update(version, b"", "ann", "m", entries)
 
     good = [made(1, "a_0_0", "b_0_0"), made(2, "a_0_1", "b_0_1"), made(3, "a_1_0", "b_1_0")]
-    told = [(0, 0), (1, 0)]
-    check(good, told, 2)
+    known = [(0, 0), (1, 0)]
+    check(good, known, 2)
     faults: dict[str, tuple[list[Update], list[tuple[int, int]]]] = {
-        "an acknowledged version is lost": (good[:2], told),
-        "a version is done twice": ([*good, made(4, "a_0_0", "b_0_0")], told),
-        "half of a version": ([made(1, "a_0_0"), *good[1:]], told),
-        "two versions in one": ([made(1, "a_0_0", "b_0_0", "a_0_1", "b_0_1"), good[2]], told),
+        "an acknowledged version is lost": (good[:2], known),
+        "a version is done twice": ([*good, made(4, "a_0_0", "b_0_0")], known),
+        "half of a version": ([made(1, "a_0_0"), *good[1:]], known),
+        "two versions in one": ([made(1, "a_0_0", "b_0_0", "a_0_1", "b_0_1"), good[2]], known),
         "a hole in the versions": ([good[0], good[2]], [(0, 0)]),
-        "versions of nobody": ([*good, made(4, "a_7_0", "b_7_0")], told),
+        "versions of nobody": ([*good, made(4, "a_7_0", "b_7_0")], known),
         "two that nobody was told of": (good, [(1, 0)]),
     }
     for fault, (updates, acknowledged) in faults.items():

@@ -86,10 +86,10 @@ def test_a_stopping_index_on_a_dropped_column_survives_a_snapshot(new_manager: M
     ):
         done = manager.execute(command, author="ann")
     assert manager.compact(done.version)
-    found = new_manager().present().index(number)
-    assert found is not None
-    assert found.status is IndexStatus.STOPPING
-    assert found == manager.present().index(number)
+    stopping = new_manager().present().index(number)
+    assert stopping is not None
+    assert stopping.status is IndexStatus.STOPPING
+    assert stopping == manager.present().index(number)
 
 
 # -- equal values ----------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_colocation_equal_to_the_primary_key_is_encoded_alike_shared_or_copied
     made = validated(validated(new_catalog(), [SCHEMA]).catalog, [table]).catalog.table("s", "t")
     assert made is not None
     shared = replace(made, colocation=made.primary_key)
-    apart = replace(made, colocation=tuple(one for one in made.primary_key))
+    apart = replace(made, colocation=tuple(column_id for column_id in made.primary_key))
     assert shared.colocation is not apart.colocation
     assert shared == apart
     assert encode(shared) == encode(apart)
@@ -116,7 +116,7 @@ def test_updates_and_snapshots_that_differ_in_any_stored_field_are_not_equal() -
     }  # fmt: skip
     values: list[Any] = [update, snapshot]
     for value in values:
-        names = [one.name for one in fields(value) if one.compare]
+        names = [field.name for field in fields(value) if field.compare]
         variants = [value, *(replace(value, **{name: other[name]}) for name in names)]
-        assert all(one != two for one, two in combinations(variants, 2))
-    assert [one.name for one in fields(Update) if not one.compare] == ["appended"]
+        assert all(first != second for first, second in combinations(variants, 2))
+    assert [field.name for field in fields(Update) if not field.compare] == ["appended"]

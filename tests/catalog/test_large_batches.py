@@ -62,6 +62,6 @@ def test_many_changes_of_one_table_in_a_batch_become_one_version(manager: Catalo
         for n in range(50)
     ]
     done = manager.execute(changes, author="ann")
-    found = done.catalog.table("s", "t0")
-    assert found is not None
-    assert (found.schema_version, len(found.columns)) == (51, 51)
+    table = done.catalog.table("s", "t0")
+    assert table is not None
+    assert (table.schema_version, len(table.columns)) == (51, 51)

@@ -75,13 +75,13 @@ def test_a_change_on_one_node_is_visible_on_every_node_at_once(new_manager: Mana
 
 
 def test_known_present_is_none_after_another_node_appended(new_manager: Managers) -> None:
-    one, two = new_manager(), new_manager()
-    two.present()
-    assert two.known_present() is two.latest_catalog()
-    one.execute(create("a"), author="ann")
-    assert two.known_present() is None
-    assert "a" in names(two)
-    assert two.known_present() is two.latest_catalog()
+    first, second = new_manager(), new_manager()
+    second.present()
+    assert second.known_present() is second.latest_catalog()
+    first.execute(create("a"), author="ann")
+    assert second.known_present() is None
+    assert "a" in names(second)
+    assert second.known_present() is second.latest_catalog()
 
 
 def test_racing_nodes_all_commit_their_versions(new_manager: Managers) -> None:
@@ -124,16 +124,16 @@ def test_every_version_keeps_its_time_after_a_restart(
 def test_times_increase_with_versions_whatever_the_wall_clock_does(
     new_manager: Managers, wall: ManualWall
 ) -> None:
-    one, two = new_manager(), new_manager()
+    first, second = new_manager(), new_manager()
     for n, jump in enumerate((0, -50_000, 70_000, -1, 0, -400_000)):
         wall.now += jump
-        (one, two)[n % 2].execute(create(f"s{n}"), author="ann")
-    two.present()
-    times = [two.catalog(v).time for v in range(2, 9)]
+        (first, second)[n % 2].execute(create(f"s{n}"), author="ann")
+    second.present()
+    times = [second.catalog(v).time for v in range(2, 9)]
     assert times == sorted(set(times))
     # The first two were appended together; at their time the second is active.
-    assert two.catalog(1).time == two.catalog(2).time
-    assert two.active_catalog(times[0]).version == 2
+    assert second.catalog(1).time == second.catalog(2).time
+    assert second.active_catalog(times[0]).version == 2
 
 
 # -- delay: the activation is later than the append --------------------------------------------
@@ -209,7 +209,7 @@ def test_a_catalog_is_not_created_with_an_unusable_delay_or_skew(
 def test_listeners_of_every_node_receive_every_version_in_order_and_can_read_it(
     new_manager: Managers,
 ) -> None:
-    one, two = new_manager(), new_manager()
+    first, second = new_manager(), new_manager()
     heard: dict[int, list[tuple[int, list[str]]]] = {0: [], 1: []}
 
     def listener(index: int, manager: CatalogManager) -> Callable[[AppliedVersion], None]:
@@ -222,11 +222,11 @@ def test_listeners_of_every_node_receive_every_version_in_order_and_can_read_it(
 
         return listen
 
-    one.subscribe(listener(0, one))
-    two.subscribe(listener(1, two))
-    one.execute([create("a"), create("b")], author="ann")
-    two.execute(DropSchema(name="a"), author="ann")
-    one.present()
+    first.subscribe(listener(0, first))
+    second.subscribe(listener(1, second))
+    first.execute([create("a"), create("b")], author="ann")
+    second.execute(DropSchema(name="a"), author="ann")
+    first.present()
     expected = [(3, ["create_schema", "create_schema"]), (4, ["drop_schema"])]
     assert heard == {0: expected, 1: expected}
 
@@ -461,10 +461,10 @@ def test_the_last_moment_is_right_for_a_version_that_is_trimmed_meanwhile(
     find = History.at_version
 
     def find_while_trimmed(self: History, version: int) -> Catalog:
-        found = find(self, version)
+        catalog = find(self, version)
         monkeypatch.undo()
         manager.compact(5)
-        return found
+        return catalog
 
     monkeypatch.setattr(History, "at_version", find_while_trimmed)
     assert manager.last_moment(3) == expected

@@ -205,8 +205,11 @@ def test_each_caller_that_shares_an_append_is_the_author_of_its_own_version(
     commands = [create("a"), DropSchema(name="first"), create("b"), create("c")]
     calls = together(manager, Gate(manager), commands)
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
-    told = [(one.version, one.author, one.actions[0][1]["schema"]) for one in manager.history(4)]
-    assert told == [(4, "u1", "a"), (5, "u2", "first"), (6, "u3", "b"), (7, "u4", "c")]
+    made = [
+        (record.version, record.author, record.actions[0][1]["schema"])
+        for record in manager.history(4)
+    ]
+    assert made == [(4, "u1", "a"), (5, "u2", "first"), (6, "u3", "b"), (7, "u4", "c")]
     assert [update.author for update in manager.updates(4, 8)] == ["u1", "u2", "u3", "u4"]
 
 
@@ -221,7 +224,7 @@ def test_a_refused_caller_is_answered_once_the_version_that_refuses_it_is_in_the
     assert gate.reached.acquire(timeout=callers.PATIENCE)  # both are validated, nothing is appended
     working = manager._commits._working
     assert len(working) == 2
-    assert all(one.stage is not Stage.DONE for one in working)
+    assert all(request.stage is not Stage.DONE for request in working)
     other.execute([create("a"), DropSchema(name="a")], author="bob")  # now the append is lost
     other.execute(create("b"), author="bob")
     gate.let_all_pass()
@@ -250,11 +253,11 @@ def test_a_caller_is_validated_after_the_callers_before_it_and_fails_alone(
         create("b"),
     ]
     calls = together(manager, gate, commands)
-    found = [call.outcome() for call in calls]
-    assert isinstance(found[1], AlreadyExists)
-    assert isinstance(found[2], ZeroDivisionError)
-    assert isinstance(found[5], ObjectNotFound)
-    assert [found[0], found[3], found[4], found[6]] == [4, 4, 5, 6]
+    outcomes = [call.outcome() for call in calls]
+    assert isinstance(outcomes[1], AlreadyExists)
+    assert isinstance(outcomes[2], ZeroDivisionError)
+    assert isinstance(outcomes[5], ObjectNotFound)
+    assert [outcomes[0], outcomes[3], outcomes[4], outcomes[6]] == [4, 4, 5, 6]
     assert gate.sent == [1, 3]
 
 
@@ -302,10 +305,10 @@ def test_an_update_too_large_for_the_store_fails_only_its_caller(manager: Catalo
 
     gate.real = refuse
     calls = together(manager, gate, [create("a"), create("large"), create("b")])
-    found = [call.outcome() for call in calls]
-    assert isinstance(found[1], InvalidInput)
+    outcomes = [call.outcome() for call in calls]
+    assert isinstance(outcomes[1], InvalidInput)
     assert sorted(schemas(manager)) == ["a", "b", "first"]
-    assert [found[0], found[2]] == [4, 5]
+    assert [outcomes[0], outcomes[2]] == [4, 5]
 
 
 def test_a_call_succeeds_even_if_its_version_is_trimmed_before_it_returns(

@@ -343,8 +343,8 @@ def the_catalog_before_the_active_one(patch: pytest.MonkeyPatch) -> None:
     real = CatalogManager.known_present
 
     def known_present(self: CatalogManager) -> Catalog | None:
-        found = real(self)
-        return found and self._history.find(max(found.version - 1, 2))
+        catalog = real(self)
+        return catalog and self._history.find(max(catalog.version - 1, 2))
 
     patch.setattr(CatalogManager, "known_present", known_present)
 
@@ -368,7 +368,7 @@ def test_the_checks_find_each_planted_fault(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    found = []
+    errors = []
     for number, check in enumerate(CHECKS):
         nodes: list[Node] = []
         folder = tmp_path / str(number)
@@ -381,11 +381,11 @@ def test_the_checks_find_each_planted_fault(
         try:
             check(make)
         except AssertionError as error:
-            found.append(str(error))
+            errors.append(str(error))
         finally:
             for node in nodes:
                 node.close()
-    assert found
+    assert errors
 
 
 # -- trimming ----------------------------------------------------------------------------------
@@ -461,10 +461,12 @@ def test_a_clock_behind_the_log_by_more_than_the_skew_is_logged_once_and_counted
         behind.wall.now = milliseconds(at) - late
         behind.manager.sync()
         assert behind.manager.statistics().times_ahead == count
-    told = [
-        one.getMessage() for one in caplog.records if "synchronize the clocks" in one.getMessage()
+    warnings = [
+        record.getMessage()
+        for record in caplog.records
+        if "synchronize the clocks" in record.getMessage()
     ]
-    assert len(told) == 1
+    assert len(warnings) == 1
 
 
 class TogetherLock:

@@ -145,7 +145,9 @@ class Nodes(RuleBasedStateMachine):
         self.nodes = [self.join() for _ in range(NODES)]
         self.catalogs = [self.nodes[0].manager.catalog(version) for version in range(3)]
         next_id = max(ids(self.catalogs[-1])) + 1
-        self.states = [put(shape(one), "setting", "next_id", next_id) for one in self.catalogs]
+        self.states = [
+            put(shape(catalog), "setting", "next_id", next_id) for catalog in self.catalogs
+        ]
         self.updates: list[Update] = list(self.nodes[0].manager.updates(1, 3))
         self.ids = ids(self.catalogs[-1])
         self.since = 0
@@ -248,11 +250,11 @@ class Nodes(RuleBasedStateMachine):
         """Commands that always change something: create a table, or drop what has its name."""
         state = self.states[-1]
         parent = find(state, "schema", schema)
-        held = None if parent is None else occupant(state, parent, name)
-        if held is not None:
+        occupied_by = None if parent is None else occupant(state, parent, name)
+        if occupied_by is not None:
             return [
                 DropTable(schema=schema, table=name)
-                if held[0] == "table"
+                if occupied_by[0] == "table"
                 else DropIndex(schema=schema, index=name)
             ]
         return [

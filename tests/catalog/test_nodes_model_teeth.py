@@ -48,11 +48,11 @@ def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
     def rebase(self: GroupCommit, group: Group) -> Group:
         self._follower.sync()
         again = Group(self._follower.latest_catalog())
-        for one in group.members:
-            if one.transaction is not None:
-                moved, view = one.transaction.rebased(again.catalog), again.catalog
+        for member in group.members:
+            if member.transaction is not None:
+                moved, view = member.transaction.rebased(again.catalog), again.catalog
                 catalog = Catalog(moved.version, view.time, moved.contents)
-                again.add(replace(one, catalog=catalog, transaction=moved))
+                again.add(replace(member, catalog=catalog, transaction=moved))
         return again
 
     patch.setattr(GroupCommit, "_rebase", rebase)
@@ -76,9 +76,9 @@ def event_before_catalog(patch: pytest.MonkeyPatch) -> None:
     def apply(self: CatalogManager, applied: Any) -> None:  # Any: as the real one
         before = self.latest_catalog()
         self._listeners.call(AppliedVersion(applied.update, before, self._activated(applied)))
-        told, self._listeners._listeners = self._listeners._listeners, []
+        listeners, self._listeners._listeners = self._listeners._listeners, []
         real(self, applied)
-        self._listeners._listeners = told
+        self._listeners._listeners = listeners
 
     patch.setattr(CatalogManager, "_apply", apply)
 

@@ -50,9 +50,13 @@ OWNED = [
 
 
 def test_every_kind_with_an_owner_is_searched() -> None:
-    with_owner = {one.kind for one in COLLECTIONS.values() if hasattr(one.of, "owner")}
+    with_owner = {
+        collection.kind for collection in COLLECTIONS.values() if hasattr(collection.of, "owner")
+    }
     assert {kind.name for kind in owned_kinds()} == with_owner
-    assert {kind.collection.of for kind in owned_kinds()} == {type(one) for one in OWNED}
+    assert {kind.collection.of for kind in owned_kinds()} == {
+        type(descriptor) for descriptor in OWNED
+    }
 
 
 @pytest.mark.parametrize("value", OWNED, ids=lambda value: type(value).__name__)

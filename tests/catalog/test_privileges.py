@@ -92,7 +92,7 @@ def begin(kinds: tuple[str, ...], owners: tuple[str, ...], parts: list[list[Step
     """Begin with both schemas and most roles, because otherwise few steps would have an effect."""
     roles = [("role", name, kind) for name, kind in zip(ROLES, kinds, strict=True) if kind]
     schemas = [("make", name, owner) for name, owner in zip(SCHEMAS, owners, strict=True)]
-    return [*roles, *schemas, *(one for part in parts for one in part)]
+    return [*roles, *schemas, *(item for part in parts for item in part)]
 
 
 KIND = st.sampled_from(["plain", "plain", "plain", "alone", "super", ""])
@@ -113,18 +113,20 @@ def test_the_catalog_allows_exactly_what_a_naive_model_of_the_rules_allows(
 
 def direct_roles(catalog: Catalog, user: str) -> frozenset[int]:
     own = catalog.role(user)
-    groups = () if own is None or not own.inherit else (one.group for one in own.member_of)
+    groups = (
+        () if own is None or not own.inherit else (membership.group for membership in own.member_of)
+    )
     return frozenset({PUBLIC, *groups, *(() if own is None else (own.id,))})
 
 
 def inheriting_all(catalog: Catalog, user: str) -> frozenset[int]:
-    found, to_follow = {PUBLIC}, [catalog.role(user)]
+    roles, to_follow = {PUBLIC}, [catalog.role(user)]
     while to_follow:
         role = to_follow.pop()
         if role is not None:
-            found.add(role.id)
-            to_follow += [catalog.role_by_id(one.group) for one in role.member_of]
-    return frozenset(found)
+            roles.add(role.id)
+            to_follow += [catalog.role_by_id(membership.group) for membership in role.member_of]
+    return frozenset(roles)
 
 
 PRIVILEGES = "strandline.catalog.privileges.access"

@@ -30,14 +30,14 @@ def run_scenario(scenario: Scenario, folder: Path) -> None:
 
 
 def scenarios_of(module: str) -> Iterator[tuple[str, Check]]:
-    for found, scenario in test_scenarios.ALL:
-        if found == module:
+    for name, scenario in test_scenarios.ALL:
+        if name == module:
             yield scenario.name, partial(run_scenario, scenario)
 
 
 def timelines_of(module: str) -> Iterator[tuple[str, Check]]:
-    for found, timeline in test_timelines.ALL:
-        if found == module:
+    for name, timeline in test_timelines.ALL:
+        if name == module:
             yield timeline.name, partial(test_timelines.run, timeline)
 
 
@@ -60,8 +60,8 @@ def test_the_scenarios_find_each_planted_fault(
 ) -> None:
     module, complaint = OF_COMMANDS[fault]
     fault(monkeypatch)
-    found = first_complaint(scenarios_of(module))
-    assert re.search(complaint, found, re.DOTALL), found
+    text = first_complaint(scenarios_of(module))
+    assert re.search(complaint, text, re.DOTALL), text
 
 
 @pytest.mark.teeth
@@ -71,5 +71,5 @@ def test_the_timelines_find_each_planted_fault(
 ) -> None:
     module, complaint = OF_NODES[fault]
     fault(monkeypatch)
-    found = first_complaint(timelines_of(module))
-    assert re.search(complaint, found, re.DOTALL), found
+    text = first_complaint(timelines_of(module))
+    assert re.search(complaint, text, re.DOTALL), text

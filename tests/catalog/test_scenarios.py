@@ -27,7 +27,7 @@ ALL = list(all_scenarios())
 
 def commands_of(run: Run, catalog: Catalog) -> list[Command]:
     steps: list[Step] = list(run) if isinstance(run, list | tuple) else [run]  # type: ignore[list-item]  # a single step
-    return [one if hasattr(one, "plan") else one(catalog) for one in steps]
+    return [step if hasattr(step, "plan") else step(catalog) for step in steps]
 
 
 def run(manager: CatalogManager, scenario: Scenario) -> None:
@@ -82,5 +82,5 @@ def test_a_scenario_has_its_expected_result(manager: CatalogManager, scenario: S
 
 
 def test_scenario_names_are_unique_within_a_module() -> None:
-    told = [(module, scenario.name) for module, scenario in ALL]
-    assert len(told) == len(set(told))
+    names = [(module, scenario.name) for module, scenario in ALL]
+    assert len(names) == len(set(names))

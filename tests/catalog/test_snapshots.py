@@ -42,8 +42,8 @@ def lost_in_a_snapshot() -> list[str]:
     snapshot = decode(written, Snapshot)
     again = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
 
-    def held(found: Contents, kind: str) -> list[tuple[bytes, Timestamp]]:
-        return [(stored.data, stored.updated) for stored in found.objects(kind)]
+    def held(of: Contents, kind: str) -> list[tuple[bytes, Timestamp]]:
+        return [(stored.data, stored.updated) for stored in of.objects(kind)]
 
     return [
         kind
@@ -64,7 +64,7 @@ def test_a_snapshot_that_lacks_a_kind_is_detected(
     real = Contents._in_order
 
     def without(self: Contents) -> Iterator[tuple[str, list[AnyStored]]]:
-        return (found for found in real(self) if found[0] != kind)
+        return (item for item in real(self) if item[0] != kind)
 
     monkeypatch.setattr(Contents, "_in_order", without)
     assert lost_in_a_snapshot() == [kind]

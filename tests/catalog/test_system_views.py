@@ -52,20 +52,20 @@ def rows(catalog: Catalog, view: str) -> list[dict[str, object]]:
 
 
 def row(catalog: Catalog, view: str, **wanted: object) -> dict[str, object]:
-    found = [one for one in rows(catalog, view) if one.items() >= wanted.items()]
-    assert len(found) == 1, (view, wanted, found)
-    return found[0]
+    matching = [entry for entry in rows(catalog, view) if entry.items() >= wanted.items()]
+    assert len(matching) == 1, (view, wanted, matching)
+    return matching[0]
 
 
 def shown(catalog: Catalog) -> dict[str, str]:
     """The system views of a catalog, with their stored fingerprints."""
-    held = {}
+    fingerprints = {}
     for view in catalog.system_views():
         entry = catalog.get("system_object_fingerprint", f"system.{view.name}")
         assert entry.object_id == view.id
-        held[view.name] = entry.fingerprint
-    assert catalog.contents.count("system_object_fingerprint") == len(held)
-    return held
+        fingerprints[view.name] = entry.fingerprint
+    assert catalog.contents.count("system_object_fingerprint") == len(fingerprints)
+    return fingerprints
 
 
 def expected(views: dict[str, SystemView]) -> dict[str, str]:
@@ -117,8 +117,8 @@ def test_names_are_lower_case_and_columns_are_unique(view: SystemView) -> None:
 
 @pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
 def test_rows_have_the_declared_types(world: CatalogManager, view: SystemView) -> None:
-    for one in view.rows(world.latest_catalog()):
-        for value, (name, data_type) in zip(one, view.columns, strict=True):
+    for entry in view.rows(world.latest_catalog()):
+        for value, (name, data_type) in zip(entry, view.columns, strict=True):
             assert value is None or type(value) is PYTHON[data_type], (name, value)
 
 
@@ -166,8 +166,8 @@ def test_new_changed_and_removed_views_are_synchronized_in_one_version(
     after = manager.latest_catalog()
     assert after.version == before.version + 1
     assert shown(after) == expected(views)
-    told = {verb: said["system_view"] for verb, said in manager.history(3)[0].actions}
-    assert told == {
+    actions = {verb: said["system_view"] for verb, said in manager.history(3)[0].actions}
+    assert actions == {
         "replace_system_view": "system.zones",
         "create_system_view": "system.brand_new",
         "drop_system_view": "system.tables",
@@ -253,16 +253,16 @@ def test_only_one_of_several_nodes_that_start_at_once_makes_the_version(
     managers = [new_manager() for _ in range(3)]
     views = {**SYSTEM_VIEWS, "n": SystemView("n", (("a", INT),), lambda _: iter(()), "")}
     threads = [
-        threading.Thread(target=synchronize_system_views, args=(one,), kwargs={"views": views})
-        for one in managers
+        threading.Thread(target=synchronize_system_views, args=(manager,), kwargs={"views": views})
+        for manager in managers
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one in managers:
-        assert one.present().version == 3
-        assert shown(one.present()) == expected(views)
+    for manager in managers:
+        assert manager.present().version == 3
+        assert shown(manager.present()) == expected(views)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -332,14 +332,14 @@ def test_a_dropped_column_of_a_stopping_index_has_no_name(world: CatalogManager)
         AddColumns(schema="s", table="t", columns=(ColumnDefinition("code", INT),)),
     )
     catalog = world.latest_catalog()
-    assert [one["index_name"] for one in rows(catalog, "indexes")] == ["t_pk"]
-    columns = [one for one in rows(catalog, "index_columns") if one["index_id"] == number]
-    assert [one["column_name"] for one in columns] == ["amount", None]
+    assert [entry["index_name"] for entry in rows(catalog, "indexes")] == ["t_pk"]
+    columns = [entry for entry in rows(catalog, "index_columns") if entry["index_id"] == number]
+    assert [column["column_name"] for column in columns] == ["amount", None]
 
 
 def test_system_views_are_listed_in_system_views(manager: CatalogManager) -> None:
     catalog = manager.latest_catalog()
-    assert {one["view_name"] for one in rows(catalog, "system_views")} == set(SYSTEM_VIEWS)
+    assert {entry["view_name"] for entry in rows(catalog, "system_views")} == set(SYSTEM_VIEWS)
     column = row(catalog, "system_view_columns", view_name="zones", column_name="is_default_zone")
     view = catalog.system_view("system", "zones")
     assert view is not None
@@ -350,8 +350,12 @@ def test_zones_and_their_storage_profiles_are_listed(world: CatalogManager) -> N
     catalog = world.latest_catalog()
     assert row(catalog, "zones", is_default_zone=True)["zone_name"] == "default"
     assert row(catalog, "zones", zone_name="z")["zone_replicas"] == 3
-    profiles = [one for one in rows(catalog, "zone_storage_profiles") if one["zone_name"] == "z"]
-    assert [(one["storage_profile"], one["is_default_profile"]) for one in profiles] == [
+    profiles = [
+        entry for entry in rows(catalog, "zone_storage_profiles") if entry["zone_name"] == "z"
+    ]
+    assert [
+        (profile["storage_profile"], profile["is_default_profile"]) for profile in profiles
+    ] == [
         ("fast", True),
         ("cold", False),
     ]

@@ -252,13 +252,13 @@ def breakable(kind: StoreKind, folder: Path, **options: Any) -> Iterator[tuple[N
 def outcomes(futures: Sequence[Future[Any]], *, timeout: float) -> list[str]:
     """The outcome of each within ``timeout`` seconds: "done", an error's code, or "waiting"."""
     ended = wait(futures, max(timeout, 0)).done
-    found = []
+    states = []
     for future in futures:
         error = future.exception() if future in ended else None
         if error is not None and not isinstance(error, RefusedError):
             raise error
-        found.append(error.args[0] if error else "done" if future in ended else "waiting")
-    return found
+        states.append(error.args[0] if error else "done" if future in ended else "waiting")
+    return states
 
 
 def a_store_that_was_away_leaves_no_trace(
@@ -283,9 +283,9 @@ def a_store_that_was_away_leaves_no_trace(
         impatient = [
             node.ask("create", name=f"no_{n}", timeout=short) for n, node in enumerate(nodes)
         ]
-        told = outcomes(impatient, timeout=short + late)
-        assert "waiting" not in told, "a caller waits longer than it said"
-        assert set(told) <= {*NOTHING_HAPPENED, "unknown_outcome"}, "a call while the store is away"
+        ends = outcomes(impatient, timeout=short + late)
+        assert "waiting" not in ends, "a caller waits longer than it said"
+        assert set(ends) <= {*NOTHING_HAPPENED, "unknown_outcome"}, "a call while the store is away"
         # By now no look at the store is recent enough to answer from memory.
         reads = [node.ask("read", name="before") for node in nodes]
         read = outcomes(reads, timeout=back - time.monotonic())
@@ -302,12 +302,12 @@ def a_store_that_was_away_leaves_no_trace(
     following = [node.ask("arrived", version=after, timeout=long / 2) for node in nodes]
     assert set(outcomes(following, timeout=long)) == {"done"}, "a node does not follow the log"
     seen = results([node.ask("tables") for node in nodes])
-    assert all(one == seen[0] for one in seen), "the nodes do not agree"
+    assert all(state == seen[0] for state in seen), "the nodes do not agree"
     made = first.ask("created").result(60)
     assert sorted(made) == sorted(seen[0]), "the log does not say what the nodes do"
     acknowledged = {"before", "under_way", "after", *(f"yes_{n}" for n, _ in enumerate(nodes))}
     assert acknowledged <= set(made), "an acknowledged table is lost"
-    never = {f"no_{n}" for n, code in enumerate(told) if code in NOTHING_HAPPENED}
+    never = {f"no_{n}" for n, code in enumerate(ends) if code in NOTHING_HAPPENED}
     assert not never & set(made), "what would never happen did"
 
 

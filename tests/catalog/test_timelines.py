@@ -57,5 +57,5 @@ def test_a_timeline_has_its_expected_results(timeline: Timeline, folder: Path) -
 
 
 def test_timeline_names_are_unique_within_a_module() -> None:
-    told = [(module, timeline.name) for module, timeline in ALL]
-    assert len(told) == len(set(told))
+    names = [(module, timeline.name) for module, timeline in ALL]
+    assert len(names) == len(set(names))

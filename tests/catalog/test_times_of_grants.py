@@ -112,7 +112,7 @@ def test_a_role_keeps_the_times_of_its_creation_and_memberships(world: World) ->
     world.at(6_000, RenameRole(name="bob", new_name="rob"), CreateRole(name="bob"))
     role, new = world.manager.present().role("rob"), world.manager.present().role("bob")
     assert role is not None
-    assert sorted(one.granted for one in role.member_of) == [3_000, 5_000]
+    assert sorted(membership.granted for membership in role.member_of) == [3_000, 5_000]
     assert role.created == 2_000
     assert new is not None
     assert new.created == 6_000
@@ -121,8 +121,12 @@ def test_a_role_keeps_the_times_of_its_creation_and_memberships(world: World) ->
 def test_a_grant_on_the_system_has_no_time_and_is_widened(world: World) -> None:
     for seconds, privilege in ((3_000, Privilege.CREATE_ROLE), (4_000, Privilege.CREATE_ZONE)):
         world.at(seconds, grant(privilege, ObjectKind.SYSTEM, ""))
-    held = [stored.value for stored in world.manager.present().contents.objects("system_privilege")]
-    assert [one.privileges for one in held] == [Privilege.CREATE_ROLE | Privilege.CREATE_ZONE]
+    privileges = [
+        stored.value for stored in world.manager.present().contents.objects("system_privilege")
+    ]
+    assert [given.privileges for given in privileges] == [
+        Privilege.CREATE_ROLE | Privilege.CREATE_ZONE
+    ]
 
 
 def test_the_system_views_have_the_times(world: World) -> None:

@@ -28,15 +28,15 @@ def allowed(before: str, after: str) -> bool:
 
 
 def test_the_page_is_right_about_every_pair_of_scalar_types() -> None:
-    told = {first.strip("`"): cell for first, cell in rows("Scalar types")}
-    assert len(told) == 31
+    cells = {first.strip("`"): cell for first, cell in rows("Scalar types")}
+    assert len(cells) == 31
     targets = {
-        before: set(told) if cell == "every type" else {before, *re.findall(r"`([^`]+)`", cell)}
-        for before, cell in told.items()
+        before: set(cells) if cell == "every type" else {before, *re.findall(r"`([^`]+)`", cell)}
+        for before, cell in cells.items()
     }
     wrong = [
         (before, after)
-        for before, after in product(told, told)
+        for before, after in product(cells, cells)
         if allowed(before, after) != (after in targets[before])
     ]
     assert wrong == []
@@ -50,7 +50,7 @@ def test_allowed_type_changes_are_transitive() -> None:
 
 
 def test_the_page_is_right_about_nested_types() -> None:
-    told = rows("Nested types")
-    assert {cell for _, _, cell in told} == {"yes", "no"}
-    for before, after, cell in told:
+    cells = rows("Nested types")
+    assert {cell for _, _, cell in cells} == {"yes", "no"}
+    for before, after, cell in cells:
         assert allowed(before.strip("`"), after.strip("`")) == (cell == "yes"), (before, after)

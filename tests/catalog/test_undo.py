@@ -110,7 +110,7 @@ def test_columns_keep_their_ids_and_no_id_is_reused(manager: CatalogManager) -> 
     after = table_of(undo(manager, added).catalog, "s.t")
     assert [(c.id, c.name) for c in after.columns] == [(1, "a"), (2, "b")]
     assert after.next_column_id == 4
-    assert [one.number for one in after.schema_versions] == [1, 2, 3]
+    assert [schema_version.number for schema_version in after.schema_versions] == [1, 2, 3]
     run(manager, AddColumns(schema="s", table="t", columns=(column("d int"),)))
     assert table_of(manager.present(), "s.t").column("d").id == 4
 
@@ -369,8 +369,8 @@ def test_the_refusal_to_undo_a_trimmed_version_says_that_it_was_trimmed(
     dropped = run(manager, DropTable(schema="s", table="t"))
     last = run(manager, create_table("s.u"))
     manager.compact(last)
-    for one in (version, dropped):
-        message = refused(manager, one, VersionNotFound)
+    for number in (version, dropped):
+        message = refused(manager, number, VersionNotFound)
         assert f"it was trimmed; the earliest version is {last}" in message
     message = refused(manager, last, VersionNotFound)
     assert (
@@ -438,7 +438,7 @@ def test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version(
     )
     after = undrop(manager, "s.t").catalog
     assert table_of(after, "s.t") == table_of(before, "s.t")
-    assert [one.name for one in after.indexes(table_of(after, "s.t").id)] == ["t_pk"]
+    assert [index.name for index in after.indexes(table_of(after, "s.t").id)] == ["t_pk"]
     assert after.relation_names("s") == ["t", "v"]
 
 

@@ -203,8 +203,8 @@ def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone
         return
     undone = undo(manager, done.version).catalog
     assert visible(undone) == visible(before)
-    for one in differences(before, undone):
-        assert {field.field for field in one.fields} <= {"schema_version", "next_column_id"}
+    for difference in differences(before, undone):
+        assert {field.field for field in difference.fields} <= {"schema_version", "next_column_id"}
     for table in before.tables():
         now = undone.table_by_id(table.id)
         assert now is not None
@@ -241,9 +241,9 @@ def _check_nothing_is_lost(manager: CatalogManager, before: Catalog, done: Appli
         assert manager.present() is present
         return
     was, left, now = visible(before), visible(done.catalog), visible(present)
-    found = visible(undone.catalog)
-    for key in {*was, *left, *now, *found}:
-        back = where_it_is(found.get(key))
+    restored = visible(undone.catalog)
+    for key in {*was, *left, *now, *restored}:
+        back = where_it_is(restored.get(key))
         if was.get(key) == left.get(key):
             assert back == where_it_is(now.get(key)), "what was done since is lost"
         else:

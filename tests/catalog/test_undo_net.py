@@ -109,10 +109,10 @@ def with_index(manager: CatalogManager, status: str) -> int:
 
 def without_status(catalog: Catalog) -> object:
     """The objects that users see; of an index only its name, its schema and whether it is alive."""
-    found = visible(catalog)
+    present = visible(catalog)
     return {
-        key: (one.name, one.schema_id, one.alive) if key[0] == "index" else one
-        for key, one in found.items()
+        key: (item.name, item.schema_id, item.alive) if key[0] == "index" else item
+        for key, item in present.items()
     }
 
 
@@ -293,8 +293,8 @@ def test_a_table_renamed_there_and_back_is_not_renamed_by_the_undo(manager: Cata
 
 
 def sizes(memory: str, *names: str) -> SetConfiguration:
-    told = ", ".join(f'"{name}": {{"cores": 2, "memory": "{memory}"}}' for name in names)
-    return SetConfiguration(name="cluster_sizes", value=f"{{{told}}}")
+    listed = ", ".join(f'"{name}": {{"cores": 2, "memory": "{memory}"}}' for name in names)
+    return SetConfiguration(name="cluster_sizes", value=f"{{{listed}}}")
 
 
 def test_a_parameter_is_restored_directly_without_its_intermediate_value(
@@ -348,7 +348,7 @@ def test_introspection_indexes_get_the_owner_of_their_replica(manager: CatalogMa
     cluster = undone.cluster("c")
     assert cluster is not None
     (replica,) = undone.replicas(cluster.id)
-    assert {one.owner for one in undone.introspection_indexes(replica.id)} == {"ann"}
+    assert {index.owner for index in undone.introspection_indexes(replica.id)} == {"ann"}
 
 
 def test_a_comment_set_twice_in_a_version_is_removed_in_one_step(manager: CatalogManager) -> None:

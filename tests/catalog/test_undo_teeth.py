@@ -134,8 +134,10 @@ def undrop_takes_what_never_was(patch: Patch) -> None:
     """A table that was created and dropped in one version counts as the last one dropped."""
 
     def dropped(update: Update, kind: str, name: str) -> list[Any]:
-        changes = [one for one in update.changes() if one.kind == kind and one.new is None]
-        return [(net.target_of(one), reading._stored(one)) for one in changes]
+        changes = [
+            change for change in update.changes() if change.kind == kind and change.new is None
+        ]
+        return [(net.target_of(change), reading._stored(change)) for change in changes]
 
     patch.setattr(f"{READING}._dropped", dropped)
 

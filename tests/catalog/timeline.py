@@ -73,22 +73,22 @@ class Timeline:
     note: str = ""
 
 
-def fits(found: object, due: object) -> bool:
+def fits(outcome: object, due: object) -> bool:
     """Whether ``found``, a value or an error, is the expected outcome ``due``."""
     if isinstance(due, OneOf):
-        return any(fits(found, one) for one in due.outcomes)
+        return any(fits(outcome, expected) for expected in due.outcomes)
     if isinstance(due, Refused):
-        return type(found) is due.error and due.says in str(found)
-    return found == due
+        return type(outcome) is due.error and due.says in str(outcome)
+    return outcome == due
 
 
 def check(work: Callable[[], object], due: object) -> None:
     """Do ``work``; its value or its error must be the expected outcome ``due``."""
     try:
-        found = work()
+        outcome = work()
     except StrandlineError as error:
-        found = error
-    assert fits(found, due), f"{found!r} where {due!r} was due"
+        outcome = error
+    assert fits(outcome, due), f"{outcome!r} where {due!r} was due"
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ class Waits:
     until: int
 
     def take(self, world: World) -> None:
-        found = world.wait_of(self.call)
-        assert found is not None, f"call {self.call} is done: {world.calls[self.call]}"
-        assert found == self.until, f"call {self.call} waits for {found} and not {self.until}"
+        wait = world.wait_of(self.call)
+        assert wait is not None, f"call {self.call} is done: {world.calls[self.call]}"
+        assert wait == self.until, f"call {self.call} waits for {wait} and not {self.until}"
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class Ends:
         world.until(call.done, f"call {self.call} ends")
 
         def result() -> object:
-            found = call.result()
-            return found if isinstance(found, Done) else getattr(found, "version", found)
+            ended = call.result()
+            return ended if isinstance(ended, Done) else getattr(ended, "version", ended)
 
         check(result, self.gives)
 
@@ -302,6 +302,6 @@ def fails(_told: Told) -> None:
     raise RuntimeError("the listener broke")
 
 
-def holds(told: Told) -> None:
+def holds(listener: Told) -> None:
     """Do not return before `Release`."""
-    assert told.may_return.wait(PATIENCE)
+    assert listener.may_return.wait(PATIENCE)

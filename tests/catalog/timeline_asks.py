@@ -86,8 +86,8 @@ def zones(version: int) -> Ask:
 
     def ask(node: Node) -> list[str]:
         catalog = node.manager.catalog(version)
-        found = catalog.default_zone()
-        return [zone.name for zone in sorted(catalog.zones(), key=lambda one: one != found)]
+        default = catalog.default_zone()
+        return [zone.name for zone in sorted(catalog.zones(), key=lambda other: other != default)]
 
     return ask
 
@@ -108,8 +108,8 @@ def ids_used_since(version: int) -> Ask:
     """How many ids were allocated between that version and the latest."""
 
     def next_id(node: Node, of: int) -> int:
-        found: int = node.manager.catalog(of).get("id_allocator", "object").next_id
-        return found
+        number: int = node.manager.catalog(of).get("id_allocator", "object").next_id
+        return number
 
     return lambda node: next_id(node, latest(node)) - next_id(node, version)
 

@@ -124,7 +124,7 @@ def a_late_append_goes_behind_the_last(patch: pytest.MonkeyPatch) -> None:
         **named: Any,
     ) -> tuple[Update, ...]:
         upper = self.frontier().upper
-        moved = [replace(one, version=upper + n) for n, one in enumerate(updates)]
+        moved = [replace(update, version=upper + n) for n, update in enumerate(updates)]
         return real(self, upper, token, moved, **named)
 
     patch.setattr(MetastorageLog, "append", append)

@@ -189,7 +189,7 @@ class World:
 
     def close(self) -> None:
         """End everything."""
-        for told in self.listeners.values():
-            told.may_return.set()
+        for listener in self.listeners.values():
+            listener.may_return.set()
         for node in self.nodes.values():
             node.close()

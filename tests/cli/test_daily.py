@@ -32,7 +32,7 @@ COLUMNS = (ColumnDefinition("k", INT),)
 
 
 def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def lines(*arguments: object) -> list[Any]:  # Any: what JSON holds
@@ -91,14 +91,14 @@ def store(tmp_path: Path) -> Path:
 
 
 def versions(*arguments: object) -> list[int]:
-    return [one["version"] for one in lines("log", *arguments) if "version" in one]
+    return [line["version"] for line in lines("log", *arguments) if "version" in line]
 
 
 def test_log_is_filtered_by_point_and_user(made: Path) -> None:
     assert versions(made) == [2, 3, 4, 5, 6, 7, 8]
     assert versions(made, "--since", 4, "--until", 6) == [4, 5, 6]
     assert versions(made, "--user", "BOB") == [7, 8]
-    times = {one["version"]: exact(one["time"]) for one in lines("log", made)}
+    times = {line["version"]: exact(line["time"]) for line in lines("log", made)}
     assert versions(made, "--since", times[5], "--until", times[7])[0] <= 5
     assert versions(made, "--until", times[3]) == [2, 3]
     assert versions(made, "--until", "2013-01-01") == []
@@ -115,14 +115,14 @@ def test_log_of_a_table_includes_its_former_names(made: Path) -> None:
 
 
 def test_log_with_data_shows_rows_files_and_times_of_commits(made: Path) -> None:
-    commits = [one for one in lines("log", made, "--data") if "transaction" in one]
+    commits = [line for line in lines("log", made, "--data") if "transaction" in line]
     first, second = commits
     (appended,), (deleted,) = first["changes"], second["changes"]
     assert (first["author"], appended["table"]) == ("ann", "store.second")
     assert (appended["appended_rows"], appended["data_files_added"]) == (300, 2)
     assert (deleted["deleted_rows"], deleted["appended_rows"]) == (207, 0)
     assert (deleted["data_files_removed"], deleted["delete_files_added"]) == (1, 1)
-    order = [one.get("version", "data") for one in lines("log", made, "--data")]
+    order = [line.get("version", "data") for line in lines("log", made, "--data")]
     assert order == [2, 3, 4, 5, 6, "data", "data", 7, 8]
     assert len(lines("log", made, "--data", "--user", "bob")) == 2
     assert len(lines("log", made, "--data", "--table", "store.second")) == 6
@@ -135,7 +135,7 @@ def test_log_with_data_shows_rows_files_and_times_of_commits(made: Path) -> None
 
 
 def test_a_read_as_of_a_time_shown_by_log_sees_that_commit(made: Path) -> None:
-    commits = [one for one in lines("log", made, "--data") if "transaction" in one]
+    commits = [line for line in lines("log", made, "--data") if "transaction" in line]
     with Node.open(made) as node:
         session = node.session(user="ann")
         counted = []
@@ -246,15 +246,15 @@ def test_status_shows_versions_objects_transactions_and_holds(store: Path) -> No
         txn = session.begin()
         session.hold("backup", "me", at=txn.begin_time)
         (status,) = lines("status", store)
-        told = strandline("status", store).stdout
+        output = strandline("status", store).stdout
     assert (status["version"], status["earliest_version"], status["tables"]) == (8, 0, 0)
     assert (status["open_transactions"], status["holds"]) == (1, 1)
     assert status["epoch"] == 1
     assert "2026" < status["epoch_time"] < status["version_time"]
     assert status["database_bytes"] > 4096
     assert (status["store"], status["catalog_log"]) == (str(store), "metastorage")
-    assert rf"{txn.txn_id} of ann\nx (session), begun " in told
-    assert "(backup) of me, keeps history from " in told
+    assert rf"{txn.txn_id} of ann\nx (session), begun " in output
+    assert "(backup) of me, keeps history from " in output
 
 
 def test_status_reads_a_store_of_0_2_0_before_its_upgrade(store: Path) -> None:
@@ -282,7 +282,7 @@ def test_reading_commands_create_nothing_in_a_folder_without_a_store(
 
 
 def test_diff_from_version_0_leaves_out_built_in_objects(store: Path) -> None:
-    assert [(one["kind"], one["name"]) for one in lines("diff", store, 0, 4)] == [
+    assert [(line["kind"], line["name"]) for line in lines("diff", store, 0, 4)] == [
         ("schema", "shop"),
         ("table", "shop.first"),
     ]

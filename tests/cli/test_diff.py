@@ -38,8 +38,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         session = node.session(user="ann")
         made = session.execute([CreateSchema(name="shop"), create("a"), create("b")])
         added = AddColumns(schema="shop", table="a", columns=(ColumnDefinition("n", INT),))
-        told = SetTableProperties(schema="shop", table="a", set=(("[bold]", "1"),))
-        session.execute([added, told, DropTable(schema="shop", table="b")])
+        tagged = SetTableProperties(schema="shop", table="a", set=(("[bold]", "1"),))
+        session.execute([added, tagged, DropTable(schema="shop", table="b")])
         session.execute(RenameTable(schema="shop", table="a", new_name="c"))
         session.compact(made.version)
     return folder

@@ -36,15 +36,15 @@ def test_holders_are_shown_with_and_without_a_running_node(address: Any) -> None
     with Node.open(address.address, settings=address.settings) as node:
         ann = node.session(user="ann\nx", host="h1")
         begun = ann.begin()
-        held = ann.hold("backup", "me", at=begun.begin_time)
+        hold = ann.hold("backup", "me", at=begun.begin_time)
         component = Component(LockMode.EXCLUSIVE, "shop", "orders")
         lock = node.transactions.locks.acquire([component], owner="bob", agent="iceberg")
         while_running = records(address.address)
-        told = shown(address.address)
+        output = shown(address.address)
     *listed, summary = records(address.address)
     assert [(r["holder"], r["id"], r["kind"], r["owner"]) for r in listed] == [
         ("transaction", begun.txn_id, "read-write", "ann\nx"),
-        ("hold", held.hold_id, "backup", "me"),
+        ("hold", hold.hold_id, "backup", "me"),
         ("lock", lock.lock_id, "granted", "bob"),
     ]
     since = format_timestamp(begun.begin_time)
@@ -56,9 +56,9 @@ def test_holders_are_shown_with_and_without_a_running_node(address: Any) -> None
     assert summary["holder"] == "summary"
     assert (summary["transactions"], summary["holds"], summary["locks"]) == (1, 1, 1)
     assert summary["min_open_txn"] == begun.txn_id
-    assert r"ann\nx" in told
-    assert "open transactions: 1, holds: 1, locks: 1" in told
-    assert "history is needed from " in told
+    assert r"ann\nx" in output
+    assert "open transactions: 1, holds: 1, locks: 1" in output
+    assert "history is needed from " in output
 
 
 def test_a_store_without_holders_prints_zero_counts(tmp_path: Path) -> None:

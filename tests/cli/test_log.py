@@ -56,12 +56,14 @@ def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:
 
 def test_json_output_has_one_object_per_line(store: Path) -> None:
     done = CliRunner().invoke(main, ["log", str(store), "--output", "json", "--last", "2"])
-    found = [json.loads(line) for line in done.output.splitlines()]
-    assert [(one["version"], one["author"], one["trimmed"]) for one in found] == [
+    records = [json.loads(line) for line in done.output.splitlines()]
+    assert [(record["version"], record["author"], record["trimmed"]) for record in records] == [
         (4, "bob", False),
         (5, "bob", False),
     ]
-    assert found[1]["actions"] == [{"verb": "add_columns", "table": "sales.t", "added": ["b int"]}]
+    assert records[1]["actions"] == [
+        {"verb": "add_columns", "table": "sales.t", "added": ["b int"]}
+    ]
 
 
 def test_an_empty_user_is_refused(store: Path) -> None:
@@ -75,8 +77,8 @@ def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
         definition = TableDefinition(name="a[b]c[/d]", columns=(ColumnDefinition("x", INT),))
         session = node.session(user="[red]eve")
         session.execute(CreateTable(schema="sales", definition=definition))
-        told = "two\nlines \x1b[2J"
-        session.execute(CommentOn(kind=ObjectKind.SCHEMA, name="sales", text=told))
+        text = "two\nlines \x1b[2J"
+        session.execute(CommentOn(kind=ObjectKind.SCHEMA, name="sales", text=text))
     done = CliRunner().invoke(main, ["log", str(store), "--last", "2"])
     assert done.exit_code == 0
     _, table, comment = done.output.splitlines()

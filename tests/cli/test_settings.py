@@ -21,7 +21,7 @@ from strandline.node.settings import FILE_NAME, REGISTRY, load, registry_of
 
 
 def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def another_value(name: str) -> str:
@@ -181,11 +181,11 @@ def test_config_shows_each_value_and_its_origin(
     assert rows["host"][0] == "127.0.0.1"
     assert "STRANDLINE_SERVICE_HOST is set, but it is not a setting" in shown.stderr
     lines = strandline("config", tmp_path, "--output", "json").stdout.splitlines()
-    told = {one["setting"]: one for one in map(json.loads, lines)}
-    assert list(told) == [field.name for field in fields(Settings)]
-    assert told["slow_call_ms"]["value"] == 5000
-    assert told["slow_call_ms"]["from"] == str(tmp_path / FILE_NAME)
-    assert told["host"]["variable"] == "STRANDLINE_HOST"
+    settings = {setting["setting"]: setting for setting in map(json.loads, lines)}
+    assert list(settings) == [field.name for field in fields(Settings)]
+    assert settings["slow_call_ms"]["value"] == 5000
+    assert settings["slow_call_ms"]["from"] == str(tmp_path / FILE_NAME)
+    assert settings["host"]["variable"] == "STRANDLINE_HOST"
 
 
 def test_config_and_errors_show_no_password_and_no_token(

@@ -64,7 +64,7 @@ def rename(old: str, new: str) -> RenameTable:
 
 
 def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_undrop_restores_a_table_with_its_files(store: Path) -> None:
@@ -79,10 +79,10 @@ def test_undrop_restores_a_table_with_its_files(store: Path) -> None:
 def test_undo_prints_the_same_json_as_log(store: Path) -> None:
     result = strandline("undo", store, 5, "--output", "json")
     (line,) = result.output.splitlines()
-    told = json.loads(line)
-    assert list(told) == ["version", "time", "author", "member", "trimmed", "actions"]
-    assert (told["version"], told["author"]) == (6, getpass.getuser())
-    (action,) = told["actions"]
+    record = json.loads(line)
+    assert list(record) == ["version", "time", "author", "member", "trimmed", "actions"]
+    assert (record["version"], record["author"]) == (6, getpass.getuser())
+    (action,) = record["actions"]
     assert (action["verb"], action["table"], action["undoes"]) == (
         "restore_table",
         "shop.orders",
@@ -210,17 +210,17 @@ def test_a_name_is_found_in_any_case_and_restored_as_it_was(store: Path) -> None
 def test_a_trimmed_version_is_shown_in_the_log_and_cannot_be_undone(store: Path) -> None:
     with Node.open(store) as node:
         node.session(user="ann").compact(5)
-    told = [
+    records = [
         json.loads(line)
         for line in strandline("log", store, "--output", "json").output.splitlines()
     ]
-    assert [(one["version"], one["trimmed"]) for one in told] == [
+    assert [(record["version"], record["trimmed"]) for record in records] == [
         (2, True),
         (3, True),
         (4, True),
         (5, False),
     ]
-    assert told[2]["actions"][0]["verb"] == "create_table"
+    assert records[2]["actions"][0]["verb"] == "create_table"
     cases = [
         (("undo", store, 4), "it was trimmed; the earliest version is 5, and versions from 6"),
         (
@@ -303,8 +303,8 @@ def test_dropped_partitions_are_restored_by_name_or_as_the_last_drop(store: Path
     again = strandline(*named)
     assert (again.exit_code, "k=1 of shop.sales already exists" in again.stderr) == (73, True)
     with Node.open(store) as node:
-        found = node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
-        assert [row.name for row in found] == ["k=1", "k=2", "k=3"]
+        partition_rows = node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
+        assert [row.name for row in partition_rows] == ["k=1", "k=2", "k=3"]
 
 
 def test_drops_of_partitions_a_minute_apart_are_separate_drops(store: Path) -> None:

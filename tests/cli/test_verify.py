@@ -119,11 +119,11 @@ def verify(store: Store, *options: str) -> Result:
 
 def findings(store: Store, *options: str) -> list[dict[str, object]]:
     result = verify(store, "--output", "json", *options)
-    *found, summary = [json.loads(line) for line in result.stdout.splitlines()]
-    errors = [one for one in found if one["finding"] != "leftover"]
-    assert (summary["errors"], summary["leftovers"]) == (len(errors), len(found) - len(errors))
+    *listed, summary = [json.loads(line) for line in result.stdout.splitlines()]
+    errors = [finding for finding in listed if finding["finding"] != "leftover"]
+    assert (summary["errors"], summary["leftovers"]) == (len(errors), len(listed) - len(errors))
     assert result.exit_code == (65 if errors else 0)
-    return found
+    return listed
 
 
 @pytest.mark.parametrize("options", [(), ("--pages",)])
@@ -146,10 +146,10 @@ def test_an_object_that_breaks_a_rule_is_named_with_the_command_that_repairs_it(
         patch.setattr("strandline.catalog.editing.check_object", lambda *_: None)
         arguments = ["debug", "edit", str(store.folder), "table", str(table.id), edited]
         assert CliRunner().invoke(main, arguments).exit_code == 0
-    (found,) = findings(store)
-    assert (found["finding"], found["place"]) == ("record", f"table {table.id}")
-    assert "column 9, which the table does not have" in str(found["message"])
-    assert "strandline debug edit" in str(found["message"])
+    (finding,) = findings(store)
+    assert (finding["finding"], finding["place"]) == ("record", f"table {table.id}")
+    assert "column 9, which the table does not have" in str(finding["message"])
+    assert "strandline debug edit" in str(finding["message"])
 
 
 def empty(path: Path) -> None:
@@ -189,27 +189,27 @@ FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = 
 def test_a_damaged_file_is_found(store: Store, damage: str) -> None:
     of, plant, said = FILES[damage]
     plant(of(store))
-    (one,) = findings(store)
-    assert (one["finding"], one["table"]) == ("file", "shop.t")
-    assert one["place"] == str(of(store))
-    assert said in str(one["message"])
+    (finding,) = findings(store)
+    assert (finding["finding"], finding["table"]) == ("file", "shop.t")
+    assert finding["place"] == str(of(store))
+    assert said in str(finding["message"])
 
 
 def test_a_flipped_bit_in_a_page_is_found_on_request(store: Store) -> None:
     flip(store.data)
     assert findings(store) == []
-    (one,) = findings(store, "--pages")
-    assert one["place"] == str(store.data)
-    assert "CRC" in str(one["message"])
+    (finding,) = findings(store, "--pages")
+    assert finding["place"] == str(store.data)
+    assert "CRC" in str(finding["message"])
 
 
 def test_a_missing_folder_of_a_table_or_partition_is_found(store: Store) -> None:
     place = store.folder / "warehouse/shop.db/p/k=1"
     place.rmdir()
-    (one,) = findings(store)
-    assert (one["finding"], one["table"]) == ("folder", "shop.p")
+    (finding,) = findings(store)
+    assert (finding["finding"], finding["table"]) == ("folder", "shop.p")
     place.parent.rmdir()
-    assert {str(one["place"]) for one in findings(store)} == {
+    assert {str(finding["place"]) for finding in findings(store)} == {
         str(place.parent),
         f"file://{place}",
     }
@@ -231,9 +231,9 @@ def test_unreferenced_files_are_leftovers_and_not_errors(store: Store) -> None:
     (store.table / "_staging" / "7-x").mkdir(parents=True)
     (store.table / "_staging" / "7-x" / "part").write_text("")
     (store.table.parent / ".dropped" / "999").mkdir(parents=True)
-    found = findings(store)
-    assert [one["finding"] for one in found] == ["leftover"] * 3
-    names = [Path(str(one["place"])).name for one in found]
+    listed = findings(store)
+    assert [finding["finding"] for finding in listed] == ["leftover"] * 3
+    names = [Path(str(finding["place"])).name for finding in listed]
     assert names == ["c.parquet", "part", "999"]
 
 
@@ -246,8 +246,8 @@ def test_files_of_an_open_transaction_are_known_and_those_of_an_aborted_one_are_
         begun = stage(session, table_id, write_data(store, "open", 4))
         assert findings(store) == []
         session.abort(begun)
-    (one,) = findings(store)
-    assert (one["finding"], Path(str(one["place"])).name) == ("leftover", "open.parquet")
+    (finding,) = findings(store)
+    assert (finding["finding"], Path(str(finding["place"])).name) == ("leftover", "open.parquet")
 
 
 def test_the_files_of_a_dropped_table_are_verified(store: Store) -> None:
@@ -256,8 +256,8 @@ def test_the_files_of_a_dropped_table_are_verified(store: Store) -> None:
     assert findings(store) == []
     (data,) = store.folder.glob("warehouse/shop.db/.dropped/*/_data/_file=1/a.parquet")
     cut(data)
-    (one,) = findings(store)
-    assert (one["table"], one["place"]) == ("shop.t", str(data))
+    (finding,) = findings(store)
+    assert (finding["table"], finding["place"]) == ("shop.t", str(data))
 
 
 RECORDS = {
@@ -274,7 +274,7 @@ RECORDS = {
 @pytest.mark.parametrize("damage", RECORDS)
 def test_a_damaged_record_is_found(store: Store, damage: str) -> None:
     store.sql(RECORDS[damage])
-    assert "record" in {one["finding"] for one in findings(store)}
+    assert "record" in {finding["finding"] for finding in findings(store)}
 
 
 _EVENT = "catalog.append.audit_event."
@@ -312,9 +312,9 @@ def test_an_entry_of_the_history_that_is_not_at_its_place_is_found(
     store = Store(tmp_path)
     assert findings(store) == []
     store.sql(statement)
-    (found,) = [one for one in findings(store) if one["finding"] == "record"]
-    assert "history" in str(found["message"])
-    assert "version 3" in f"{found['place']}: {found['message']}"
+    (record,) = [finding for finding in findings(store) if finding["finding"] == "record"]
+    assert "history" in str(record["message"])
+    assert "version 3" in f"{record['place']}: {record['message']}"
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:

@@ -79,19 +79,19 @@ class Client:
     def _call(self, call: str, do: Callable[[], Answer[T]], **asked: object) -> T:
         began = self._history.place()
 
-        def note(**told: object) -> None:
-            fields: dict[str, Any] = {**self._who, **asked, **told}  # Any: each of its own type
+        def note(**answered: object) -> None:
+            fields: dict[str, Any] = {**self._who, **asked, **answered}  # Any: each of its own type
             self._history.add(Operation(call=call, began=began, **fields))
 
         try:
-            value, told = do()
+            value, answered = do()
         except (Unavailable, ProtocolError):
             note()
             raise
         except StrandlineError as error:
             note(ended=self._history.place(), error=error.code)
             raise
-        note(ended=self._history.place(), **told)
+        note(ended=self._history.place(), **answered)
         return value
 
     @contextmanager

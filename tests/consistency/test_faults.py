@@ -225,7 +225,9 @@ def test_the_checker_finds_a_planted_fault(fault: Plant, tmp_path: Path) -> None
     with ExitStack() as opened:
         site = Site(tmp_path, opened, fault)
         TEETH[fault].schedule(site)
-    assert TEETH[fault].complaint in {found.kind for found in check(site.history.operations)}
+    assert TEETH[fault].complaint in {
+        complaint.kind for complaint in check(site.history.operations)
+    }
 
 
 def test_no_schedule_brings_a_complaint_without_its_fault(tmp_path: Path) -> None:

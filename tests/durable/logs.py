@@ -130,10 +130,10 @@ class Shadow(LogKind):
     ) -> Iterator[UpdateLog]:
         first, second = address.split("\n")
         with (
-            self._first.open(first, clock, patience=patience) as one,
+            self._first.open(first, clock, patience=patience) as first_log,
             self._second.open(second, clock, patience=patience) as other,
         ):
-            yield ShadowLog(one, other, names=("first", "second"))
+            yield ShadowLog(first_log, other, names=("first", "second"))
 
 
 SQLITE, POSTGRESQL = STORES["sqlite"], STORES["postgresql"]

@@ -91,9 +91,9 @@ def test_a_stopping_index_cannot_return_if_its_name_has_been_taken() -> None:
 
 
 def test_a_change_updates_the_time_of_its_object_only() -> None:
-    one, two = (ZoneDescriptor(n, f"z{n}", "ann") for n in (1, 2))
-    contents = after(EMPTY, FIRST, one, two)
-    changed = after(contents, SECOND, replace(two, partitions=5))
+    first, second = (ZoneDescriptor(n, f"z{n}", "ann") for n in (1, 2))
+    contents = after(EMPTY, FIRST, first, second)
+    changed = after(contents, SECOND, replace(second, partitions=5))
     times = {stored.name: stored.updated for stored in changed.objects("zone")}
     assert times == {"z1": FIRST, "z2": SECOND}
     assert {stored.updated for stored in contents.objects("zone")} == {FIRST}
@@ -114,9 +114,9 @@ def test_objects_restored_without_times_get_the_time_of_the_snapshot() -> None:
 
 
 def test_a_duplicate_object_in_a_snapshot_is_corrupt() -> None:
-    one = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann")).dump()
+    dump = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann")).dump()
     two = after(EMPTY, FIRST, ZoneDescriptor(2, "Z", "ann")).dump()
-    (_, first), (_, second) = one[0], two[0]
+    (_, first), (_, second) = dump[0], two[0]
     for records in (first + first, first + second):
         with pytest.raises(CorruptData, match="duplicate"):
             restore([("zone", records)])

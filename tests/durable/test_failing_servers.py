@@ -82,7 +82,7 @@ class Commits:
     ) -> bool:
         """Append, and retry while the outcome is unknown, as a node does; is it acknowledged?"""
         self.appends.append(updates)
-        ids = {one.id for one in updates}
+        ids = {logged.id for logged in updates}
         is_open = False
         while True:
             try:
@@ -101,7 +101,7 @@ class Commits:
                     self.refused |= ids
                     return False
             else:
-                self.acknowledged |= {one.id: one for one in appended}
+                self.acknowledged |= {logged.id: logged for logged in appended}
                 return True
 
     def compare(self, logs: tuple[UpdateLog, ...]) -> None:
@@ -117,13 +117,13 @@ class Commits:
             assert self.acknowledged.keys() <= ids.keys(), "what was acknowledged is lost"
             assert ids.keys() <= self.acknowledged.keys() | self.left_open
             for updates in self.appends:
-                there = [one.id in ids for one in updates]
+                there = [logged.id in ids for logged in updates]
                 assert all(there) or not any(there), "half of an append is there"
-            for one in log.updates(log.frontier().since + 1, upper):
-                assert one == self.acknowledged.get(one.id, one)
-                assert one.version == 1 or one.time == ids[one.id].time
-            made = (one for updates in self.appends for one in updates if one.id in ids)
-            objects = {change.new for one in made for change in one.changes()}
+            for logged in log.updates(log.frontier().since + 1, upper):
+                assert logged == self.acknowledged.get(logged.id, logged)
+                assert logged.version == 1 or logged.time == ids[logged.id].time
+            made = (logged for updates in self.appends for logged in updates if logged.id in ids)
+            objects = {change.new for logged in made for change in logged.changes()}
             snapshot = log.snapshot(upper - 1)
             assert objects < {data for _, values in snapshot.kinds for data in values}
             assert snapshot == logs[0].snapshot(upper - 1)

@@ -33,8 +33,8 @@ from tests.durable.updates import TOKEN, begin, measured, update
 def contents_at(log: UpdateLog, version: int) -> Contents:
     """The contents of a version of an untrimmed log, by a replay of its updates."""
     contents = EMPTY
-    for one in log.updates(1, version + 1):
-        contents = contents.apply(one.changes(), at=one.time)
+    for logged in log.updates(1, version + 1):
+        contents = contents.apply(logged.changes(), at=logged.time)
     return contents
 
 
@@ -91,7 +91,7 @@ def test_only_one_of_several_nodes_appends_a_version(new_log: NewLog) -> None:
     for thread in threads:
         thread.join()
     assert won == [2, 3, 4, 5, 6]
-    assert [one.version for one in logs[3].updates(1, 7)] == [1, 2, 3, 4, 5, 6]
+    assert [logged.version for logged in logs[3].updates(1, 7)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_replay_returns_the_updates_as_they_were_appended(new_log: NewLog) -> None:
@@ -100,7 +100,7 @@ def test_a_replay_returns_the_updates_as_they_were_appended(new_log: NewLog) -> 
     appended = first.append(2, TOKEN, [update(2), update(3)])
     again = new_log()
     assert again.updates(2, 4) == appended
-    assert {one.time for one in appended} == {appended[0].time}
+    assert {logged.time for logged in appended} == {appended[0].time}
     assert appended[0].time > again.updates(1, 2)[0].time
     assert again.updates(2, 2) == ()
 
@@ -123,17 +123,17 @@ def test_an_append_takes_as_many_updates_as_the_log_allows(log: UpdateLog) -> No
 
 
 def test_listen_returns_after_an_append_or_a_trim_by_another_node(new_log: NewLog) -> None:
-    one, two = new_log(), new_log()
-    begin(one, 2)
-    seen = two.frontier()
-    assert not two.listen(seen, timeout=0)
-    one.append(3, TOKEN, [update(3)])
-    assert two.listen(seen, timeout=60)
-    seen = two.frontier()
+    first, second = new_log(), new_log()
+    begin(first, 2)
+    seen = second.frontier()
+    assert not second.listen(seen, timeout=0)
+    first.append(3, TOKEN, [update(3)])
+    assert second.listen(seen, timeout=60)
+    seen = second.frontier()
     assert (seen.since, seen.upper) == (0, 4)
-    one.compact(2, TOKEN)
-    assert two.listen(seen, timeout=60)
-    assert two.frontier().since == 2
+    first.compact(2, TOKEN)
+    assert second.listen(seen, timeout=60)
+    assert second.frontier().since == 2
 
 
 # -- times -----------------------------------------------------------------------------------------
@@ -143,15 +143,15 @@ def copy(original: UpdateLog, log: UpdateLog) -> None:
     """Append the updates of ``original`` with their times, as a shadow log does."""
     upper = original.frontier().upper
     events = list(original.scan("audit_event", 1, upper))
-    for one in original.updates(1, upper):
-        appended = [Appended("audit_event", e.data) for e in events if e.version == one.version]
-        again = replace(one, appended=tuple(appended))
-        first = one.version == 1
+    for logged in original.updates(1, upper):
+        appended = [Appended("audit_event", e.data) for e in events if e.version == logged.version]
+        again = replace(logged, appended=tuple(appended))
+        first = logged.version == 1
         log.append(
-            one.version,
+            logged.version,
             None if first else TOKEN,
             [again],
-            times=[one.time],
+            times=[logged.time],
             new_token=TOKEN if first else None,
         )
 
@@ -163,13 +163,13 @@ def test_a_copied_log_keeps_the_times_of_the_original(
     begin(original, 4)
     copy(original, another_log)
     assert another_log.updates(1, 5) == original.updates(1, 5)
-    assert [one.time for one in another_log.updates(1, 5)] == [
-        one.time for one in original.updates(1, 5)
+    assert [logged.time for logged in another_log.updates(1, 5)] == [
+        logged.time for logged in original.updates(1, 5)
     ]
     assert another_log.snapshot(3) == original.snapshot(3)
-    times = {one.version: one.time for one in original.updates(1, 5)}
-    for found in another_log.scan("audit_event", 1, 5):
-        assert found.time == decode(found.data, AuditEvent).time == times[found.version]
+    times = {logged.version: logged.time for logged in original.updates(1, 5)}
+    for scanned in another_log.scan("audit_event", 1, 5):
+        assert scanned.time == decode(scanned.data, AuditEvent).time == times[scanned.version]
     (own,) = another_log.append(5, TOKEN, [update(5)])
     assert own.time > times[4]
 
@@ -181,7 +181,7 @@ def test_updates_of_one_append_may_have_different_times(new_log: NewLog) -> None
     times = [first.time, Timestamp(first.time + 1), Timestamp(first.time + 1)]
     log.check()  # moves the log's own time on
     appended = log.append(2, TOKEN, [update(2), update(3), update(4)], times=times)
-    assert [one.time for one in appended] == times
+    assert [logged.time for logged in appended] == times
     assert new_log().updates(2, 5) == appended
 
 
@@ -257,7 +257,7 @@ def restored(snapshot: Snapshot) -> Contents:
 def test_a_snapshot_has_the_time_of_the_last_change_of_each_object(new_log: NewLog) -> None:
     log = new_log()
     begin(log, 3)
-    times = {one.version: one.time for one in log.updates(1, 4)}
+    times = {logged.version: logged.time for logged in log.updates(1, 4)}
     assert log.compact(3, TOKEN)
     snapshot = new_log().snapshot()
     assert snapshot.time == times[3]
@@ -343,7 +343,7 @@ def test_a_log_can_be_trimmed_repeatedly(new_log: NewLog) -> None:
 
 
 def versions_of(log: UpdateLog, start: int, end: int) -> list[int]:
-    return [found.version for found in log.scan("audit_event", start, end)]
+    return [scanned.version for scanned in log.scan("audit_event", start, end)]
 
 
 def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog) -> None:
@@ -351,7 +351,7 @@ def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog
     log.append(3, TOKEN, [update(3, "fence")])
     log.append(4, TOKEN, [update(4)])
     before = list(log.scan("audit_event", 1, 5))
-    assert [found.version for found in before] == [2, 4]
+    assert [scanned.version for scanned in before] == [2, 4]
     assert versions_of(log, 2, 4) == [2]
     assert log.compact(4, TOKEN)
     assert list(log.scan("audit_event", 1, 5)) == before
@@ -462,10 +462,10 @@ def test_pruning_is_allowed_if_no_storage_usage_was_appended(new_log: NewLog) ->
 def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:
     begin(log, 1)
     (appended,) = log.append(2, TOKEN, [update(2)])
-    (found,) = log.scan("audit_event", 1, 3)
-    event = decode(found.data, AuditEvent)
+    (scanned,) = log.scan("audit_event", 1, 3)
+    event = decode(scanned.data, AuditEvent)
     assert (event.time, event.id) == (appended.time, appended.id)
-    assert found.time == appended.time
+    assert scanned.time == appended.time
 
 
 def test_an_append_whose_first_update_alone_is_in_the_log_is_out_of_sync(log: UpdateLog) -> None:

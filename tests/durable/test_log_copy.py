@@ -81,7 +81,7 @@ def rewrite(log: UpdateLog, version: int, *changes: Change, verb: str = "configu
 
 
 def change(name: str, old: str | None, new: str | None) -> Change:
-    records = (None if one is None else encode(ConfigEntry(name, one)) for one in (old, new))
+    records = (None if value is None else encode(ConfigEntry(name, value)) for value in (old, new))
     return Change("config", name.encode(), *records)
 
 
@@ -186,7 +186,9 @@ def test_a_trimmed_log_with_swapped_names_can_be_copied(
 
 
 def altered_updates(log: UpdateLog) -> Any:
-    return lambda start, end: tuple(replace(one, author="eve") for one in log.updates(start, end))
+    return lambda start, end: tuple(
+        replace(logged, author="eve") for logged in log.updates(start, end)
+    )
 
 
 def dropped_event(log: UpdateLog) -> Any:

@@ -94,10 +94,10 @@ def test_the_record_and_the_audit_event_of_an_update_contain_its_time(
 ) -> None:
     begin(any_log, 3)
     (appended,) = any_log.append(4, TOKEN, [update(4)])
-    found, event = store.get(update_key(4)), store.get(append_key(AUDIT_EVENT, 4))
-    assert found is not None
+    entry, event = store.get(update_key(4)), store.get(append_key(AUDIT_EVENT, 4))
+    assert entry is not None
     assert event is not None
-    assert decode(found.value, Update).time == found.time == appended.time
+    assert decode(entry.value, Update).time == entry.time == appended.time
     assert decode(event.value, AuditEvent).time == event.time == appended.time
     assert any_log.updates(4, 5)[0].time == appended.time
 
@@ -122,9 +122,9 @@ def test_an_update_of_an_older_release_gets_the_time_of_its_key(
         patch.setattr(registry, "PROTOCOL", 1)
         patch.setitem(registry._by_type, Update, registry._by_type[Update][:1])
         store.invoke([], [Put(update_key(2), encode(update(2)))])
-    found = store.get(update_key(2))
-    assert found is not None
-    assert any_log.updates(1, 3)[1].time == found.time
+    entry = store.get(update_key(2))
+    assert entry is not None
+    assert any_log.updates(1, 3)[1].time == entry.time
 
 
 def test_a_fence_token_written_by_an_older_release_is_accepted(
@@ -266,7 +266,7 @@ def test_the_outcome_of_an_unanswered_append_is_found_after_a_trim(
         assert any_log.compact(trimmed_to, TOKEN)
 
     late = raced(store, go_on, cut=True)
-    assert [one.id for one in late.append(2, TOKEN, [mine])] == [mine.id]
+    assert [logged.id for logged in late.append(2, TOKEN, [mine])] == [mine.id]
 
 
 # -- damage ----------------------------------------------------------------------------------------
@@ -350,5 +350,5 @@ def test_audit_events_are_read_in_pages(
     monkeypatch.setattr("strandline.durable.metastorage_log.SCANNED_AT_ONCE", 2)
     begin(any_log, 8)
     for end in (2, 3, 4, 5, 9):
-        found = [one.version for one in any_log.scan("audit_event", 1, end)]
-        assert found == list(range(2, end))
+        versions = [scanned.version for scanned in any_log.scan("audit_event", 1, end)]
+        assert versions == list(range(2, end))

@@ -98,7 +98,7 @@ class Race:
     def _compare_events(self, log: UpdateLog, updates: tuple[Update, ...], upper: int) -> None:
         """Assert that each commit has its audit event, and that there are no others."""
         scanned = log.scan(AUDIT_EVENT, upper - len(updates), upper)
-        events = [decode(one.data, AuditEvent) for one in scanned]
+        events = [decode(scanned_event.data, AuditEvent) for scanned_event in scanned]
         assert [(e.version, e.id, e.author) for e in events] == [
             (update.version, update.id, update.author) for update in updates if not update.silent
         ]
@@ -109,7 +109,7 @@ class Race:
         assert not epochs & self._epochs, "an epoch was given twice"
         self._epochs |= epochs
         acknowledged = [value for word, value, *_ in words if word == "committed"]
-        present = [one.author for one in updates if one.author.startswith(f"{name} ")]
+        present = [update.author for update in updates if update.author.startswith(f"{name} ")]
         assert present[: len(acknowledged)] == acknowledged
         assert len(present) <= len(acknowledged) + 1
         assert present == [f"{name} {number}" for number in range(len(present))]
@@ -146,9 +146,9 @@ def test_the_race_finds_a_planted_fault(
 ) -> None:
     planted = FAULTS[fault]
     planted.fault(monkeypatch)
-    with pytest.raises((AssertionError, CorruptData)) as found:
+    with pytest.raises((AssertionError, CorruptData)) as failure:
         race(planted.kind, tmp_path, rounds=MOST_ROUNDS, fault=fault)
-    frames = traceback.extract_tb(found.value.__traceback__)
+    frames = traceback.extract_tb(failure.value.__traceback__)
     *_, line = (frame.line or "" for frame in frames if frame.filename == __file__)
     assert re.search(planted.finding, line), line
 

@@ -63,8 +63,8 @@ def histories(draw: st.DrawFn) -> list[Update]:
 
 def contents_of(updates: list[Update]) -> Contents:
     contents = EMPTY
-    for one in updates:
-        contents = contents.apply(one.changes(), at=one.time)
+    for logged in updates:
+        contents = contents.apply(logged.changes(), at=logged.time)
     return contents
 
 
@@ -73,7 +73,7 @@ def contents_of(updates: list[Update]) -> Contents:
 def test_rows_in_any_order_give_back_their_updates_and_snapshot(
     history: list[Update], seed: int
 ) -> None:
-    rows = [row for one in history for row in rows_of(one)]
+    rows = [row for logged in history for row in rows_of(logged)]
     random.Random(seed).shuffle(rows)
     assert list(updates_of(rows)) == history
     last = history[-1]
@@ -88,7 +88,7 @@ def test_rows_in_any_order_give_back_their_updates_and_snapshot(
 def test_rows_can_be_consolidated_in_two_steps_split_at_any_version(
     history: list[Update], at: int
 ) -> None:
-    rows = [row for one in history for row in rows_of(one)]
+    rows = [row for logged in history for row in rows_of(logged)]
     first = consolidated(row for row in rows if row.version <= at)
     again = consolidated([*first, *(row for row in rows if row.version > at)])
     assert again == consolidated(rows)
@@ -184,7 +184,7 @@ def test_a_checksum_covers_every_field_of_a_row() -> None:
         row._replace(time=Timestamp(3)),
         row._replace(diff=-1),
     ]
-    assert len({checksum(one) for one in (row, *others)}) == 1 + len(others)
+    assert len({checksum(variant) for variant in (row, *others)}) == 1 + len(others)
 
 
 def test_a_change_from_nothing_to_nothing_is_refused() -> None:

@@ -379,7 +379,7 @@ def test_a_flipped_bit_in_either_log_is_refused_or_changes_nothing(
 def dropping(log: UpdateLog) -> Callable[..., Any]:
     def append(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
         times = named.get("times") or [log.check().time] * len(updates)
-        return tuple(one.at(time) for one, time in zip(updates, times, strict=True))
+        return tuple(logged.at(time) for logged, time in zip(updates, times, strict=True))
 
     return append
 
@@ -397,28 +397,30 @@ def doubling(log: UpdateLog) -> Callable[..., Any]:
 def changing(change: Callable[[Update], Update]) -> Callable[[UpdateLog], Callable[..., Any]]:
     def faulty(log: UpdateLog) -> Callable[..., Any]:
         def append(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
-            appended = log.append(upper, token, [change(one) for one in updates], **named)
-            return tuple(one.at(there.time) for one, there in zip(updates, appended, strict=True))
+            appended = log.append(upper, token, [change(logged) for logged in updates], **named)
+            return tuple(
+                logged.at(there.time) for logged, there in zip(updates, appended, strict=True)
+            )
 
         return append
 
     return faulty
 
 
-def other_bytes(one: Update) -> Update:
-    entry = one.entries[0]
+def other_bytes(logged: Update) -> Update:
+    entry = logged.entries[0]
     changed = replace(entry.changes[0], new=update(9).entries[0].changes[0].new)
-    return replace(one, entries=(replace(entry, changes=(changed, *entry.changes[1:])),))
+    return replace(logged, entries=(replace(entry, changes=(changed, *entry.changes[1:])),))
 
 
 FAULTS: dict[str, Callable[[UpdateLog], Callable[..., Any]]] = {
     "drops": dropping,
     "doubles": doubling,
     "alters the bytes": changing(other_bytes),
-    "alters the author": changing(lambda one: replace(one, author="bob")),
-    "alters the id": changing(lambda one: replace(one, id=b"\1" * 16)),
-    "loses an entry": changing(lambda one: replace(one, entries=())),
-    "loses the audit event": changing(lambda one: replace(one, appended=())),
+    "alters the author": changing(lambda logged: replace(logged, author="bob")),
+    "alters the id": changing(lambda logged: replace(logged, id=b"\1" * 16)),
+    "loses an entry": changing(lambda logged: replace(logged, entries=())),
+    "loses the audit event": changing(lambda logged: replace(logged, appended=())),
 }
 
 
@@ -453,14 +455,18 @@ READS: dict[str, tuple[Callable[[UpdateLog], Any], Callable[[UpdateLog], object]
     "first_snapshot": (spoiled_snapshot, lambda log: log.snapshot()),
     "updates": (
         lambda log: (
-            lambda start, end: tuple(replace(one, member="n") for one in log.updates(start, end))
+            lambda start, end: tuple(
+                replace(logged, member="n") for logged in log.updates(start, end)
+            )
         ),
         lambda log: log.updates(3, 5),
     ),
     "token": (lambda log: lambda: NEXT, lambda log: log.token()),
-    "time_of": (lambda log: lambda one: None, lambda log: log.time_of(log.updates(3, 4)[0])),
+    "time_of": (lambda log: lambda logged: None, lambda log: log.time_of(log.updates(3, 4)[0])),
     "scan": (
-        lambda log: lambda *place: (Scanned(5, one.time, one.data) for one in log.scan(*place)),
+        lambda log: (
+            lambda *place: (Scanned(5, scanned.time, scanned.data) for scanned in log.scan(*place))
+        ),
         lambda log: list(log.scan("audit_event", 1, 5)),
     ),
     "compact": (

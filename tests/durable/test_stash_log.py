@@ -144,11 +144,11 @@ class Noting:
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
         noted = int(run(connection, *self.asks[0])[0][0])
-        for one in updates:
+        for logged in updates:
             change(
                 connection,
                 "INSERT INTO noted (number, version, time) VALUES (?, ?, ?)",
-                (noted, one.version, one.time),
+                (noted, logged.version, logged.time),
             )
         if self._fails:
             raise OSError("no room")

@@ -346,14 +346,14 @@ def test_members_of_one_deployment_share_the_token_and_commit_in_turn(
 def test_only_one_of_two_transactions_on_the_same_base_commits(
     new_member: Callable[[], LogMember],
 ) -> None:
-    one, two = new_member().open(), new_member().join()
-    late = begin(two)
+    first, second = new_member().open(), new_member().join()
+    late = begin(second)
     with late.entry("create_zone", {}):
         late.put(ZoneDescriptor(late.allocate_id()[0], "late", "ann"))
-    commit(one, "early")
+    commit(first, "early")
     with pytest.raises(OutOfSync):
-        two.commit_transaction(late)
-    assert zones(two) == {"default", "early"}
+        second.commit_transaction(late)
+    assert zones(second) == {"default", "early"}
 
 
 def test_a_read_only_state_follows_all_writers_and_has_no_write_methods(
@@ -420,12 +420,12 @@ def chain(state: DurableCatalogState, *names: str) -> list[CatalogTransaction]:
 def test_a_chain_of_transactions_is_committed_in_one_append(member: LogMember) -> None:
     state = member.open()
     applied = state.commit_transactions(chain(state, "a", "b", "c"))
-    assert len({one.time for one in applied}) == 1
-    assert [one.version for one in applied] == [3, 4, 5]
-    assert [one.update.author for one in applied] == [f"author of {n}" for n in "abc"]
+    assert len({committed.time for committed in applied}) == 1
+    assert [committed.version for committed in applied] == [3, 4, 5]
+    assert [committed.update.author for committed in applied] == [f"author of {n}" for n in "abc"]
     read = state.updates_after(state.recovered[-1])
-    assert [(one.update, one.contents) for one in read] == [
-        (one.update, one.contents) for one in applied
+    assert [(committed.update, committed.contents) for committed in read] == [
+        (committed.update, committed.contents) for committed in applied
     ], "what was committed is what every node reads"
 
 
@@ -433,8 +433,8 @@ def test_a_retried_commit_is_in_the_log_once(member: LogMember) -> None:
     state = member.open()
     transactions = chain(state, "a", "b")
     first = state.commit_transactions(transactions)
-    assert [one.update for one in state.commit_transactions(transactions)] == [
-        one.update for one in first
+    assert [committed.update for committed in state.commit_transactions(transactions)] == [
+        committed.update for committed in first
     ]
     assert zones(state) == {"default", "a", "b"}
     assert latest(state).version == 4
@@ -443,16 +443,16 @@ def test_a_retried_commit_is_in_the_log_once(member: LogMember) -> None:
 def test_a_transaction_can_be_rebased_and_committed(
     new_member: Callable[[], LogMember],
 ) -> None:
-    one, two = new_member().open(), new_member().join()
-    (late,) = chain(two, "late")
-    silent = begin(one)
+    first, second = new_member().open(), new_member().join()
+    (late,) = chain(second, "late")
+    silent = begin(first)
     with silent.entry("configure", {}):
         silent.put(ConfigEntry("a", "1"))
-    one.commit_transaction(silent)
+    first.commit_transaction(silent)
     with pytest.raises(OutOfSync):
-        two.commit_transaction(late)
-    two.commit_transaction(late.rebased(latest(two)))
-    assert zones(one) == {"default", "late"}
+        second.commit_transaction(late)
+    second.commit_transaction(late.rebased(latest(second)))
+    assert zones(first) == {"default", "late"}
 
 
 def test_a_transaction_writes_a_changed_allocator_once(member: LogMember) -> None:
@@ -500,14 +500,14 @@ def test_the_last_change_of_an_object_in_a_transaction_wins(
 
 
 def test_ids_continue_after_the_last_committed_id(new_member: Callable[[], LogMember]) -> None:
-    one, two = new_member().open(), new_member().join()
-    first = begin(one)
+    opened, joined = new_member().open(), new_member().join()
+    first = begin(opened)
     with first.entry("allocate", {}):
         given = first.allocate_id(amount=3)
-    one.commit_transaction(first)
-    second = begin(two)
+    opened.commit_transaction(first)
+    second = begin(joined)
     assert second.allocate_id()[0] == given[-1] + 1
-    assert two.transaction(latest(two), author="ann").allocate_id(amount=0) == range(
+    assert joined.transaction(latest(joined), author="ann").allocate_id(amount=0) == range(
         given[-1] + 1, given[-1] + 1
     )
 

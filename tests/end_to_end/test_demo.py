@@ -46,12 +46,12 @@ def start(
 
 def nodes_on(folder: Path) -> list[int]:
     """The processes that serve a store below ``folder``."""
-    found = []
+    pids = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "serve" in words and any(str(folder) in word for word in words):
-            found.append(process.pid)
-    return found
+            pids.append(process.pid)
+    return pids
 
 
 @pytest.mark.spark

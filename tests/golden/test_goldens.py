@@ -46,7 +46,7 @@ GOLDENS = [
     for release, goldens in RELEASES.items()
     for number, (value, data) in enumerate(goldens)
 ]
-BY_CLASS = {one.of: one for one in COLLECTIONS.values()}
+BY_CLASS = {collection.of: collection for collection in COLLECTIONS.values()}
 OBJECTS = [
     pytest.param(value, data, id=type(value).__name__)
     for value, data in goldens_0_1_0.GOLDENS
@@ -60,9 +60,9 @@ def writing_as(release: str) -> Iterator[None]:
     names = list(RELEASES)
     known = names[: names.index(release) + 1]
     pinned = {
-        of: held
+        of: kept
         for of, versions in registry._by_type.items()
-        if (held := [one for one in versions if one.since in known])
+        if (kept := [layout for layout in versions if layout.since in known])
     }
     version = len(pinned[types.TypeTree])
     common = {key: nested(18, version, data[3:]) for key, data in types._COMMON_BYTES.items()}
@@ -114,9 +114,9 @@ def test_every_format_of_a_release_has_golden_bytes(release: str) -> None:
     covered = {
         (data[start] | data[start + 1] << 8, data[start + 2]) for _, data in RELEASES[release]
     }
-    written = {(one.type_id, one.version) for one in formats() if one.since == release}
+    written = {(layout.type_id, layout.version) for layout in formats() if layout.since == release}
     assert written == covered
-    assert {one.since for one in formats()} <= RELEASES.keys()
+    assert {layout.since for layout in formats()} <= RELEASES.keys()
 
 
 @pytest.mark.parametrize(("value", "data"), OBJECTS)

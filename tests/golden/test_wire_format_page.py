@@ -40,22 +40,22 @@ GOLDENS = [
     if not isinstance(value, TypeTree)
 ]
 WORD = re.compile(r"\w+|[(),]")
-FORMATS = {(one.of.__name__, one.version): one for one in formats()}
+FORMATS = {(layout.of.__name__, layout.version): layout for layout in formats()}
 PAGE = (ROOT / "docs/reference/wire-format.md").read_text(encoding="utf-8")
 AS_BEFORE = re.compile(r"as version (\d+); ")
 
 
 def fields_of_types() -> dict[tuple[str, int], list[tuple[str, str]]]:
     """The name and the element of each field, by type and version, in the order of the page."""
-    found: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    listed: dict[tuple[str, int], list[tuple[str, str]]] = {}
     rows = re.findall(r"^\| `(\w+)`( \d+)? \| (\w.*`.*) \|$", PAGE, re.MULTILINE)
     for name, version, cell in rows:
         key = name, int(version or 1)
         if key in FORMATS:
             older = AS_BEFORE.match(cell)
-            before = found[name, int(older[1])] if older else []
-            found[key] = before + list(fields_of(AS_BEFORE.sub("", cell, count=1)))
-    return found
+            before = listed[name, int(older[1])] if older else []
+            listed[key] = before + list(fields_of(AS_BEFORE.sub("", cell, count=1)))
+    return listed
 
 
 def fields_of(cell: str) -> Iterator[tuple[str, str]]:
@@ -141,12 +141,12 @@ def test_every_golden_record_can_be_read_by_the_page(value: object, data: bytes)
     reader = Reader(data)
     if reader.fixed16() == 2:
         assert int.from_bytes(reader.take(4), "little") == crc32(data[6:])
-    found = read_payload(reader, read_header(reader, type(value).__name__))
+    payload = read_payload(reader, read_header(reader, type(value).__name__))
     reader.finish()
-    for field, read_value in found.items():
-        held = getattr(value, field, None)
-        if isinstance(held, int | float | str | bytes):
-            assert read_value == held, field
+    for field, read_value in payload.items():
+        stored = getattr(value, field, None)
+        if isinstance(stored, int | float | str | bytes):
+            assert read_value == stored, field
 
 
 def test_the_page_has_the_fields_of_every_type() -> None:
@@ -156,7 +156,9 @@ def test_the_page_has_the_fields_of_every_type() -> None:
 def test_the_page_lists_every_format_with_its_number_and_release() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (\d+) \| ([\d.]+) \|", PAGE, re.MULTILINE)
     listed = [(int(number), name, int(version), since) for number, name, version, since in rows]
-    assert listed == [(one.type_id, one.of.__name__, one.version, one.since) for one in formats()]
+    assert listed == [
+        (layout.type_id, layout.of.__name__, layout.version, layout.since) for layout in formats()
+    ]
 
 
 def test_the_page_lists_every_kind_of_object() -> None:
@@ -167,6 +169,6 @@ def test_the_page_lists_every_kind_of_object() -> None:
 
 def test_the_page_gives_the_numbers_of_flags_and_kinds() -> None:
     words = " ".join(PAGE.split())
-    assert ", ".join(f"{one.value} {one.name}" for one in Privilege) in words
-    kinds = (f"{one.value} {str(one.name).lower().replace('_', ' ')}" for one in ObjectKind)
+    assert ", ".join(f"{privilege.value} {privilege.name}" for privilege in Privilege) in words
+    kinds = (f"{kind.value} {str(kind.name).lower().replace('_', ' ')}" for kind in ObjectKind)
     assert ", ".join(kinds) in words

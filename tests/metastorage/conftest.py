@@ -95,7 +95,7 @@ def put(store: Metastorage, key: str, value: bytes = b"") -> Outcome:
 
 
 def keys(store: Metastorage, prefix: str = "") -> list[str]:
-    return [found.key for found in store.range(prefix, prefix + "~")]
+    return [entry.key for entry in store.range(prefix, prefix + "~")]
 
 
 def hears(store: Metastorage, prefix: str, after: int) -> bool:

@@ -54,13 +54,13 @@ CONDITIONS = st.lists(
 def operations(draw: st.DrawFn) -> list[Operation]:
     """Operations of one branch: none touches a key that another one puts."""
     puts = draw(st.dictionaries(KEYS, VALUES, max_size=3))
-    found: list[Operation] = [Put(key, value) for key, value in puts.items()]
+    planned: list[Operation] = [Put(key, value) for key, value in puts.items()]
     for start, end in draw(st.lists(st.tuples(KEYS, KEYS), max_size=2)):
         if start == end and start not in puts:
-            found.append(Delete(start))
+            planned.append(Delete(start))
         elif not any(start <= key < end for key in puts):
-            found.append(DeleteRange(start, end))
-    return draw(st.permutations(found))
+            planned.append(DeleteRange(start, end))
+    return draw(st.permutations(planned))
 
 
 class AgainstADictionary(RuleBasedStateMachine):
@@ -139,10 +139,10 @@ class AgainstADictionary(RuleBasedStateMachine):
         further: list[Condition],
     ) -> None:
         """The first condition holds, and the other node is told of a resulting change."""
-        found = self.entries.get(key)
+        entry = self.entries.get(key)
         holds: Condition = Absent(key)
-        if found is not None:
-            holds = ValueIs(key, found.value) if by_value else RevisionIs(key, found.revision)
+        if entry is not None:
+            holds = ValueIs(key, entry.value) if by_value else RevisionIs(key, entry.revision)
         operation = Delete(key) if value is None else Put(key, value)
         self.invoke(node, [holds, *further], [operation], [])
         self.wait(1 - node, key, 1)
@@ -154,25 +154,25 @@ class AgainstADictionary(RuleBasedStateMachine):
             case Absent():
                 return condition.key not in self.entries
             case ValueIs():
-                found = self.entries.get(condition.key)
-                return found is not None and found.value == condition.value
+                entry = self.entries.get(condition.key)
+                return entry is not None and entry.value == condition.value
             case RevisionIs():
-                found = self.entries.get(condition.key)
-                return found is not None and found.revision == condition.revision
+                entry = self.entries.get(condition.key)
+                return entry is not None and entry.revision == condition.revision
         raise AssertionError(condition)
 
     def touched(self, operations: list[Operation]) -> dict[str, bytes | None]:
-        found: dict[str, bytes | None] = {}
+        values: dict[str, bytes | None] = {}
         for operation in operations:
             match operation:
                 case Put():
-                    found[operation.key] = operation.value
+                    values[operation.key] = operation.value
                 case Delete() if operation.key in self.entries:
-                    found[operation.key] = None
+                    values[operation.key] = None
                 case DeleteRange():
                     inside = (k for k in self.entries if operation.start <= k < operation.end)
-                    found.update(dict.fromkeys(inside))
-        return found
+                    values.update(dict.fromkeys(inside))
+        return values
 
     @rule(node=NODES, key=KEYS)
     def get(self, node: int, key: str) -> None:

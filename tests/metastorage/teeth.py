@@ -56,12 +56,12 @@ class Tooth:
         fixtures = {n: request.getfixturevalue(n) for n in names if n not in self.given}
         with (
             pytest.MonkeyPatch.context() as patch,
-            pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)) as found,
+            pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)) as failure,
         ):
             patch.setattr(test_conformance_order, "Process", self._process)
             self.fault(patch)
             self.check(**fixtures, **self.given)
-        assert re.search(self.complaint, _complaint(found.value)), _complaint(found.value)
+        assert re.search(self.complaint, _complaint(failure.value)), _complaint(failure.value)
 
     def _process(self, target: str, *arguments: object) -> Process:
         """One more process of the suite, with the same fault planted in it."""
@@ -98,8 +98,8 @@ class Teeth(list[Tooth]):
 
 def wrap(patch: pytest.MonkeyPatch, name: str, *places: object, by: Callable[..., object]) -> None:
     """Replace a function or method by ``by``, which gets the real one as its first argument."""
-    for one in places:
-        patch.setattr(one, name, _around(getattr(one, name), by))
+    for place in places:
+        patch.setattr(place, name, _around(getattr(place, name), by))
 
 
 def _around(real: Callable[..., object], by: Callable[..., object]) -> Callable[..., object]:

@@ -71,9 +71,9 @@ def test_a_value_can_contain_the_time_of_its_own_invoke(store: Metastorage) -> N
         assert store.invoke([ValueIs("a", value)], []).succeeded
         assert not store.invoke([ValueIs("a", bytes(8) + body)], []).succeeded
     assert store.invoke([Absent("a")], [], [with_time("b")]).succeeded is False
-    found = store.get("b")
-    assert found is not None
-    assert found.value == found.time.to_bytes(8, "little")
+    entry = store.get("b")
+    assert entry is not None
+    assert entry.value == entry.time.to_bytes(8, "little")
 
 
 def test_times_in_values_increase_across_nodes(place: Place) -> None:
@@ -82,10 +82,10 @@ def test_times_in_values_increase_across_nodes(place: Place) -> None:
     for number in range(20):
         nodes[number % 2].check()
         nodes[number % 2].invoke([], [with_time("a", b"y" * 100_000 * (number % 3))])
-        found = nodes[1].get("a")
-        assert found is not None
-        inside.append(int.from_bytes(found.value[:8], "little"))
-        assert inside[-1] == found.time
+        entry = nodes[1].get("a")
+        assert entry is not None
+        inside.append(int.from_bytes(entry.value[:8], "little"))
+        assert inside[-1] == entry.time
     assert inside == sorted(set(inside))
 
 
@@ -110,9 +110,9 @@ def test_writing_the_same_value_again_is_a_write(store: Metastorage) -> None:
 def test_a_range_is_in_byte_order_and_half_open(store: Metastorage) -> None:
     names = ["a", "a.1", "a.10", "a.2", "a/", "aB", "b", "~", "A"]
     store.invoke([], [Put(name, name.encode()) for name in names])
-    assert [found.key for found in store.range("", "\x7f")] == sorted(names)
-    assert [found.key for found in store.range("a.1", "a.2")] == ["a.1", "a.10"]
-    assert [found.value for found in store.range("a.", "a/", limit=2)] == [b"a.1", b"a.10"]
+    assert [entry.key for entry in store.range("", "\x7f")] == sorted(names)
+    assert [entry.key for entry in store.range("a.1", "a.2")] == ["a.1", "a.10"]
+    assert [entry.value for entry in store.range("a.", "a/", limit=2)] == [b"a.1", b"a.10"]
     assert store.range("b", "a") == []
     assert store.range("a", "a") == []
 
@@ -122,7 +122,7 @@ def test_a_range_of_many_keys_is_complete(store: Metastorage) -> None:
     for first in range(0, len(names), many := min(store.max_operations, 200)):
         store.invoke([], [Put(name, b"") for name in names[first : first + many]])
     assert keys(store) == names
-    assert [found.key for found in store.range("k", "l", limit=600)] == names[:600]
+    assert [entry.key for entry in store.range("k", "l", limit=600)] == names[:600]
 
 
 def test_deletes_remove_existing_keys_and_no_others(store: Metastorage) -> None:
@@ -191,17 +191,17 @@ def test_an_invoke_of_many_conditions_and_operations_is_atomic(store: Metastorag
     names = [f"k{number:03d}" for number in range(many)]
     first = store.invoke([Absent(name) for name in names], [Put(name, b"1") for name in names])
     assert (first.succeeded, first.revision) == (True, 1)
-    held: list[Condition] = [RevisionIs(name, 1) for name in names]
-    refused = store.invoke([*held[1:], ValueIs(names[0], b"2")], [Delete(n) for n in names])
+    conditions: list[Condition] = [RevisionIs(name, 1) for name in names]
+    refused = store.invoke([*conditions[1:], ValueIs(names[0], b"2")], [Delete(n) for n in names])
     assert not refused.succeeded
     assert keys(store) == names
     changed: list[Operation] = [Delete(name) for name in names[::2]]
     changed += [Put(name, b"2") for name in names[1::2]]
-    second = store.invoke(held, changed)
+    second = store.invoke(conditions, changed)
     assert (second.succeeded, second.revision) == (True, 2)
     left = store.range("k", "l")
-    assert [found.key for found in left] == names[1::2]
-    assert {(found.value, found.revision, found.time) for found in left} == {(b"2", 2, second.time)}
+    assert [entry.key for entry in left] == names[1::2]
+    assert {(entry.value, entry.revision, entry.time) for entry in left} == {(b"2", 2, second.time)}
 
 
 def test_an_invoke_with_too_many_conditions_or_operations_is_refused(store: Metastorage) -> None:
@@ -216,12 +216,12 @@ def test_an_invoke_with_too_many_conditions_or_operations_is_refused(store: Meta
 
 
 def test_a_write_is_read_by_another_node_at_once(place: Place) -> None:
-    one, other = place.node(), place.node()
+    first, other = place.node(), place.node()
     for number in range(20):
-        outcome = put(one, "a", b"%d" % number)
+        outcome = put(first, "a", b"%d" % number)
         assert other.revision() == outcome.revision
-        assert other.get("a") == one.get("a")
-        assert other.range("a", "b") == one.range("a", "b")
+        assert other.get("a") == first.get("a")
+        assert other.range("a", "b") == first.range("a", "b")
 
 
 def test_writes_survive_a_restart(place: Place) -> None:
@@ -238,9 +238,9 @@ def test_a_value_of_twenty_megabytes_is_written_compared_and_deleted_as_one(
 ) -> None:
     value = random.Random(0).randbytes(20_000_000)
     put(store, "big", value)
-    found = store.get("big")
-    assert found is not None
-    assert found.value == value
+    entry = store.get("big")
+    assert entry is not None
+    assert entry.value == value
     assert store.invoke([ValueIs("big", value)], [Delete("big")]).succeeded
     assert store.get("big") is None
 
@@ -301,7 +301,7 @@ def test_other_invalid_arguments_are_refused(store: Metastorage) -> None:
 
 def test_numbers_beyond_64_bits_are_accepted_and_never_match(store: Metastorage) -> None:
     put(store, "a", b"1")
-    assert [found.key for found in store.range("", "~", limit=1 << 80)] == ["a"]
+    assert [entry.key for entry in store.range("", "~", limit=1 << 80)] == ["a"]
     assert not store.wait_for_change("", 1 << 80, timeout=0)
     assert not store.wait_for_change("b", -(1 << 80), timeout=0)
     assert not store.invoke([RevisionIs("a", 1 << 80)], []).succeeded
@@ -310,9 +310,9 @@ def test_numbers_beyond_64_bits_are_accepted_and_never_match(store: Metastorage)
 
 def test_the_longest_key_and_the_empty_value_are_accepted(store: Metastorage) -> None:
     put(store, "~" * MAX_KEY_LENGTH)
-    found = store.get("~" * MAX_KEY_LENGTH)
-    assert found is not None
-    assert found.value == b""
+    entry = store.get("~" * MAX_KEY_LENGTH)
+    assert entry is not None
+    assert entry.value == b""
 
 
 # Waiting
@@ -389,8 +389,8 @@ def test_a_follower_sees_every_state_that_lasts_until_it_reads(place: Place) -> 
             seen = follower.revision()
             turn.wait(LONG)
             assert hears(follower, "state", seen)
-            found = follower.get("state")
-            states.append(b"none" if found is None else found.value)
+            entry = follower.get("state")
+            states.append(b"none" if entry is None else entry.value)
         writing.result()
     assert states == [b"none" if n % 3 == 2 else b"%d" % n for n in range(rounds)]
 

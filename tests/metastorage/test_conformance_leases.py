@@ -128,4 +128,4 @@ def test_only_one_of_many_concurrent_callers_gets_a_lease(place: Place) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         got = list(threads.map(run_for, range(8)))
-    assert sorted(name for one in got for name in one) == names
+    assert sorted(name for listing in got for name in listing) == names

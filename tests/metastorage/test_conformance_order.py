@@ -79,9 +79,9 @@ def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Pl
             put(node, "a")
     assert node.check().time > written.time  # a check is allowed at any stored time
     assert node.revision() == written.revision == 2
-    found = node.get("a")
-    assert found is not None
-    assert found.time == written.time
+    entry = node.get("a")
+    assert entry is not None
+    assert entry.time == written.time
     right.now += 1
     assert put(node, "a").time > written.time
 
@@ -150,9 +150,9 @@ def test_no_increment_of_many_threads_is_lost(place: Place, times: int) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(increments, range(8)))
-    found = nodes[0].get("number")
-    assert found is not None
-    assert (int(found.value), found.revision) == (40 * times, 40 * times)
+    entry = nodes[0].get("number")
+    assert entry is not None
+    assert (int(entry.value), entry.revision) == (40 * times, 40 * times)
 
 
 # Random calls
@@ -185,9 +185,9 @@ def test_no_increment_of_many_processes_is_lost(place: Place, times: int) -> Non
         for other in others:
             assert other.hear() == "done"
             assert other.finish() == 0
-    found = store.get("number")
-    assert found is not None
-    assert (int(found.value), found.revision, store.revision()) == (45 * times,) * 3
+    entry = store.get("number")
+    assert entry is not None
+    assert (int(entry.value), entry.revision, store.revision()) == (45 * times,) * 3
 
 
 def test_a_waiter_in_another_process_is_woken_by_puts_and_deletes(place: Place) -> None:

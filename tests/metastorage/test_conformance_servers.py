@@ -58,9 +58,9 @@ def test_the_first_call_after_a_restart_of_the_server_succeeds(
         list(threads.map(lambda _: store.range("", "~"), range(16)))
     server.restart()
     calls_of(store)[first]()
-    found = store.get("a")
-    assert found is not None
-    assert (found.value, found.revision, found.time) == (b"1", 1, before.time)
+    entry = store.get("a")
+    assert entry is not None
+    assert (entry.value, entry.revision, entry.time) == (b"1", 1, before.time)
     assert put(store, "a").time > before.time
 
 
@@ -87,9 +87,9 @@ def test_calls_to_a_server_that_does_not_answer_end_after_the_patience(
     assert SHORT <= time.monotonic() - began < LONG
     server.resume()
     assert put(store, "c").succeeded
-    found = store.get("a")
-    assert found is not None
-    assert (found.value, found.revision) == (b"1", 1)
+    entry = store.get("a")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"1", 1)
 
 
 def test_a_waiter_survives_a_restart_of_the_server_and_is_woken_by_a_later_change(
@@ -168,8 +168,8 @@ def test_a_read_after_an_unknown_outcome_shows_whether_the_write_happened(
             store.invoke([Absent("mine")], [Put("mine", VALUE), Put("too", b"")])
         assert not plan
         happened = cut is Cut.ANSWER
-        found = store.get("mine")
-        assert (found is not None) == happened
+        entry = store.get("mine")
+        assert (entry is not None) == happened
         assert keys(direct) == (["before", "mine", "too"] if happened else ["before"])
         assert store.revision() == 1 + happened
         # Next, the caller retries: the write must not happen twice.

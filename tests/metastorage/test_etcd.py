@@ -114,15 +114,15 @@ def test_an_invalid_address_is_refused(url: str) -> None:
 
 
 def test_stores_with_similar_prefixes_do_not_see_each_other(place: EtcdPlace) -> None:
-    one, other = place.node(), place.node(url=place.url + "-more")
-    put(one, "a", b"1")
+    first, other = place.node(), place.node(url=place.url + "-more")
+    put(first, "a", b"1")
     put(other, "a", b"2")
     put(other, "b")
-    assert (one.revision(), other.revision()) == (1, 2)
-    assert keys(one) == ["a"]
-    one.invoke([], [DeleteRange("", "\x7f")])
+    assert (first.revision(), other.revision()) == (1, 2)
+    assert keys(first) == ["a"]
+    first.invoke([], [DeleteRange("", "\x7f")])
     assert keys(other) == ["a", "b"]
-    assert not one.wait_for_change("", 2, timeout=0)
+    assert not first.wait_for_change("", 2, timeout=0)
 
 
 def test_a_layout_of_a_newer_release_is_refused_and_not_changed(place: EtcdPlace) -> None:
@@ -218,9 +218,9 @@ def test_a_single_writer_needs_one_request_per_invoke(place: EtcdPlace) -> None:
         put(store, "version", b"0")
         requests.clear()
         for number in range(5):
-            held = ValueIs("version", b"%d" % number)
+            condition = ValueIs("version", b"%d" % number)
             writes = [Put("version", b"%d" % (number + 1)), Put(f"update.{number}", b"x")]
-            assert store.invoke([held], writes).succeeded
+            assert store.invoke([condition], writes).succeeded
         assert len(requests) == 5
         store.close()
 
@@ -330,8 +330,10 @@ def test_a_corrupt_change_record_raises_corrupt_data_in_the_waiter(place: EtcdPl
 
 def connections_to(port: int) -> int:
     """How many connections of this process to a port of the server are open."""
-    found = psutil.Process().net_connections("tcp4")
-    return sum(1 for one in found if one.raddr and one.raddr.port == port)
+    connections = psutil.Process().net_connections("tcp4")
+    return sum(
+        1 for connection in connections if connection.raddr and connection.raddr.port == port
+    )
 
 
 def test_a_closed_store_leaves_no_thread_and_no_connection(place: EtcdPlace) -> None:

@@ -58,7 +58,7 @@ def some_bytes(size: int, seed: int = 0) -> bytes:
 def test_a_value_of_any_size_is_read_as_it_was_written(store: EtcdMetastorage, size: int) -> None:
     value = some_bytes(size)
     store.invoke([], [Put("a", b"before"), Put("b", value), Put("c", b"behind")])
-    assert [found.value for found in store.range("", "~")] == [b"before", value, b"behind"]
+    assert [entry.value for entry in store.range("", "~")] == [b"before", value, b"behind"]
     assert store.invoke([ValueIs("b", value)], []).succeeded
     assert not store.invoke([ValueIs("b", value[:-1] + b"\0\0")], []).succeeded
     assert not store.invoke([ValueIs("b", some_bytes(size, 1))], []).succeeded
@@ -68,9 +68,9 @@ def test_a_value_of_any_size_is_read_as_it_was_written(store: EtcdMetastorage, s
 def test_the_largest_value_is_read_as_it_was_written(store: EtcdMetastorage) -> None:
     value = some_bytes(MAX_VALUE_BYTES)
     put(store, "a", value)
-    found = store.get("a")
-    assert found is not None
-    assert found.value == value
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.value == value
 
 
 def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: EtcdPlace) -> None:
@@ -78,7 +78,7 @@ def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: EtcdPlace
     names = [f"{number:04d}".ljust(1024, "~") for number in range(store.max_operations)]
     writes = [Put(name, some_bytes(16_000, seed)) for seed, name in enumerate(names)]
     store.invoke([], writes)
-    assert [Put(found.key, found.value) for found in store.range("", "\x7f")] == writes
+    assert [Put(entry.key, entry.value) for entry in store.range("", "\x7f")] == writes
     assert store.invoke([], [Delete(name) for name in names]).succeeded
     assert place.chunks() == []
 
@@ -99,9 +99,9 @@ def test_the_chunks_of_a_replaced_or_deleted_value_are_removed(
     large = isinstance(operation, Put) and len(operation.value) > 100
     assert len(place.chunks()) == (12 if large else 8)
     for key in ("b.1", "b/"):
-        found = store.get(key)
-        assert found is not None
-        assert found.value == b"x" * LARGE
+        entry = store.get(key)
+        assert entry is not None
+        assert entry.value == b"x" * LARGE
 
 
 def test_the_chunks_of_a_refused_invoke_are_removed(
@@ -137,9 +137,9 @@ def test_chunks_removed_before_their_invoke_are_written_again(
 
     monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
     put(store, "a", b"x" * LARGE)
-    found = store.get("a")
-    assert found is not None
-    assert (found.value, found.revision, len(written)) == (b"x" * LARGE, 2, 2)
+    entry = store.get("a")
+    assert entry is not None
+    assert (entry.value, entry.revision, len(written)) == (b"x" * LARGE, 2, 2)
 
 
 def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None:
@@ -159,9 +159,9 @@ def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None
     put(store, "other", value)
     owners = [place.keys.owner_of(pair.key)[0] for pair in place.chunks()]
     assert owners == ["kept"] * 2 + ["other"] * 2 + ["young"] * 2
-    found = store.get("kept")
-    assert found is not None
-    assert found.value == value
+    entry = store.get("kept")
+    assert entry is not None
+    assert entry.value == value
     assert chunks.sweep(timestamp(wall.now)) == 0
     assert chunks.sweep(timestamp(wall.now + 2 * ORPHAN_AGE_MS)) == 1
     assert len(place.chunks()) == 4
@@ -178,9 +178,9 @@ def test_large_values_are_read_whole_during_writes_and_compactions(
     def read() -> int:
         reads = 0
         while not done.is_set():
-            found = reader.get("a")
-            assert found is not None
-            assert found.value == values[found.revision - 1]
+            entry = reader.get("a")
+            assert entry is not None
+            assert entry.value == values[entry.revision - 1]
             reads += 1
         return reads
 
@@ -210,9 +210,9 @@ def test_a_read_of_a_large_value_is_repeated_after_a_compaction(
         return read(self, key, stored, revision=revision)
 
     monkeypatch.setattr(ChunkedValues, "value", read_late)
-    found = store.get("a")
-    assert found is not None
-    assert (found.value, found.revision) == (b"y" * LARGE, 2)
+    entry = store.get("a")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"y" * LARGE, 2)
 
 
 def test_the_chunks_of_a_lost_invoke_are_removed_by_the_next_write(place: EtcdPlace) -> None:
@@ -230,9 +230,9 @@ def test_the_chunks_of_a_lost_invoke_are_removed_by_the_next_write(place: EtcdPl
         ):
             put(store, "a", b"x" * LARGE)
         assert len(place.chunks()) == 4
-        found = store.get("a")
-        assert found is not None
-        assert found.value == b"1"
+        entry = store.get("a")
+        assert entry is not None
+        assert entry.value == b"1"
         put(store, "a", b"2")
         assert place.chunks() == []
         store.close()

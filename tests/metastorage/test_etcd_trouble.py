@@ -138,9 +138,9 @@ def test_chunks_lost_before_an_invoke_of_many_conditions_are_written_again(
     value = b"x" * 3 * CHUNK_BYTES
     outcome = store.invoke([Absent(f"none{n}") for n in range(40)], [Put("a", value)])
     assert (outcome.succeeded, outcome.revision, len(written)) == (True, 2, 2)
-    found = store.get("a")
-    assert found is not None
-    assert found.value == value
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.value == value
 
 
 def send(port: int, request: bytes) -> bytes:

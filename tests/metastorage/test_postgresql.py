@@ -88,9 +88,9 @@ def waiting_for_locks(url: str) -> int:
 def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)
-    found = store.get("big")
-    assert found is not None
-    assert found.value == value
+    entry = store.get("big")
+    assert entry is not None
+    assert entry.value == value
 
 
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
@@ -144,9 +144,9 @@ def test_a_read_waits_for_a_delayed_commit(url: str, store: SqlMetastorage) -> N
             while not waiting_for_locks(url) and not reading.done():
                 time.sleep(0.005)  # only the server knows when the reader waits
             proxy.deliver()
-            found = reading.result()
-        assert found is not None
-        assert found.value == b"1"
+            entry = reading.result()
+        assert entry is not None
+        assert entry.value == b"1"
         cut_off.close()
 
 
@@ -158,9 +158,9 @@ def test_acknowledged_writes_and_checked_times_survive_a_crash_of_the_server(url
     server = postgresql.running()
     server.crash()
     server.start()
-    found = ahead.get("a")
-    assert found is not None
-    assert found.value == b"19"
+    entry = ahead.get("a")
+    assert entry is not None
+    assert entry.value == b"19"
     behind = open_metastorage(url, HybridClock(lambda: 1_000))
     assert behind.invoke([], [Put("b", b"")]).time > checked.time >= timestamp(5_000_000)
     for store in (ahead, behind):
@@ -328,7 +328,7 @@ def test_many_waiters_share_one_connection(url: str) -> None:
         assert row is not None
         assert row[0] <= 1
         store.invoke([], [Put("a", b"")])
-        assert all(one.result() for one in waiting)
+        assert all(future.result() for future in waiting)
     store.close()
 
 
@@ -386,8 +386,8 @@ def test_a_write_sees_the_write_it_waited_for_under_any_default_isolation(
                 time.sleep(0.005)  # only the server knows when the writer waits
             connection.exec_driver_sql("UPDATE strandline_clock SET time = time + 1")
         assert waiting.result().revision == 1
-    for one in (store, asking, holding):
-        one.close()
+    for place in (store, asking, holding):
+        place.close()
 
 
 def hears(store: Metastorage) -> bool:

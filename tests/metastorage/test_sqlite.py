@@ -46,9 +46,9 @@ def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
 def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)
-    found = store.get("big")
-    assert found is not None
-    assert found.value == value
+    entry = store.get("big")
+    assert entry is not None
+    assert entry.value == value
 
 
 def test_the_time_is_shared_with_other_writers_of_the_database(
@@ -110,9 +110,9 @@ def test_reads_in_a_transaction_of_the_caller_see_its_snapshot(
     with database.read() as connection:
         assert store.revision_on(connection) == 1
         put(store, "a", b"2")
-        found = store.get_on(connection, "a")
-        assert found is not None
-        assert (found.value, found.revision) == (b"1", 1)
+        entry = store.get_on(connection, "a")
+        assert entry is not None
+        assert (entry.value, entry.revision) == (b"1", 1)
         assert store.revision_on(connection) == 1
         assert store.get_on(connection, "b") is None
     assert store.revision() == 2
@@ -215,7 +215,7 @@ def test_an_invoke_that_fails_halfway_changes_nothing(
     with pytest.raises(Exception, match="planted"):
         store.invoke([Absent("a")], [Put("a", b""), Delete("kept"), Put("z", b"")])
     assert store.revision() == 1
-    assert [found.key for found in store.range("", "\x7f")] == ["kept"]
+    assert [entry.key for entry in store.range("", "\x7f")] == ["kept"]
     assert not store.wait_for_change("", 1, timeout=0)
     with database.read() as connection:
         assert stored_time(connection) == before

@@ -183,8 +183,8 @@ def equal_values_are_not_written(patch: pytest.MonkeyPatch) -> None:
         def is_new(operation: Operation) -> bool:
             if not isinstance(operation, Put):
                 return True
-            found = self.get(operation.key)
-            return found is None or found.value != operation.value
+            entry = self.get(operation.key)
+            return entry is None or entry.value != operation.value
 
         return real(self, conditions, [*filter(is_new, on_success)], on_failure)
 

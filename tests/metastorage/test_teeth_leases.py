@@ -84,7 +84,7 @@ def released_by_anyone(patch: pytest.MonkeyPatch) -> None:
 )
 def a_token_for_each_renewal(patch: pytest.MonkeyPatch) -> None:
     """A holder that acquires its lease again gets a new token."""
-    _granted_over(patch, lambda held, holder: held.holder == holder)
+    _granted_over(patch, lambda lease, holder: lease.holder == holder)
 
 
 @TEETH.found_by(
@@ -138,9 +138,9 @@ def renewed_by_name(patch: pytest.MonkeyPatch) -> None:
     """A renewal compares the holder's name, and not the token."""
 
     def renew(real: Any, self: Any, lease: Lease, *, ttl_ms: int) -> Any:
-        held = self.lease(lease.name)
-        same = held is not None and held.holder == lease.holder
-        return real(self, held if same else lease, ttl_ms=ttl_ms)
+        current = self.lease(lease.name)
+        same = current is not None and current.holder == lease.holder
+        return real(self, current if same else lease, ttl_ms=ttl_ms)
 
     wrap(patch, "renew_lease", *STORES, by=renew)
 
@@ -155,8 +155,8 @@ def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
     """A renewal of a free lease acquires it."""
 
     def renew(real: Any, self: Any, lease: Lease, *, ttl_ms: int) -> Any:
-        found = self.acquire_lease(lease.name, lease.holder, ttl_ms=ttl_ms)
-        return found or real(self, lease, ttl_ms=ttl_ms)
+        lease_or_none = self.acquire_lease(lease.name, lease.holder, ttl_ms=ttl_ms)
+        return lease_or_none or real(self, lease, ttl_ms=ttl_ms)
 
     wrap(patch, "renew_lease", *STORES, by=renew)
 
@@ -170,7 +170,12 @@ def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
 )
 def relied_on_when_expired(patch: pytest.MonkeyPatch) -> None:
     """A write under a lease compares its token, and not the time."""
-    wrap(patch, "_condition_query", sql_store, by=lambda real, one, _: real(one, MIN_TIMESTAMP))
+    wrap(
+        patch,
+        "_condition_query",
+        sql_store,
+        by=lambda real, condition, _: real(condition, MIN_TIMESTAMP),
+    )
     patch.setattr(etcd_invoke, "is_live", lambda lease, _: bool(lease.holder))
 
 
@@ -226,16 +231,16 @@ def granted_on_a_look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     counting = threading.Lock()
 
     def look(real: Any, store: SqlMetastorage, name: str) -> Lease | None:
-        held: Lease | None = real(store, name)
+        lease: Lease | None = real(store, name)
         with counting:
             looks[name] += 1
             waits, barrier = looks[name] <= 2, both[name]
         if waits:
             barrier.wait(LONG)
-        return held
+        return lease
 
     wrap(patch, "_lease", SqlMetastorage, by=look)
-    _granted_over(patch, lambda held, holder: held.holder != holder)
+    _granted_over(patch, lambda lease, holder: lease.holder != holder)
 
 
 def _granted_over(patch: pytest.MonkeyPatch, which: Callable[[Lease, str], bool]) -> None:
@@ -244,9 +249,9 @@ def _granted_over(patch: pytest.MonkeyPatch, which: Callable[[Lease, str], bool]
     def grant(
         real: Any, connection: Connection, name: str, holder: str, now: Timestamp, ttl_ms: int
     ) -> Any:
-        held = sql_tables.live_lease(connection, name, now)
-        if held is not None and which(held, holder):
-            sql_tables.end_lease(connection, held)
+        lease = sql_tables.live_lease(connection, name, now)
+        if lease is not None and which(lease, holder):
+            sql_tables.end_lease(connection, lease)
         return real(connection, name, holder, now, ttl_ms)
 
     wrap(patch, "grant_lease", sql_tables, by=grant)

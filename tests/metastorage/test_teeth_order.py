@@ -142,10 +142,10 @@ def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
     known: dict[int, tuple[float, int]] = {}
 
     def revision(real: Any, self: Any) -> int:
-        read, found = known.get(id(self), (0.0, 0))
+        read, seen_revision = known.get(id(self), (0.0, 0))
         if time.monotonic() - read > 0.02:
-            read, found = known[id(self)] = time.monotonic(), real(self)
-        return found
+            read, seen_revision = known[id(self)] = time.monotonic(), real(self)
+        return seen_revision
 
     wrap(patch, "revision", *STORES, by=revision)
 
@@ -161,8 +161,8 @@ def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
     def revision(self: SqlMetastorage) -> int:
         if self._remembered[0] != self._database.mark():
             with self._database.read() as connection:
-                found = self.revision_on(connection)
-            self._remembered = (self._database.mark(), found)
+                seen_revision = self.revision_on(connection)
+            self._remembered = (self._database.mark(), seen_revision)
         return self._remembered[1]
 
     patch.setattr(SqlMetastorage, "revision", revision)
@@ -172,7 +172,7 @@ def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
     order.test_no_increment_of_many_threads_is_lost,
     "sqlite",
     "postgresql",
-    complaint=r"assert \(int\(found.value\), found.revision",
+    complaint=r"assert \(int\(entry.value\), entry.revision",
 )
 def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     """The conditions of an invoke are read before its transaction."""
@@ -190,7 +190,7 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(
     order.test_no_increment_of_many_threads_is_lost,
     "postgresql",
-    complaint=r"assert \(int\(found.value\), found.revision",
+    complaint=r"assert \(int\(entry.value\), entry.revision",
 )
 def turns_of_one_process_only(patch: pytest.MonkeyPatch) -> None:
     """Writers take turns only within their own node."""
@@ -200,7 +200,7 @@ def turns_of_one_process_only(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(
     order.test_no_increment_of_many_threads_is_lost,
     "etcd",
-    complaint=r"assert \(int\(found.value\), found.revision",
+    complaint=r"assert \(int\(entry.value\), entry.revision",
 )
 def head_not_compared(patch: pytest.MonkeyPatch) -> None:
     """An invoke is written even if another one was first."""
@@ -222,7 +222,7 @@ def _without_compare(patch: pytest.MonkeyPatch, left_out: int) -> None:
         plan = real(self, *arguments, **named)
         if not isinstance(plan, Plan):
             return plan
-        compares = [one for at, one in enumerate(plan.compares) if at != left_out]
+        compares = [compare for at, compare in enumerate(plan.compares) if at != left_out]
         return replace(plan, compares=compares)
 
     wrap(patch, "decide", Invoke, by=decide)
@@ -253,7 +253,7 @@ def one_condition_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Conditions are joined by or."""
     patch.setattr(sql_store, "_ALL_HOLD", " OR ")
     # That module uses the name for conditions only.
-    patch.setattr(etcd_invoke, "all", lambda found: any([*found] or [True]), raising=False)
+    patch.setattr(etcd_invoke, "all", lambda outcomes: any([*outcomes] or [True]), raising=False)
 
 
 @TEETH.found_by(random_calls, "sqlite", complaint=r"assert node.range|wait_for_change")

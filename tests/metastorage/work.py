@@ -17,9 +17,9 @@ Hear = Callable[[], Any]
 def increment(store: Metastorage, key: str) -> None:
     """Add 1 to the number at ``key`` by compare-and-set."""
     while True:
-        found = store.get(key)
-        value = 0 if found is None else int(found.value)
-        condition = Absent(key) if found is None else RevisionIs(key, found.revision)
+        entry = store.get(key)
+        value = 0 if entry is None else int(entry.value)
+        condition = Absent(key) if entry is None else RevisionIs(key, entry.revision)
         if store.invoke([condition], [Put(key, b"%d" % (value + 1))]).succeeded:
             return
 
@@ -39,9 +39,9 @@ def wait_for_changes(say: Say, hear: Hear, kind: str, address: str, prefix: str)
     with STORES[kind].open(address, HybridClock()) as store:
         while True:
             seen = store.revision()
-            found = store.range(prefix, prefix + "~")
-            say([[pair.key, pair.value.decode()] for pair in found])
-            if any(pair.key == prefix + "end" for pair in found):
+            pairs = store.range(prefix, prefix + "~")
+            say([[pair.key, pair.value.decode()] for pair in pairs])
+            if any(pair.key == prefix + "end" for pair in pairs):
                 return
             assert hears(store, prefix, seen)
 

@@ -120,11 +120,11 @@ def test_the_folder_of_a_table_at_its_default_place_follows_its_name(
     session: LocalSession, warehouse: str, in_one_batch: bool
 ) -> None:
     batch: list[Command] = [create(), rename("u"), rename("V", table="u", new_schema="other")]
-    for commands in [batch] if in_one_batch else [[one] for one in batch]:
+    for commands in [batch] if in_one_batch else [[command] for command in batch]:
         session.execute(commands)
     assert folder(session, "other.V") == f"{warehouse}/other.db/v"
     left = Path(f"{warehouse}/s.db".removeprefix("file://"))
-    assert [one.name for one in left.iterdir() if not one.name.startswith(".")] == []
+    assert [path.name for path in left.iterdir() if not path.name.startswith(".")] == []
 
 
 def test_a_table_with_a_location_elsewhere_stays_there_when_it_is_renamed(
@@ -157,7 +157,7 @@ def test_a_table_with_a_reused_name_gets_its_own_folder(
         rename("last"),
         create(),
     ]
-    for commands in [batch] if in_one_batch else [[one] for one in batch]:
+    for commands in [batch] if in_one_batch else [[command] for command in batch]:
         session.execute(commands)
     for name in ("old", "last", "t"):
         assert folder(session, f"s.{name}") == f"{warehouse}/s.db/{name}"
@@ -265,7 +265,7 @@ def test_a_new_table_never_shows_the_files_of_a_table_whose_folder_stayed(
         (old / "part-0.parquet").touch()
         (old.parent / ".dropped").write_text("a file where dropped tables belong")
         batch: list[Command] = [DropTable(schema="default", table="t"), new]
-        for commands in [batch] if in_one_batch else [[one] for one in batch]:
+        for commands in [batch] if in_one_batch else [[command] for command in batch]:
             session.execute(commands)
         made = session.table("t")
         assert folder(session, "t") == f"file://{old}~{made.descriptor.id}"

@@ -311,7 +311,7 @@ def test_attacks_by_users_without_privileges_are_refused_and_change_nothing(
 ) -> None:
     """If privileges are enforced, they are checked first; nothing changes either way."""
     root = node.session(user="root")
-    root.execute([CreateRole(name=one, superuser=one == "root") for one in ("root", "eve")])
+    root.execute([CreateRole(name=name, superuser=name == "root") for name in ("root", "eve")])
     root.execute(SetConfiguration(name="enforce_privileges", value="on"))
     before = tree(lake)
     session = node.session(user="eve")

@@ -251,14 +251,14 @@ def test_a_table_that_was_restored_and_dropped_meanwhile_is_a_conflict(
     reads: list[int] = []
 
     def overtaken(*arguments: Any, **named: Any) -> object:  # Any: as in the real one
-        found = read_undo(*arguments, **named)
+        reading = read_undo(*arguments, **named)
         reads.append(1)
         if len(reads) == 1:
             monkeypatch.setattr(READ_UNDO, read_undo)
             session.undo(dropped.version)
             session.execute(drop("p"))
             monkeypatch.setattr(READ_UNDO, overtaken)
-        return found
+        return reading
 
     monkeypatch.setattr(READ_UNDO, overtaken)
     with pytest.raises(Conflict, match="was restored and dropped again") as caught:
@@ -301,29 +301,29 @@ def test_objects_that_a_user_may_not_see_are_answered_like_missing_ones(
     bob = node.session(user="bob")
 
     def answers(*asks: Callable[[], object]) -> list[str]:
-        told = []
+        texts = []
         for ask in asks:
             with pytest.raises(NotFound) as caught:
                 ask()
-            told.append(re.sub(r"shop\.\w+|\b\d+\b", "…", caught.value.message))
-        return told
+            texts.append(re.sub(r"shop\.\w+|\b\d+\b", "…", caught.value.message))
+        return texts
 
     names = ("shop.gone", "shop.there", "shop.never")
-    told = answers(*(lambda name=name: bob.undrop(name) for name in names))
-    assert len(set(told)) == 1
+    texts = answers(*(lambda name=name: bob.undrop(name) for name in names))
+    assert len(set(texts)) == 1
     for name in ("shop.there", "shop.never"):
         with pytest.raises(PermissionDenied, match=r"^user bob lacks USAGE on schema shop; "):
             bob.undrop_partitions(name)
     with pytest.raises(ObjectNotFound, match="schema shop cannot be restored: no version"):
         bob.undrop("shop", kind="schema")
     versions = (made.version, dropped.version, 999, gone_schema.version + 900)
-    told = answers(*(lambda version=version: bob.undo(version) for version in versions))
-    assert len(set(told)) == 1
-    told = answers(
+    texts = answers(*(lambda version=version: bob.undo(version) for version in versions))
+    assert len(set(texts)) == 1
+    texts = answers(
         lambda: bob.undo(made.version, through=dropped.version),
         lambda: bob.undo(998, through=999),
     )
-    assert len(set(told)) == 1
+    assert len(set(texts)) == 1
     assert bob.undo(theirs.version).applied == (True,)
     usage = GrantPrivileges(
         kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"

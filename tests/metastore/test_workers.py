@@ -95,12 +95,12 @@ def test_the_next_call_to_set_out_is_of_the_user_with_the_fewest_calls(
     async def main() -> None:
         workers = Workers(threads=8)
         many = [submit(workers, "ann", READ) for _ in range(6)]
-        one = submit(workers, "bob", READ)
+        asked = submit(workers, "bob", READ)
         await until(lambda: many[0][0].begun.is_set() and many[1][0].begun.is_set())
         await end(many[0])
-        await until(one[0].begun.is_set)
+        await until(asked[0].begun.is_set)
         assert not any(work.begun.is_set() for work, _ in many[2:])
-        await end(*many[1:], one)
+        await end(*many[1:], asked)
 
     asyncio.run(main())
 

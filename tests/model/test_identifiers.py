@@ -20,7 +20,7 @@ names = st.text(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "other", "same"),
     [
         ("Flights", "fLIGHTS", True),
         ("STRASSE", "straße", True),
@@ -31,8 +31,8 @@ names = st.text(
         ("a", "ä", False),
     ],
 )
-def test_names_are_the_same_up_to_case(one: str, other: str, same: bool) -> None:
-    assert (normalize(one) == normalize(other)) is same
+def test_names_are_the_same_up_to_case(first: str, other: str, same: bool) -> None:
+    assert (normalize(first) == normalize(other)) is same
 
 
 @given(st.text())

@@ -45,7 +45,7 @@ PLAIN = TableDefinition(name="plain", columns=COLUMNS)
 
 
 def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def unpack(backup: Path, folder: Path) -> Path:
@@ -99,8 +99,8 @@ def store(tmp_path: Path) -> Path:
 def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path: Path) -> None:
     made = strandline("backup", store, tmp_path / "b", "--output", "json")
     assert made.exit_code == 0, made.output
-    told = json.loads(made.stdout)
-    assert (told["files"], told["missing"]) == (4, [])
+    report = json.loads(made.stdout)
+    assert (report["files"], report["missing"]) == (4, [])
     store.rename(tmp_path / "broken")
     restored = strandline("restore", tmp_path / "b", tmp_path / "new")
     assert restored.exit_code == 0, restored.output
@@ -325,8 +325,12 @@ def test_a_backup_contains_dropped_partitions_and_holds(
     with hive_node(tmp_path / "new") as restored:
         assert partitions(restored) == {"d": "d", "z": "b"}
         assert partitions(restored, before) == ALL
-        held = [one for one in restored.node.transactions.holds.list() if one.kind == "stream"]
-        assert [(one.hold_id, one.owner, one.at) for one in held] == [(hold.hold_id, "reader", at)]
+        streams = [
+            stream for stream in restored.node.transactions.holds.list() if stream.kind == "stream"
+        ]
+        assert [(stream.hold_id, stream.owner, stream.at) for stream in streams] == [
+            (hold.hold_id, "reader", at)
+        ]
         with pytest.raises(Conflict, match="hold"):
             restored.node.session(user="ann").compact(restored.node.catalogs.present().version)
         add_partition(restored, "c", "another c")
@@ -409,16 +413,16 @@ def test_a_partition_purged_during_a_backup_is_reported_as_missing(
 def test_a_backup_holds_the_history_while_it_runs(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[str] = []
+    holds: list[str] = []
     with Node.open(store) as node:
 
         def look(*arguments: Any) -> None:
-            held.extend(f"{one.kind} of {one.owner}" for one in node.transactions.holds.list())
+            holds.extend(f"{hold.kind} of {hold.owner}" for hold in node.transactions.holds.list())
             copy_database(*arguments)
 
         monkeypatch.setattr(module, "copy_database", look)
         back_up(node, tmp_path / "b", user="ann")
-        assert held == ["backup of ann"]
+        assert holds == ["backup of ann"]
         assert node.transactions.holds.list() == ()
 
 

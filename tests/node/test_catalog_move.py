@@ -87,7 +87,7 @@ def notes(state: DurableCatalogState) -> set[str]:
 
 
 def history(state: DurableCatalogState) -> list[object]:
-    return [(one.version, one.time, one.contents.dump()) for one in state.recovered]
+    return [(update.version, update.time, update.contents.dump()) for update in state.recovered]
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,8 @@ def test_a_long_answer_equals_short_ones(
     listed = client.call("get_partitions", **named)
     names = client.call("get_partition_names", **named)
     assert tasks(node) == before + 2
-    assert [one["values"] for one in listed] == [one["values"] for one in parts]
-    assert names == [f"p={one['values'][0]}" for one in parts]
+    assert [part["values"] for part in listed] == [part["values"] for part in parts]
+    assert names == [f"p={part['values'][0]}" for part in parts]
     some = client.call("get_partitions_by_names", db_name="shop", tbl_name="parts", names=names[:9])
     assert some == listed[:9]
     assert tasks(node) == before + 2

@@ -21,10 +21,10 @@ OWN = Settings(history_retention_ms=2 * HOUR_MS, metadata_staleness_ms=250)
 def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
     """Two nodes on one folder; the second has its own settings."""
     with (
-        Node.open(tmp_path / "store") as one,
+        Node.open(tmp_path / "store") as first,
         Node.open(tmp_path / "store", settings=OWN) as other,
     ):
-        yield one, other
+        yield first, other
 
 
 def configure(node: Node, name: str, value: str | None) -> None:

@@ -103,9 +103,9 @@ def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
         session = node.session(user="ann")
         before = session.verify().findings
         monkeypatch.setattr(DatabaseMark, "says", lambda mark: MAX_TIMESTAMP)
-        found = [finding for finding in session.verify().findings if finding not in before]
-    assert [(finding.kind, finding.place) for finding in found] == [(Kind.RECORD, "database")]
-    assert "older than it was" in found[0].message
+        new = [finding for finding in session.verify().findings if finding not in before]
+    assert [(finding.kind, finding.place) for finding in new] == [(Kind.RECORD, "database")]
+    assert "older than it was" in new[0].message
 
 
 def test_an_empty_database_in_place_of_the_stores_database_is_refused(store: EmptyStore) -> None:

@@ -135,10 +135,10 @@ def test_a_running_node_completes_a_fence_raised_in_the_rows_only(
             node.session(user="ann").begin()
         node.finish_half_raised_fence()
         assert node.catalogs.token.rank == (0, 2)
-        for one in (node, other):
-            one.catalogs.sync()
-            assert one.session(user="ann").begin().txn_id > 0
-            one.session(user="ann").execute(CreateSchema(name=f"by_{one is node}"))
+        for member in (node, other):
+            member.catalogs.sync()
+            assert member.session(user="ann").begin().txn_id > 0
+            member.session(user="ann").execute(CreateSchema(name=f"by_{member is node}"))
 
 
 def test_halves_of_different_stores_are_refused(folder: Path) -> None:

@@ -109,7 +109,7 @@ def answers(folder: Path) -> Iterator[Answer]:
             catalog = node.catalogs.catalog(number)
             yield ("catalog", number, catalog.time)
             for kind in COLLECTIONS:
-                for stored in sorted(catalog.contents.objects(kind), key=lambda one: one.data):
+                for stored in sorted(catalog.contents.objects(kind), key=lambda item: item.data):
                     yield (kind, stored.id, stored.name, stored.updated, stored.value)
             tables |= {table.id: table for table in catalog.tables()}
         for table_id in tables:
@@ -133,10 +133,10 @@ def answers(folder: Path) -> Iterator[Answer]:
             yield ("event", event.event_id, event.time, event.verb, body, arguments)
         yield ("holds", node.transactions.holds.list())
         for txn_id in TRANSACTIONS:
-            found = node.transactions.get(txn_id)
+            transaction = node.transactions.get(txn_id)
             yield (
                 "transaction",
-                replace(found, last_heartbeat=0),
+                replace(transaction, last_heartbeat=0),
                 node.transactions.write_id_pairs(txn_id),
             )
 
@@ -195,14 +195,14 @@ class Store:
 
     def outcome(self) -> str:
         try:
-            found = list(answers(self.folder))
+            listed = list(answers(self.folder))
         except StrandlineError as error:
             return f"refused: {error}"
         except Exception as error:
             return f"bare error: {type(error).__name__}: {error}"
-        if found == self.expected:
+        if listed == self.expected:
             return "same answers"
-        differing = [one for one in found if one not in self.expected]
+        differing = [answer for answer in listed if answer not in self.expected]
         return f"another answer: {differing[:1]}"
 
 
@@ -220,9 +220,9 @@ def nothing_is_logged() -> Iterator[None]:
 
 
 def test_a_flipped_byte_is_an_error_or_changes_nothing(store: Store) -> None:
-    found = store.flips(20)
-    assert found.wrong == []
-    assert found.outcomes["refused"] > 2
+    outcome = store.flips(20)
+    assert outcome.wrong == []
+    assert outcome.outcomes["refused"] > 2
 
 
 def test_a_row_with_a_wrong_zone_partition_is_refused(store: Store) -> None:
@@ -376,9 +376,9 @@ def test_each_column_of_a_table_without_records_is_indexed() -> None:
 
 @pytest.mark.teeth
 def test_a_flipped_byte_in_any_page_is_an_error_or_changes_nothing(store: Store) -> None:
-    found = store.flips(440)
-    assert found.wrong == []
-    assert found.outcomes["refused"] > 150
+    outcome = store.flips(440)
+    assert outcome.wrong == []
+    assert outcome.outcomes["refused"] > 150
 
 
 @pytest.mark.teeth
@@ -387,8 +387,8 @@ def test_flips_give_different_answers_without_checksums_and_integrity_check(
 ) -> None:
     monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])
     monkeypatch.setattr(registry, "compare", lambda *_, **__: None)
-    found = store.flips(60)
-    assert any(wrong.startswith("another") for wrong in found.wrong)
+    outcome = store.flips(60)
+    assert any(wrong.startswith("another") for wrong in outcome.wrong)
 
 
 @pytest.mark.teeth
@@ -396,5 +396,5 @@ def test_flips_are_not_all_found_without_the_integrity_check(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])
-    found = store.flips(100)
-    assert found.wrong != [], store.outcome()
+    outcome = store.flips(100)
+    assert outcome.wrong != [], store.outcome()

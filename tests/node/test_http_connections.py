@@ -211,7 +211,7 @@ def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() ->
     with (
         watched(clock, max_connections=2) as (url, connections),
         connect(url) as first,
-        httpx.Client(base_url=url, trust_env=False) as one,
+        httpx.Client(base_url=url, trust_env=False) as client,
         httpx.Client(base_url=url, trust_env=False) as another,
         httpx.Client(base_url=url, trust_env=False) as third,
     ):
@@ -228,11 +228,11 @@ def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() ->
                 assert b"retry-after: 1" in answer
                 assert b'"overloaded"' in answer
             clock.now += 1.0
-            assert one.get("/3").content == b"xxx"
+            assert client.get("/3").content == b"xxx"
             assert read_to_end(first) == b""
             assert another.get("/3").content == b"xxx"
             assert read_to_end(half) == b""
             clock.now += 1.0
             assert third.get("/3").status_code == 503
-            assert one.get("/3").content == b"xxx"
+            assert client.get("/3").content == b"xxx"
     assert (connections.counts.displaced, connections.counts.refused) == (2, 2)

@@ -77,7 +77,7 @@ def test_a_node_that_is_fenced_or_has_no_applier_is_unhealthy(
 
 def problem(node: Node, check: str) -> str:
     """The reason that ``check`` gives, or "" if it finds no problem."""
-    return next((found.reason for found in node.health.report() if found.check == check), "")
+    return next((finding.reason for finding in node.health.report() if finding.check == check), "")
 
 
 def test_a_node_whose_applier_hangs_is_not_ready_until_it_continues(
@@ -267,10 +267,10 @@ def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path)
         node.store.catch_up()
         before = node.store.applied_event
         session.execute(CreateSchema(name="new"))
-        found = read(node)
-        assert found["low_watermark_seconds"] == milliseconds(opened[0].begin_time) / 1000
-        assert found["min_open_transaction"] == opened[0].txn_id
-        assert found["follower_lag_events"] == node.notifications.head() - before > 0
+        metrics = read(node)
+        assert metrics["low_watermark_seconds"] == milliseconds(opened[0].begin_time) / 1000
+        assert metrics["min_open_transaction"] == opened[0].txn_id
+        assert metrics["follower_lag_events"] == node.notifications.head() - before > 0
         session.abort(opened[0].txn_id)
         node.store.catch_up()
         assert read(node)["min_open_transaction"] == opened[1].txn_id

@@ -92,7 +92,7 @@ def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from
             with closing(content):
                 answer = json.loads(content.read())
     shown = {setting["setting"]: (setting["value"], setting["origin"]) for setting in answer}
-    assert shown == {one.setting: (one.value, one.origin) for one in expected}
+    assert shown == {value.setting: (value.value, value.origin) for value in expected}
 
 
 @pytest.mark.parametrize("serve", [with_http, with_thrift])

@@ -100,7 +100,7 @@ def test_the_files_in_the_folder_of_a_table_are_measured(node: Node) -> None:
     node.storage.measure()
     assert sizes(node) == {"s.a": 42, "s.b": 7}
     session = node.session(user="ann")
-    assert [one.size_bytes for one in session.storage_usage("s.b")] == [0, 7]
+    assert [size.size_bytes for size in session.storage_usage("s.b")] == [0, 7]
     (only,) = session.storage_usage("s.a")
     assert only.table_id == session.table("s.a").descriptor.id
     assert [v.time for v in session.history()][-1] < only.time < node.catalogs.present().time
@@ -330,10 +330,10 @@ def test_a_file_deleted_during_a_measurement_is_not_counted(
             (Path(path) / "3").unlink()
             Path(path).rmdir()
         with real(path) as entries:
-            found = list(entries)
+            pairs = list(entries)
         if Path(path) == folder:
             (folder / "4.tmp").unlink()
-        yield found
+        yield pairs
 
     monkeypatch.setattr(os, "scandir", scandir)
     assert measure(node) == {"a": 20, "b": 0}

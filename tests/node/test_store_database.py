@@ -82,8 +82,8 @@ def test_the_head_file_matches_the_database_after_each_commit(folder: Path) -> N
 
 
 def test_the_head_file_never_goes_back(folder: Path) -> None:
-    with Node.open(folder) as one, Node.open(folder) as other:
-        write_some(one, 1)
+    with Node.open(folder) as first, Node.open(folder) as other:
+        write_some(first, 1)
         late = {"catalog version": 1, "event": 1, "transaction": 0}
         write_some(other, 1, first=1)
         before = head_of(folder).says()
@@ -222,8 +222,8 @@ def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
 
     def whole_row_indexes() -> list[str]:
         with closing(sqlite3.connect(folder / DATABASE_FILE)) as connection:
-            found = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%_whole'")
-            return sorted(row[0] for row in found)
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%_whole'")
+            return sorted(row[0] for row in rows)
 
     names = whole_row_indexes()
     assert len(names) >= 9

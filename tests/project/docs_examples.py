@@ -73,14 +73,14 @@ def examples(text: str) -> list[Example]:
     Raises ValueError for a mark with nothing below it, an unmarked block, an unknown word, and a
     block that is not run and gives no reason.
     """
-    found: list[Example] = []
+    listed: list[Example] = []
     mark: re.Match[str] | None = None
     lines = iter(enumerate(text.splitlines(), start=1))
     for number, line in lines:
         if fence := FENCE.fullmatch(line):
             source = _body(lines, fence["indent"])
             if fence["language"] in LANGUAGES:
-                found.append(_example(fence["language"], source, number + 1, mark))
+                listed.append(_example(fence["language"], source, number + 1, mark))
                 mark = None
         elif seen := MARK.fullmatch(line):
             _refuse_idle(mark, number)
@@ -88,7 +88,7 @@ def examples(text: str) -> list[Example]:
         elif line.strip():
             _refuse_idle(mark, number)
     _refuse_idle(mark, text.count("\n"))
-    return found
+    return listed
 
 
 def _body(lines: Iterator[tuple[int, str]], indent: str) -> str:

@@ -84,10 +84,10 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", page_parameters())
 def test_the_links_of_a_page_lead_to_headings(page: Path) -> None:
-    found = ANCHOR.findall(page.read_text(encoding="utf-8"))
+    links = ANCHOR.findall(page.read_text(encoding="utf-8"))
     missing = [
         f"{path}#{anchor}"
-        for path, anchor in found
+        for path, anchor in links
         if anchor not in anchors(page.parent / path if path else page)
     ]
     assert missing == []

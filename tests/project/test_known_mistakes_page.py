@@ -27,15 +27,15 @@ def known_tests() -> Iterator[str]:
 def missing(page: str, known: set[str]) -> list[str]:
     """What is wrong with the table: numbers, rows without a test, tests that do not exist."""
     rows = ROW.findall(page)
-    found = [f"{len(rows)} rows"] if len(rows) != 23 else []
+    problems = [f"{len(rows)} rows"] if len(rows) != 23 else []
     for position, (number, _, here, shown) in enumerate(rows, start=1):
         named = NAMED.findall(shown)
         if int(number) != position:
-            found.append(f"row {position} has the number {number}")
+            problems.append(f"row {position} has the number {number}")
         if not named and not here.startswith("cannot happen: "):
-            found.append(f"row {number} names no test")
-        found += [f"{one} is no test" for one in named if one not in known]
-    return found
+            problems.append(f"row {number} names no test")
+        problems += [f"{name} is no test" for name in named if name not in known]
+    return problems
 
 
 def test_every_known_mistake_is_impossible_or_has_a_test() -> None:

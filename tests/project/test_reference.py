@@ -88,13 +88,15 @@ def leaves(kind: type[StrandlineError]) -> Iterator[type[StrandlineError]]:
 
 
 def test_every_error_is_listed_with_its_surfaces() -> None:
-    told = [tuple(cell.strip("`") for cell in row) for row in rows(page("errors")) if len(row) == 5]
+    listed = [
+        tuple(cell.strip("`") for cell in row) for row in rows(page("errors")) if len(row) == 5
+    ]
     expected = []
     for kind in leaves(StrandlineError):
         surface = errors.surface_of(kind(""))
         shown = (surface.thrift, str(surface.http), str(surface.exit))
         expected.append((kind.code, kind.__name__, *shown))
-    assert sorted(told) == sorted(expected)
+    assert sorted(listed) == sorted(expected)
 
 
 def test_every_error_is_explained() -> None:
@@ -103,8 +105,8 @@ def test_every_error_is_explained() -> None:
 
 
 def test_every_exit_status_is_listed() -> None:
-    told = {int(row[0]) for row in rows(section(page("commands"), "## Exit status"))}
-    assert told == {surface.exit for surface in errors.SURFACES.values()} | {IO_ERROR}
+    listed = {int(row[0]) for row in rows(section(page("commands"), "## Exit status"))}
+    assert listed == {surface.exit for surface in errors.SURFACES.values()} | {IO_ERROR}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -115,32 +117,42 @@ def test_every_command_and_option_is_listed(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
     parts = [*command.commands.values()] if isinstance(command, click.Group) else [command]
-    options = [one for part in parts for one in part.params if isinstance(one, click.Option)]
+    options = [
+        parameter
+        for part in parts
+        for parameter in part.params
+        if isinstance(parameter, click.Option)
+    ]
     of_settings = {setting.option for setting in REGISTRY.values()}  # the page of limits has them
-    told = {option.split(" ")[0] for option in names(section(text, title[0]))}
-    assert told - of_settings == {opt for one in options for opt in one.opts} - of_settings
+    listed = {option.split(" ")[0] for option in names(section(text, title[0]))}
+    assert (
+        listed - of_settings
+        == {opt for parameter in options for opt in parameter.opts} - of_settings
+    )
 
 
 def test_the_fields_of_the_status_are_listed() -> None:
-    told = section(page("commands"), "## `strandline status STORE`")
-    assert ", ".join(f"`{field.name}`" for field in fields(Status)) in told
+    listed = section(page("commands"), "## `strandline status STORE`")
+    assert ", ".join(f"`{field.name}`" for field in fields(Status)) in listed
 
 
 def test_every_type_on_disk_is_listed() -> None:
-    told = [
+    listed = [
         (int(row[0]), row[1].strip("`"), int(row[2]), row[3])
         for row in rows(section(page("wire-format"), "## Types"))
     ]
-    assert told == [(one.type_id, one.of.__name__, one.version, one.since) for one in formats()]
+    assert listed == [
+        (layout.type_id, layout.of.__name__, layout.version, layout.since) for layout in formats()
+    ]
 
 
 def test_the_fields_of_every_type_on_disk_are_listed() -> None:
-    told = set(names(section(page("wire-format"), "## Fields")))
-    assert told == {one.of.__name__ for one in formats()} - {"TypeTree"}
+    listed = set(names(section(page("wire-format"), "## Fields")))
+    assert listed == {layout.of.__name__ for layout in formats()} - {"TypeTree"}
 
 
 def test_every_table_of_the_database_is_listed() -> None:
-    told = {
+    listed = {
         (name, row[1])
         for row in rows(section(page("storage-layout"), "## The database"))
         for name in CODE.findall(row[0])
@@ -154,24 +166,24 @@ def test_every_table_of_the_database_is_listed() -> None:
         (catalog_log.PART, catalog_log.METADATA),
         (stash_tables.PART, stash_tables.METADATA),
     ]
-    assert told == {(name, part) for part, metadata in parts for name in metadata.tables}
+    assert listed == {(name, part) for part, metadata in parts for name in metadata.tables}
 
 
 def test_every_route_is_listed() -> None:
-    told = names(section(page("http"), "## Routes"))
+    listed = names(section(page("http"), "## Routes"))
     calls = [f"POST {call.path}" for call in CALLS.values()]
-    assert sorted(told) == sorted([*(f"GET {path}" for path in Monitoring.PAGES), *calls])
+    assert sorted(listed) == sorted([*(f"GET {path}" for path in Monitoring.PAGES), *calls])
 
 
 def test_every_metric_is_listed() -> None:
-    told = names(section(page("http"), "## Metrics"))
+    listed = names(section(page("http"), "## Metrics"))
     shown = [
         f"{metric.name}_total" if isinstance(metric, Count) else metric.name
         for metrics in METRICS.values()
         for metric in metrics
     ]
     of_calls = ["node_info", "part_readable", "call_seconds", "call_errors_total"]
-    assert told == [*of_calls, *shown]
+    assert listed == [*of_calls, *shown]
 
 
 def test_every_command_that_can_be_sent_is_listed() -> None:
@@ -206,7 +218,7 @@ def methods_of_hive_2() -> set[str]:
     (jar,) = (Path(spec.origin).parent / "jars").glob("hive-metastore-2.3*.jar")
     with zipfile.ZipFile(jar) as opened:
         listed = opened.namelist()
-    return {found[1] for name in listed if (found := ARGUMENTS_CLASS.fullmatch(name))}
+    return {match[1] for name in listed if (match := ARGUMENTS_CLASS.fullmatch(name))}
 
 
 def methods_of_hive_4() -> set[str]:
@@ -273,19 +285,19 @@ LIMITS = {
 
 @pytest.mark.parametrize(("what", "limit"), LIMITS.items())
 def test_a_limit_equals_that_on_the_page(what: str, limit: int) -> None:
-    told = {row[0]: row[1] for row in rows(page("limits"))}[what]
-    number = re.match(r"([0-9,]+)( MiB)?", told)
+    listed = {row[0]: row[1] for row in rows(page("limits"))}[what]
+    number = re.match(r"([0-9,]+)( MiB)?", listed)
     assert number is not None
     assert int(number[1].replace(",", "")) * (1 << 20 if number[2] else 1) == limit
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
-    told: dict[str, str] = {}
+    listed: dict[str, str] = {}
     for row in rows(section(page("limits"), "## Settings of a node")):
         defaults = [text.strip().replace(",", "") for text in row[1].split(", ")]
-        told |= dict(zip(CODE.findall(row[0]), defaults, strict=True))
+        listed |= dict(zip(CODE.findall(row[0]), defaults, strict=True))
     defaults_of_settings = {name: getattr(Settings(), name) for name in Settings.__slots__}
-    assert told == {
+    assert listed == {
         name: "not set" if default in (None, "") else str(default)
         for name, default in defaults_of_settings.items()
     }

@@ -16,34 +16,37 @@ from tests.project.test_reference import page, rows, section
 
 
 def test_every_parameter_is_listed_with_its_default() -> None:
-    told = {
+    listed = {
         name.strip("`"): (default, said) for name, _, default, said in rows(page("configuration"))
     }
     expected = {
-        one.name: ("unset" if one.default is None else f"`{one.default}`", one.doc)
-        for one in PARAMETERS.values()
+        declared.name: (
+            "unset" if declared.default is None else f"`{declared.default}`",
+            declared.doc,
+        )
+        for declared in PARAMETERS.values()
     }
-    assert told == expected
+    assert listed == expected
 
 
 def test_the_type_of_every_parameter_is_listed() -> None:
-    told = {row[0].strip("`"): row[1].replace("`", "") for row in rows(page("configuration"))}
-    assert told == {one.name: one.type for one in PARAMETERS.values()}
+    listed = {row[0].strip("`"): row[1].replace("`", "") for row in rows(page("configuration"))}
+    assert listed == {declared.name: declared.type for declared in PARAMETERS.values()}
 
 
 def test_every_system_view_is_listed_with_its_columns() -> None:
-    told = {
+    listed = {
         row[0].strip("`"): (row[1], row[2])
         for row in rows(section(page("system-views"), "## The views"))
     }
     expected = {
-        one.name: (
-            one.doc,
-            ", ".join(f"`{name}` {simple_string(of)}" for name, of in one.columns),
+        view.name: (
+            view.doc,
+            ", ".join(f"`{name}` {simple_string(of)}" for name, of in view.columns),
         )
-        for one in declared_views().values()
+        for view in declared_views().values()
     }
-    assert told == expected
+    assert listed == expected
 
 
 @pytest.mark.parametrize(
@@ -54,20 +57,20 @@ def test_every_system_view_is_listed_with_its_columns() -> None:
     ],
 )
 def test_the_limits_of_a_zone_are_listed(what: str, says: str) -> None:
-    told = {row[0]: row[2] for row in rows(section(page("zones-and-clusters"), "## Zones"))}
-    assert says in told[what]
+    listed = {row[0]: row[2] for row in rows(section(page("zones-and-clusters"), "## Zones"))}
+    assert says in listed[what]
 
 
 def test_the_defaults_of_a_zone_are_listed() -> None:
-    told = {row[0]: row[1] for row in rows(section(page("zones-and-clusters"), "## Zones"))}
+    listed = {row[0]: row[1] for row in rows(section(page("zones-and-clusters"), "## Zones"))}
     zone = ZoneDescriptor(1, "z", "ann")
-    assert told["partitions"] == str(zone.partitions)
-    assert (zone.replicas, told["replicas"]) == (None, "one on every node")
-    assert told["storage profiles"] == f"`{zone.storage_profiles[0]}`"
-    assert told["consistency mode"] == f"`{zone.consistency_mode.name}`"
+    assert listed["partitions"] == str(zone.partitions)
+    assert (zone.replicas, listed["replicas"]) == (None, "one on every node")
+    assert listed["storage profiles"] == f"`{zone.storage_profiles[0]}`"
+    assert listed["consistency mode"] == f"`{zone.consistency_mode.name}`"
 
 
 def test_the_limit_of_a_cluster_is_listed() -> None:
-    found = re.search(r"replication factor \(0 to (\d+)\)", page("zones-and-clusters"))
-    assert found is not None
-    assert int(found[1]) == MAX_REPLICATION_FACTOR
+    match = re.search(r"replication factor \(0 to (\d+)\)", page("zones-and-clusters"))
+    assert match is not None
+    assert int(match[1]) == MAX_REPLICATION_FACTOR

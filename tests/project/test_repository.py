@@ -36,15 +36,15 @@ MACHINE_PATH = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, FOLDERS))})/
 def findings(path: Path) -> list[str]:
     """The registry addresses and the paths of a build machine in a file."""
     content = path.read_bytes()
-    found = [needle for needle in REGISTRIES if needle.encode() in content]
-    return found + [match.decode() for match in MACHINE_PATH.findall(content)]
+    needles = [needle for needle in REGISTRIES if needle.encode() in content]
+    return needles + [match.decode() for match in MACHINE_PATH.findall(content)]
 
 
 def test_no_file_contains_a_registry_address_or_a_machine_path() -> None:
-    found = {
+    leaks = {
         path.relative_to(ROOT): hits for path in repository_files() if (hits := findings(path))
     }
-    assert found == {}
+    assert leaks == {}
 
 
 @pytest.mark.parametrize(

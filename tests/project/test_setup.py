@@ -175,11 +175,11 @@ def test_java_17_or_newer_is_left_alone(machine: Machine, major: str) -> None:
     assert machine.calls() == []
 
 
-@pytest.mark.parametrize("found", ["nothing", "1.8", "11"])
-def test_java_is_installed_for_root(machine: Machine, found: str) -> None:
+@pytest.mark.parametrize("java_found", ["nothing", "1.8", "11"])
+def test_java_is_installed_for_root(machine: Machine, java_found: str) -> None:
     (machine.programs / "java").unlink()
-    if found != "nothing":
-        machine.has("java", java(found))
+    if java_found != "nothing":
+        machine.has("java", java(java_found))
     machine.has("java17", java(17))
     user(machine, number=0)
     apt_installs(machine, then=f'cp "{machine.programs}/java17" "{machine.programs}/java"')

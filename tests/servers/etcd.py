@@ -155,7 +155,7 @@ def running() -> EtcdServer:
 
 
 def _program() -> str:
-    found = shutil.which("etcd")
-    if found is None:
+    path = shutil.which("etcd")
+    if path is None:
         raise RuntimeError("there is no etcd server here; run scripts/setup etcd")
-    return found
+    return path

@@ -110,12 +110,12 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._late.set()
         self._taken.set()
-        for one in (self._listening, *self._sockets):
-            _end(one)
+        for connection in (self._listening, *self._sockets):
+            _end(connection)
         for thread in self._threads:
             thread.join(60)
-        for one in (self._listening, *self._sockets):
-            one.close()
+        for connection in (self._listening, *self._sockets):
+            connection.close()
 
     def _accept(self) -> None:
         while True:
@@ -162,6 +162,6 @@ class Proxy:
         _end(server)
 
 
-def _end(one: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)

@@ -287,9 +287,9 @@ def _rights() -> _Rights:
 
 def _programs() -> Path:
     """The folder of the newest server; Debian does not put it into the PATH."""
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
-    if found:
-        return max(found, key=lambda path: int(path.parent.name))
+    folders = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    if folders:
+        return max(folders, key=lambda path: int(path.parent.name))
     postgres = shutil.which("postgres")
     if postgres is None:
         raise RuntimeError("there is no PostgreSQL server here; run scripts/setup postgresql")

@@ -72,10 +72,10 @@ def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
                 server.objects[key] = body
                 self.answer(200)
             elif self.command == "POST" and parts.query == "delete":
-                gone = [unescape(one) for one in re.findall(r"<Key>(.*?)</Key>", body.decode())]
-                for one in gone:
-                    server.objects.pop(one, None)
-                deleted = "".join(f"<Deleted><Key>{escape(one)}</Key></Deleted>" for one in gone)
+                gone = [unescape(name) for name in re.findall(r"<Key>(.*?)</Key>", body.decode())]
+                for name in gone:
+                    server.objects.pop(name, None)
+                deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in gone)
                 self.answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
             elif not key:
                 self.answer(200, self.listing(parse_qs(parts.query)))

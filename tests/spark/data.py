@@ -25,16 +25,16 @@ def numbers(tables: Tables, *ids: int) -> DataFrame:
     return frame(tables, id=pa.array(ids, pa.int64()))
 
 
-def ids(found: DataFrame) -> list[int]:
+def ids(answer: DataFrame) -> list[int]:
     """Return the values of the column ``id``, in order."""
-    return sorted(found.toArrow()["id"].to_pylist())
+    return sorted(answer.toArrow()["id"].to_pylist())
 
 
-def rows(found: DataFrame) -> Counter[tuple[Any, ...]]:
+def rows(answer: DataFrame) -> Counter[tuple[Any, ...]]:
     """Return the rows with their counts; structs are tuples of pairs."""
     return Counter(
         tuple(tuple(v.items()) if isinstance(v, dict) else v for v in row.values())
-        for row in found.toArrow().to_pylist()
+        for row in answer.toArrow().to_pylist()
     )
 
 

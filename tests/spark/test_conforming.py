@@ -101,9 +101,9 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null(tables: Tables) -
     tables.create("shop.t", "id INT, Name STRING, s STRUCT<x: INT, y: INT>, `odd.``name` INT")
     given = tables.spark.sql("SELECT named_struct('Y', 2L) AS S, 'n' AS nAME, 3L AS `odd.``name`")
     assert tables.append("shop.t", given) == Counts(rows=1, files=1)
-    found = tables.read("shop.t")
-    assert found.columns == ["id", "Name", "s", "odd.`name"]
-    assert found.toArrow().to_pylist() == [
+    frame = tables.read("shop.t")
+    assert frame.columns == ["id", "Name", "s", "odd.`name"]
+    assert frame.toArrow().to_pylist() == [
         {"id": None, "Name": "n", "s": {"x": None, "y": 2}, "odd.`name": 3}
     ]
 
@@ -134,9 +134,9 @@ def test_length_and_null_constraints_are_checked_at_every_level(spark: SparkSess
             columns.append(sql.coalesce(broken(value, declared, nullable=True), sql.lit(False)))
     (row,) = spark.range(1).select(*columns).collect()
     expected = [
-        one
+        is_breaking
         for _, _, breaking, fitting in cases
-        for one in (*[True] * len(breaking), *[False] * len(fitting))
+        for is_breaking in (*[True] * len(breaking), *[False] * len(fitting))
     ]
     assert list(row) == expected
 

@@ -83,8 +83,8 @@ def test_a_table_and_a_list_hold_the_same_rows_after_the_same_statements(
             expected = kept
         taken.append(tables.snapshot("shop.t"))
         seen.update((*row, number) for row in expected)
-    found = [
+    frames = [
         tables.read("shop.t", snapshot=snapshot).withColumn("round", sql.lit(number))
         for number, snapshot in enumerate(taken)
     ]
-    assert rows(reduce(DataFrame.unionAll, found)) == seen
+    assert rows(reduce(DataFrame.unionAll, frames)) == seen

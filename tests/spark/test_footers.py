@@ -29,8 +29,8 @@ def field(name: str, data_type: pa.DataType, number: int) -> pa.Field:
 
 def footer(schema: pa.Schema, *columns: list[Any] | pa.Array, **options: Any) -> pq.FileMetaData:
     arrays = [
-        values if isinstance(values, pa.Array) else pa.array(values, one.type)
-        for values, one in zip(columns, schema, strict=True)
+        values if isinstance(values, pa.Array) else pa.array(values, column.type)
+        for values, column in zip(columns, schema, strict=True)
     ]
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, **options)
@@ -38,9 +38,11 @@ def footer(schema: pa.Schema, *columns: list[Any] | pa.Array, **options: Any) ->
 
 
 def bounds(data_type: pa.DataType, values: list[Any], **options: Any) -> ColumnStatistics:
-    (found,) = column_statistics(footer(pa.schema([field("a", data_type, 7)]), values, **options))
-    assert found.column_id == 7
-    return found
+    (statistics,) = column_statistics(
+        footer(pa.schema([field("a", data_type, 7)]), values, **options)
+    )
+    assert statistics.column_id == 7
+    return statistics
 
 
 UTC = dt.UTC
@@ -76,33 +78,33 @@ UTC = dt.UTC
 def test_bounds_have_a_canonical_text_for_each_type(
     data_type: pa.DataType, values: list[Any], lower: str | None, upper: str | None
 ) -> None:
-    found = bounds(data_type, [*values, None])
-    assert (found.lower, found.upper, found.nulls) == (lower, upper, 1)
+    statistics = bounds(data_type, [*values, None])
+    assert (statistics.lower, statistics.upper, statistics.nulls) == (lower, upper, 1)
 
 
 def test_statistics_of_row_groups_are_combined() -> None:
-    found = bounds(pa.int64(), [5, 6, None, None, 1, None], row_group_size=2)
-    assert (found.lower, found.upper, found.nulls) == ("1", "6", 3)
+    statistics = bounds(pa.int64(), [5, 6, None, None, 1, None], row_group_size=2)
+    assert (statistics.lower, statistics.upper, statistics.nulls) == ("1", "6", 3)
 
 
 def test_a_row_group_with_unknown_bounds_makes_the_bounds_of_the_file_unknown() -> None:
-    found = bounds(pa.float64(), [1.0, float("nan")], row_group_size=1)
-    assert (found.lower, found.upper, found.nulls) == (None, None, 0)
+    statistics = bounds(pa.float64(), [1.0, float("nan")], row_group_size=1)
+    assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, 0)
 
 
 def test_a_column_of_nulls_has_a_null_count_and_no_bounds() -> None:
-    found = bounds(pa.int64(), [None, None])
-    assert (found.lower, found.upper, found.nulls) == (None, None, 2)
+    statistics = bounds(pa.int64(), [None, None])
+    assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, 2)
 
 
 def test_a_footer_without_statistics_gives_no_bounds_and_no_null_count() -> None:
-    found = bounds(pa.int64(), [1], write_statistics=False)
-    assert (found.lower, found.upper, found.nulls) == (None, None, None)
+    statistics = bounds(pa.int64(), [1], write_statistics=False)
+    assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, None)
 
 
 def test_a_date_that_python_cannot_hold_has_no_bounds() -> None:
-    found = bounds(pa.date32(), [pa.scalar(4_000_000, pa.int32()).cast(pa.date32())])
-    assert (found.lower, found.upper, found.nulls) == (None, None, 0)
+    statistics = bounds(pa.date32(), [pa.scalar(4_000_000, pa.int32()).cast(pa.date32())])
+    assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, 0)
 
 
 def test_nested_fields_have_statistics_but_values_in_lists_and_maps_have_none() -> None:
@@ -132,8 +134,8 @@ def test_a_column_name_with_a_dot_is_not_read_as_a_path() -> None:
     schema = pa.schema(
         [field("s.x", pa.int32(), 1), field("s", pa.struct([field("x", pa.int32(), 3)]), 2)]
     )
-    one, three = column_statistics(footer(schema, [1], [{"x": 2}]))
-    assert (one.column_id, one.lower, three.column_id, three.lower) == (1, "1", 3, "2")
+    first, second = column_statistics(footer(schema, [1], [{"x": 2}]))
+    assert (first.column_id, first.lower, second.column_id, second.lower) == (1, "1", 3, "2")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=60, max_size=70))

@@ -160,10 +160,10 @@ def sales(tables: Tables, *ids: int) -> Any:
 def files_of(tables: Tables, name: str) -> dict[Partition, list[str]]:
     snapshot = tables.session.open([name])
     table_id = snapshot.table(name).descriptor.id
-    found: dict[Partition, list[str]] = {}
+    paths: dict[Partition, list[str]] = {}
     for file in tables.session.files(table_id, snapshot.write_ids_of(name)).data_files:
-        found.setdefault(file.partition, []).append(file.path)
-    return found
+        paths.setdefault(file.partition, []).append(file.path)
+    return paths
 
 
 def test_a_data_file_holds_rows_of_one_partition_and_conditions_prune_files(
@@ -171,9 +171,9 @@ def test_a_data_file_holds_rows_of_one_partition_and_conditions_prune_files(
 ) -> None:
     tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
     counts = tables.append("shop.t", sales(tables, *range(-12, 12)))
-    found = files_of(tables, "shop.t")
-    assert counts == Counts(rows=24, files=len(found))
-    for partition, (path,) in found.items():
+    paths = files_of(tables, "shop.t")
+    assert counts == Counts(rows=24, files=len(paths))
+    for partition, (path,) in paths.items():
         table = pq.read_table(folder(tables, "shop.t") / path)
         assert table.column_names == ["id", "region", "ts"]
         day, region, bucket = (known.value for known in partition)
@@ -181,7 +181,7 @@ def test_a_data_file_holds_rows_of_one_partition_and_conditions_prune_files(
             assert (row["ts"] - UTC_EPOCH).days == day
             assert row["region"] == region
             assert Transform(TransformKind.BUCKET, 4).apply(row["id"], BIGINT) == bucket
-    assert PartitionValue(1001, None) in {known for partition in found for known in partition}
+    assert PartitionValue(1001, None) in {known for partition in paths for known in partition}
 
     tables.alter("shop.t", rename={"region": "area"})
     frames = []
@@ -223,7 +223,9 @@ def test_rows_are_partitioned_by_decimals_that_do_not_fit_into_a_bigint(tables: 
     )
     transforms = Transform(TransformKind.BUCKET, 4), Transform(TransformKind.TRUNCATE, 10**9)
     expected = {tuple(transform.apply(n, amount) for transform in transforms) for n in signed}
-    assert {tuple(v.value for v in found) for found in files_of(tables, "shop.t")} == expected
+    assert {
+        tuple(v.value for v in partition) for partition in files_of(tables, "shop.t")
+    } == expected
     for place, where in ((0, "amount = {}"), (2, "amount >= {} AND amount <= {}")):
         read = tables.read("shop.t", where=where.replace("{}", f"{column[place].as_py():f}"))
         assert len(read.inputFiles()) < len(expected) / 4

@@ -76,10 +76,10 @@ def test_bitmaps_hold_the_positions_of_all_delete_files(
         if fresh:
             rows.append(write_delete_file(folder, table(fresh), txn_id=1))
     sizes = {1: 201, 2: 201, 3: 201}
-    found = read_bitmaps(folder.path, rows, sizes)
+    read_back = read_bitmaps(folder.path, rows, sizes)
     expected = {i: {p for f, p in taken if f == i} for i in {f for f, _ in taken} & sizes.keys()}
-    assert {i: set_bits(bitmap) for i, bitmap in found.items()} == expected
-    assert {i: deleted_rows(bitmap) for i, bitmap in found.items()} == {
+    assert {i: set_bits(bitmap) for i, bitmap in read_back.items()} == expected
+    assert {i: deleted_rows(bitmap) for i, bitmap in read_back.items()} == {
         i: count for i, count in deleted_counts(rows).items() if i in sizes
     }
 
@@ -99,8 +99,8 @@ def test_position_files_of_older_releases_are_read_together_with_bitmap_files(
     bitmaps = write_delete_file(folder, table([(1, 70), (2, 3)]), txn_id=9)
     pq.write_table(table([(1, 2), (1, 65)]), folder.path / "_deletes/old.parquet")
     positions = DeleteFile(path="_deletes/old.parquet", file_ids=(1,), counts=(2,))
-    found = read_bitmaps(folder.path, [positions, bitmaps], {1: 71, 2: 4})
-    assert {i: set_bits(bitmap) for i, bitmap in found.items()} == {1: {2, 65, 70}, 2: {3}}
+    read_back = read_bitmaps(folder.path, [positions, bitmaps], {1: 71, 2: 4})
+    assert {i: set_bits(bitmap) for i, bitmap in read_back.items()} == {1: {2, 65, 70}, 2: {3}}
 
 
 def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
@@ -109,8 +109,8 @@ def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
 
 
 def test_bitmaps_become_columns_for_a_join() -> None:
-    found = bitmap_table({7: np.array([1, 2], np.int64), 8: np.array([4], np.int64)})
-    assert found.to_pydict() == {BITMAP_FILE: [7, 8], BITMAP: [[1, 2], [4]]}
+    made = bitmap_table({7: np.array([1, 2], np.int64), 8: np.array([4], np.int64)})
+    assert made.to_pydict() == {BITMAP_FILE: [7, 8], BITMAP: [[1, 2], [4]]}
 
 
 def test_positions_are_selected_by_file() -> None:
@@ -171,5 +171,8 @@ def test_an_empty_bitmap_deletes_nothing(folder: TableFolder) -> None:
     written = pq.ParquetFile(folder.path / row.path).read()
     empty = pa.array([[], [1]], written.schema.field("bitmap").type)
     pq.write_table(written.set_column(1, "bitmap", empty), folder.path / row.path)
-    found = read_bitmaps(folder.path, [replace(row, counts=(0, 1), bytes=0)], {1: 10, 2: 10})
-    assert {file_id: set_bits(bitmap) for file_id, bitmap in found.items()} == {1: set(), 2: {0}}
+    read_back = read_bitmaps(folder.path, [replace(row, counts=(0, 1), bytes=0)], {1: 10, 2: 10})
+    assert {file_id: set_bits(bitmap) for file_id, bitmap in read_back.items()} == {
+        1: set(),
+        2: {0},
+    }

@@ -117,12 +117,12 @@ def test_columns_are_read_by_id_after_renames_drops_and_type_changes(tables: Tab
     second = "SELECT 2L id, 20L price, 'new' note, 'w' v, struct(6L AS y, 'z' AS x) s"
     tables.append("shop.t", spark.sql(second))
 
-    found = tables.read("shop.t")
-    assert found.columns == ["id", "price", "s", "note", "v"]
-    old, new = sorted(map(tuple, found.collect()))
+    frame = tables.read("shop.t")
+    assert frame.columns == ["id", "price", "s", "note", "v"]
+    old, new = sorted(map(tuple, frame.collect()))
     assert old == (1, 10, (5, None), None, None)
     assert new == (2, 20, (6, "z"), "new", "w")
-    assert found.filter("price > 10 AND s.y > 5 AND v = 'w'").count() == 1
+    assert frame.filter("price > 10 AND s.y > 5 AND v = 'w'").count() == 1
     then = tables.read("shop.t", version=created.catalog_version)
     assert rows(then) == {(1, 10, "old", (("x", 5),)): 1}
 
@@ -248,9 +248,9 @@ def listed(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ask = tables.session.files
 
     def files(*arguments: Any, **options: Any) -> TableFiles:
-        found = ask(*arguments, **options)
-        counts.append(len(found.data_files))
-        return found
+        answer = ask(*arguments, **options)
+        counts.append(len(answer.data_files))
+        return answer
 
     monkeypatch.setattr(tables.session, "files", files)
     return counts
@@ -298,10 +298,10 @@ def test_a_scan_reads_only_the_files_in_which_its_condition_may_be_true(
         assert listed[-1] == files_read, condition
     # All conditions run in two jobs, because the overhead of a job is as large as its work.
     scanned = sorted((row.n, row.id) for row in reduce(DataFrame.unionAll, frames).collect())
-    held = tables.read("shop.t").selectExpr("id", f"array({', '.join(CONDITIONS)}) AS holds")
+    frame = tables.read("shop.t").selectExpr("id", f"array({', '.join(CONDITIONS)}) AS holds")
     assert scanned == sorted(
         (number, row.id)
-        for row in held.collect()
+        for row in frame.collect()
         for number, holds in enumerate(row.holds)
         if holds
     )

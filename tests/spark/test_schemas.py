@@ -80,9 +80,9 @@ def test_metadata_for_users_has_the_comment_and_metadata_for_files_has_the_id() 
 
 def described(*versions: str) -> TableDescriptor:
     """Return a table with these schema versions; ``x#3`` is the nested field x with id 3."""
-    found: list[SchemaVersion] = []
+    listed: list[SchemaVersion] = []
     for ddl in versions:
-        found.append(SchemaVersion(len(found) + 1, tuple(map(numbered, columns(ddl)))))
+        listed.append(SchemaVersion(len(listed) + 1, tuple(map(numbered, columns(ddl)))))
     return TableDescriptor(
         id=1,
         schema_id=1,
@@ -91,7 +91,7 @@ def described(*versions: str) -> TableDescriptor:
         kind=TableKind.MANAGED,
         transactional=True,
         provider="strandline",
-        schema_versions=tuple(found),
+        schema_versions=tuple(listed),
         next_column_id=100,
         zone_id=1,
     )
@@ -106,9 +106,11 @@ def numbered(column: ColumnDescriptor) -> ColumnDescriptor:
                 return StructType(tuple(map(field, fields)))
         return data_type
 
-    def field(one: StructField) -> StructField:
-        name, _, number = one.name.partition("#")
-        return replace(one, name=name, field_id=int(number), type=inside(one.type))
+    def field(struct_field: StructField) -> StructField:
+        name, _, number = struct_field.name.partition("#")
+        return replace(
+            struct_field, name=name, field_id=int(number), type=inside(struct_field.type)
+        )
 
     return replace(column, type=inside(column.type))
 

@@ -164,13 +164,13 @@ def test_a_missing_file_raises_an_error_even_if_the_session_ignores_missing_file
 ) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
-    found = tables.read("shop.t")
+    frame = tables.read("shop.t")
     path = folder(tables, "shop.t")
     (only,) = files(path)
     (path / only).unlink()
     tables.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
         with pytest.raises(Exception, match="FILE_NOT_EXIST"):
-            found.count()
+            frame.count()
     finally:
         tables.spark.conf.unset("spark.sql.files.ignoreMissingFiles")

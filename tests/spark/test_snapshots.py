@@ -39,8 +39,8 @@ def test_a_held_snapshot_does_not_change_with_later_dml_and_ddl(tables: Tables) 
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))
     tables.delete("shop.t", "id = 2")
-    with tables.snapshot("shop.t", hold_ms=60_000) as held:
-        made_before = tables.read("shop.t", snapshot=held)
+    with tables.snapshot("shop.t", hold_ms=60_000) as kept:
+        made_before = tables.read("shop.t", snapshot=kept)
         tables.append("shop.t", numbers(tables, 4))
         tables.delete("shop.t", "id = 1")
         execute(RenameColumn(schema="shop", table="t", column="id", new_name="key"))
@@ -48,10 +48,10 @@ def test_a_held_snapshot_does_not_change_with_later_dml_and_ddl(tables: Tables) 
         execute(AddColumns(schema="shop", table="t", columns=added))
         execute(RenameTable(schema="shop", table="t", new_name="u"))
 
-        found = tables.read("shop.t", snapshot=held)
-        assert found.columns == ["id"]
-        assert ids(found) == [1, 3]
-        assert ids(tables.read("shop.t", snapshot=held.snapshot)) == [1, 3]
+        frame = tables.read("shop.t", snapshot=kept)
+        assert frame.columns == ["id"]
+        assert ids(frame) == [1, 3]
+        assert ids(tables.read("shop.t", snapshot=kept.snapshot)) == [1, 3]
     now = tables.read("shop.u")
     assert now.columns == ["key", "note"]
     assert rows(now) == {(3, None): 1, (4, None): 1}
@@ -77,12 +77,12 @@ def test_reads_as_of_a_version_or_a_time_return_the_rows_and_columns_of_that_poi
 
     assert ids(tables.read("shop.t", time=first)) == [1, 2]
     before = Timestamp(changed.time - 1)
-    for found in (tables.read("shop.t", version=version), tables.read("shop.t", time=before)):
-        assert found.columns == ["id"]
-        assert ids(found) == [2, 3]
-    found = tables.read("shop.t", time=changed.time)
-    assert found.columns == ["id", "note"]
-    assert ids(found) == [2, 3]
+    for frame in (tables.read("shop.t", version=version), tables.read("shop.t", time=before)):
+        assert frame.columns == ["id"]
+        assert ids(frame) == [2, 3]
+    frame = tables.read("shop.t", time=changed.time)
+    assert frame.columns == ["id", "note"]
+    assert ids(frame) == [2, 3]
     assert ids(tables.read("shop.t", version=changed.version)) == [2, 3, 4]
     assert ids(tables.read("shop.t")) == [2, 3, 4]
     with pytest.raises(ObjectNotFound):
@@ -160,18 +160,18 @@ def test_a_hold_is_renewed_by_reads_and_reads_fail_after_it_expired(
     session.execute(CreateSchema(name="shop"))
     tables = Tables(spark, session)
     tables.create("shop.t", "id BIGINT")
-    held = tables.snapshot("shop.t", hold_ms=10_000)
-    assert held.hold is not None
-    assert held.hold.at == held.time
+    snapshot = tables.snapshot("shop.t", hold_ms=10_000)
+    assert snapshot.hold is not None
+    assert snapshot.hold.at == snapshot.time
     for _ in range(3):
         wall.now += 8_000
-        assert tables.read("shop.t", snapshot=held).columns == ["id"]
-    assert milliseconds(held.hold.expires) >= wall.now + 10_000
+        assert tables.read("shop.t", snapshot=snapshot).columns == ["id"]
+    assert milliseconds(snapshot.hold.expires) >= wall.now + 10_000
     wall.now += 10_001
     with pytest.raises(HoldExpired):
-        tables.read("shop.t", snapshot=held)
-    held.close()
-    held.close()
+        tables.read("shop.t", snapshot=snapshot)
+    snapshot.close()
+    snapshot.close()
 
 
 def test_closing_a_snapshot_releases_its_hold(spark: SparkSession, own: Node) -> None:
@@ -179,9 +179,9 @@ def test_closing_a_snapshot_releases_its_hold(spark: SparkSession, own: Node) ->
     session.execute(CreateSchema(name="shop"))
     tables = Tables(spark, session)
     tables.create("shop.t", "id BIGINT")
-    with tables.snapshot("shop.t", hold_ms=10_000) as held:
-        assert held.hold is not None
-        hold_id = held.hold.hold_id
+    with tables.snapshot("shop.t", hold_ms=10_000) as kept:
+        assert kept.hold is not None
+        hold_id = kept.hold.hold_id
         session.renew_hold(hold_id)
     with pytest.raises(HoldExpired):
         session.renew_hold(hold_id)

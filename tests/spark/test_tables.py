@@ -34,15 +34,15 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_table_is_created_as_requested(tables: Tables) -> None:
-    found = tables.create(
+    created = tables.create(
         "shop.Orders",
         "id BIGINT NOT NULL COMMENT 'key', price DECIMAL(9,2)",
         comment="what was ordered",
         properties={"team": "sales"},
         primary_key=["id"],
     )
-    table = found.descriptor
-    assert (found.schema, table.name, table.owner) == ("shop", "Orders", "ann")
+    table = created.descriptor
+    assert (created.schema, table.name, table.owner) == ("shop", "Orders", "ann")
     assert (table.kind, table.transactional, table.provider) == (
         TableKind.MANAGED,
         True,

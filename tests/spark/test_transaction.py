@@ -133,8 +133,8 @@ def test_a_file_without_rows_left_is_removed(tables: Tables) -> None:
     assert tables.delete("shop.t", "id < 7 AND id > -1") == Counts(5, 2)
     with tables.snapshot("shop.t") as snapshot:
         table_id = snapshot.table("shop.t").descriptor.id
-        found = tables.session.files(table_id, snapshot.write_ids("shop.t"))
-    assert [file.rows for file in found.data_files] == [2]
+        answer = tables.session.files(table_id, snapshot.write_ids("shop.t"))
+    assert [file.rows for file in answer.data_files] == [2]
     assert ids(tables.read("shop.t")) == [7]
 
 
@@ -277,7 +277,7 @@ def test_files_are_synced_before_they_are_staged(
         synced.add(os.fstat(descriptor).st_ino)
 
     def checked(*arguments: object, **options: object) -> int:
-        paths = [root, *(root / one.path for one in options["add"])]  # type: ignore[attr-defined]
+        paths = [root, *(root / file.path for file in options["add"])]  # type: ignore[attr-defined]
         paths += [path.parent for path in paths[1:]]
         missing.extend(str(path) for path in paths if path.stat().st_ino not in synced)
         return stage(*arguments, **options)  # type: ignore[arg-type]  # passed on

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.spark
 def data_files(tables: Tables, name: str) -> list[DataFile]:
     with tables.snapshot(name) as snapshot:
         table = snapshot.table(name).descriptor
-        found = tables.session.files(table.id, snapshot.write_ids(name))
-    return list(found.data_files)
+        answer = tables.session.files(table.id, snapshot.write_ids(name))
+    return list(answer.data_files)
 
 
 def file_schema_of(tables: Tables, name: str) -> spark_types.StructType:
@@ -61,9 +61,9 @@ def test_data_files_carry_all_field_ids_however_the_rows_were_made(tables: Table
     root = folder(tables, "shop.t")
     written = data_files(tables, "shop.t")
     assert len(written) > len(shapes)
-    for one in written:
-        assert file_ids(pq.read_metadata(root / one.path)) == {1, 2, 3, 4, 5, 6}
-    ids = [one.file_id for one in written]
+    for file in written:
+        assert file_ids(pq.read_metadata(root / file.path)) == {1, 2, 3, 4, 5, 6}
+    ids = [file.file_id for file in written]
     assert len(set(ids)) == len(ids)
 
 
@@ -74,8 +74,8 @@ def test_a_null_among_nested_structs_keeps_the_ids_of_their_fields(tables: Table
     either = f"CASE WHEN id = 0 THEN map('k', NULL) ELSE map('k', {points}) END"
     rows = tables.spark.sql(f"SELECT id, {points} l, {either} m FROM range(2)")
     assert tables.append("shop.t", rows).rows == 2
-    found = tables.read("shop.t").orderBy("id").selectExpr("l[0].y", "l[1]", "m['k'][0].x")
-    assert [tuple(row) for row in found.collect()] == [("0", None, None), ("1", None, 1)]
+    answer = tables.read("shop.t").orderBy("id").selectExpr("l[0].y", "l[1]", "m['k'][0].x")
+    assert [tuple(row) for row in answer.collect()] == [("0", None, None), ("1", None, 1)]
 
 
 def test_the_record_of_a_data_file_has_its_size_its_row_count_and_statistics(
@@ -87,12 +87,12 @@ def test_the_record_of_a_data_file_has_its_size_its_row_count_and_statistics(
         " named_struct('d', id / 4) AS s FROM range(1, 5)"
     ).coalesce(1)
     assert tables.append("shop.t", rows) == Counts(rows=4, files=1)
-    (one,) = data_files(tables, "shop.t")
-    path = folder(tables, "shop.t") / one.path
-    assert (one.rows, one.bytes) == (4, path.stat().st_size)
-    assert one.path.startswith(f"_files/{one.file_id}-")
+    (file,) = data_files(tables, "shop.t")
+    path = folder(tables, "shop.t") / file.path
+    assert (file.rows, file.bytes) == (4, path.stat().st_size)
+    assert file.path.startswith(f"_files/{file.file_id}-")
     moment = "2013-01-01T05:00:00.000000Z"
-    assert one.statistics == (
+    assert file.statistics == (
         ColumnStatistics(column_id=1, lower="1", upper="4", nulls=0),
         ColumnStatistics(column_id=2, lower=moment, upper=moment, nulls=0),
         ColumnStatistics(column_id=3, nulls=4),
@@ -119,8 +119,10 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
         moved, end = 0, monotonic() + 60
         while context.partitionId() == 1 and monotonic() < end:
             # Unlike `Path.rglob`, this leaves out a folder that is moved meanwhile.
-            found = os.walk(root)
-            first = [at for at, _, names in found if any(n.startswith("part-00000") for n in names)]
+            walked = os.walk(root)
+            first = [
+                at for at, _, names in walked if any(n.startswith("part-00000") for n in names)
+            ]
             if any("/_temporary/attempt_" not in at for at in first):  # it has committed
                 moved = sum("/_temporary" not in at for at in first)
                 break
@@ -188,9 +190,9 @@ def test_values_of_all_types_read_back_unchanged(tables: Tables) -> None:
     months = sql.expr("INTERVAL '1-2' YEAR TO MONTH")
     rows = tables.spark.createDataFrame(given).withColumn(MONTHS, months)
     assert tables.append("shop.t", rows).rows == 4
-    found = tables.read("shop.t").withColumn(MONTHS, sql.col(MONTHS).cast("string")).toArrow()
-    assert found[MONTHS].to_pylist() == ["INTERVAL '1-2' YEAR TO MONTH"] * 4
-    back = found.drop_columns(MONTHS).to_pylist()
+    answer = tables.read("shop.t").withColumn(MONTHS, sql.col(MONTHS).cast("string")).toArrow()
+    assert answer[MONTHS].to_pylist() == ["INTERVAL '1-2' YEAR TO MONTH"] * 4
+    back = answer.drop_columns(MONTHS).to_pylist()
     assert sorted(map(repr, back)) == sorted(map(repr, given.to_pylist()))
 
 

@@ -131,23 +131,23 @@ def faults(events: list[Event]) -> list[str]:
     When a write is answered, its part of the log has been synced. The database is changed only from
     a synced log, and the log is truncated or restarted only after the database was synced.
     """
-    found = []
+    problems = []
     unsynced = {"log": False, "database": False}
     for verb, what in events:
         if verb == "sync":
             unsynced[what] = False
         elif verb == "answer":
             if what == "write" and unsynced["log"]:
-                found.append("a write was answered before its log was synced")
+                problems.append("a write was answered before its log was synced")
         elif what == "log":
             if unsynced["database"]:
-                found.append(f"the log saw a {verb} before the database was synced")
+                problems.append(f"the log saw a {verb} before the database was synced")
             unsynced["log"] = verb == "write"
         elif what == "database" and verb == "write":
             if unsynced["log"]:
-                found.append("the database was changed from a log that was not synced")
+                problems.append("the database was changed from a log that was not synced")
             unsynced["database"] = True
-    return found
+    return problems
 
 
 def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -> None:

@@ -91,7 +91,9 @@ def test_times_that_are_ahead_increase_by_1_once_they_were_accepted(database: Da
         accept_time(connection)
     with database.read() as connection:
         assert accepted_time(connection) == last
-    times = [take(database, one) for one in (clock, HybridClock(lambda: 1_000)) for _ in range(3)]
+    times = [
+        take(database, source) for source in (clock, HybridClock(lambda: 1_000)) for _ in range(3)
+    ]
     assert times == sorted(set(times))
     assert times[0] > last
     assert times[-1] < add_milliseconds(last, 1)
@@ -144,6 +146,6 @@ def test_times_increase_over_processes_with_different_wall_clocks(url: str) -> N
     # Each time was taken on top of the previous one, so the pairs form one chain.
     assert len(pairs) == 180
     assert pairs[0][0] == 0
-    for (_, taken), (found, _) in pairwise(pairs):
-        assert taken == found
-    assert all(found < taken for found, taken in pairs)
+    for (_, taken), (earlier, _) in pairwise(pairs):
+        assert taken == earlier
+    assert all(earlier < taken for earlier, taken in pairs)

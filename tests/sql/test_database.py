@@ -235,7 +235,7 @@ def test_stop_waiting_refuses_callers_that_wait_for_the_write_lock(
         while not database.statistics().waiting:
             time.sleep(0)
         database.stop_waiting()
-        for refusal in [one.exception(timeout=60) for one in waiting]:
+        for refusal in [writing.exception(timeout=60) for writing in waiting]:
             assert isinstance(refusal, Stopping)
             assert "nothing was written" in refusal.message
         with pytest.raises(Stopping):

@@ -40,4 +40,4 @@ def test_an_unsynced_write_costs_no_sync(path: Path) -> None:
     ("synchronous", "fault"), [("NORMAL", "was answered before"), ("OFF", "was not synced")]
 )
 def test_a_database_that_syncs_less_is_found(path: Path, synchronous: str, fault: str) -> None:
-    assert any(fault in found for found in faults(recorded(path, synchronous)))
+    assert any(fault in problem for problem in faults(recorded(path, synchronous)))

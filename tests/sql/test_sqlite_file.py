@@ -36,7 +36,7 @@ def test_every_path_can_be_recovered_from_its_url(tmp_path: Path, name: str) -> 
     path = tmp_path / name
     assert file_of(sqlite_url(path)) == path.resolve()
     open_sqlite(path).close()
-    assert [found.name for found in tmp_path.iterdir()] == [name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_the_process_with_the_lock_is_named_to_callers_behind_another_waiting_th
 
 
 def test_a_lock_held_in_this_process_is_reported_as_such(database: SqliteDatabase) -> None:
-    told = pytest.raises(DeadlineExceeded, match="another part of this process")
-    with closing(open_sqlite(database.path)) as other, other.write(), told:
+    late = pytest.raises(DeadlineExceeded, match="another part of this process")
+    with closing(open_sqlite(database.path)) as other, other.write(), late:
         write(database)
 
 

@@ -59,8 +59,8 @@ def test_lists_of_any_length_make_few_statements_and_find_what_they_name(
     with database.read() as connection:
         for length in (*range(1, 70), 255, 256, 257, 499, 500, 501, 1_003):
             queries = [(f"{statement} {marks}", ids) for marks, ids in in_lists(range(length))]
-            found = [i for rows in run_all(connection, *queries) for (i,) in rows]
-            assert sorted(found) == list(range(length))
+            values = [i for rows in run_all(connection, *queries) for (i,) in rows]
+            assert sorted(values) == list(range(length))
             texts |= {text for text, _ in queries}
     assert len(texts) == 10
 
@@ -154,8 +154,8 @@ def test_many_rows_are_inserted_unchanged(database: Database, longest: int) -> N
         change_each(connection, replace, replaced)
         driver: Any = connection.connection.dbapi_connection
     expected = sorted([*replaced, *rows[10:], (-6, "new", None)])
-    found = database.rows("SELECT id, text, data FROM hard ORDER BY id")
-    assert [(key, text, data and bytes(data)) for key, text, data in found] == expected
+    read = database.rows("SELECT id, text, data FROM hard ORDER BY id")
+    assert [(key, text, data and bytes(data)) for key, text, data in read] == expected
     # The driver of PostgreSQL must not keep the text of many rows, as it does for prepared
     # statements.
     kept = driver._prepared._counts if hasattr(driver, "_prepared") else ()

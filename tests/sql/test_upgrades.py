@@ -138,15 +138,18 @@ def shape(url: str) -> object:
     """The tables with their columns and indexes, and the versions of the parts."""
     database = open_engine(url)
     with database.read() as connection:
-        found = inspect(connection)
+        inspector = inspect(connection)
         tables = {
             table: (
-                {(one["name"], str(one["type"]), one["nullable"]) for one in columns},
-                tuple(found.get_pk_constraint(table)["constrained_columns"]),
-                {(one["name"], tuple(one["column_names"])) for one in found.get_indexes(table)},
+                {(column["name"], str(column["type"]), column["nullable"]) for column in columns},
+                tuple(inspector.get_pk_constraint(table)["constrained_columns"]),
+                {
+                    (index["name"], tuple(index["column_names"]))
+                    for index in inspector.get_indexes(table)
+                },
             )
-            for table in found.get_table_names()
-            for columns in [found.get_columns(table)]
+            for table in inspector.get_table_names()
+            for columns in [inspector.get_columns(table)]
         }
         versions = set(run(connection, "SELECT part, version FROM strandline_schema"))
     database.close()

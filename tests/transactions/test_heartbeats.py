@@ -78,8 +78,8 @@ def test_heartbeats_of_many_clients_are_stored_by_few_writes(unstored: Store) ->
     before = unstored.database.statistics().unsynced_writes
     unstored.transactions.heartbeats.store()
     assert unstored.database.statistics().unsynced_writes - before == 2
-    found = unstored.transactions.find_many(txn_ids).values()
-    assert {t.last_heartbeat for t in found} == {START_MS + 1_000}
+    stored = unstored.transactions.find_many(txn_ids).values()
+    assert {t.last_heartbeat for t in stored} == {START_MS + 1_000}
     counted = unstored.transactions.statistics()
     assert (counted.heartbeats, counted.unstored_heartbeats) == (1_000, 0)
     unstored.transactions.heartbeats.store()

@@ -104,10 +104,10 @@ def test_the_low_watermark_is_the_earliest_of_retention_oldest_hold_and_oldest_b
     transactions.heartbeat([1])
     assert transactions.holders().low_watermark == begun
     # History that only a transaction keeps can be held by others too.
-    held = transactions.holds.acquire("reader", "bob", at=begun, ttl_ms=4 * WEEK)
+    hold = transactions.holds.acquire("reader", "bob", at=begun, ttl_ms=4 * WEEK)
     transactions.commit(1)
     assert transactions.holders().low_watermark == begun
-    transactions.holds.release(held.hold_id)
+    transactions.holds.release(hold.hold_id)
     present = store.clock.current()
     assert transactions.holders().low_watermark == add_milliseconds(present, -WEEK)
 

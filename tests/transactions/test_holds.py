@@ -47,12 +47,12 @@ def test_a_hold_is_acquired_renewed_listed_and_released(store: Store) -> None:
 
 def test_an_expired_hold_is_gone_at_once_and_deleted_by_the_next_acquire(store: Store) -> None:
     holds = store.transactions.holds
-    held = holds.acquire("reader", "ann", at=ago(0), ttl_ms=1000)
+    hold = holds.acquire("reader", "ann", at=ago(0), ttl_ms=1000)
     store.wall_ms += 1001
     with pytest.raises(HoldExpired, match="'ann' expired"):
-        holds.get(held.hold_id)
+        holds.get(hold.hold_id)
     with pytest.raises(HoldExpired):
-        holds.renew(held.hold_id, ttl_ms=1000)
+        holds.renew(hold.hold_id, ttl_ms=1000)
     assert holds.list() == ()
     assert len(store.contents()["hold"]) == 1
     after = holds.acquire("reader", "bob", at=ago(0), ttl_ms=1000)
@@ -62,13 +62,13 @@ def test_an_expired_hold_is_gone_at_once_and_deleted_by_the_next_acquire(store: 
 def test_the_watermark_is_the_earlier_of_the_retention_and_the_oldest_hold(store: Store) -> None:
     holds = store.transactions.holds
     assert milliseconds(watermark_after(holds, store)) == START_MS - WEEK
-    held = holds.acquire("reader", "ann", at=ago(6 * DAY), ttl_ms=10 * DAY)
+    hold = holds.acquire("reader", "ann", at=ago(6 * DAY), ttl_ms=10 * DAY)
     store.wall_ms += 3 * DAY
     assert watermark_after(holds, store) == ago(6 * DAY)
     holds.acquire("reader", "bob", at=ago(6 * DAY), ttl_ms=10)
     with pytest.raises(VersionNotFound, match="kept from"):
         holds.acquire("reader", "bob", at=Timestamp(ago(6 * DAY) - 1), ttl_ms=10)
-    holds.release(held.hold_id)
+    holds.release(hold.hold_id)
     store.wall_ms += 11
     assert milliseconds(watermark_after(holds, store)) == store.wall_ms - WEEK
     with pytest.raises(VersionNotFound):
@@ -93,13 +93,13 @@ def test_a_hold_below_the_watermark_is_gone_even_before_its_expiry(
 ) -> None:
     """This happens if a time was issued far in the future and the clock was corrected later."""
     holds = store.transactions.holds
-    held = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=1000)
+    hold = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=1000)
     with store.database.write() as connection:
-        connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {held.at + 1}")
+        connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {hold.at + 1}")
     with pytest.raises(HoldExpired):
-        holds.get(held.hold_id)
+        holds.get(hold.hold_id)
     with pytest.raises(HoldExpired):
-        holds.renew(held.hold_id, ttl_ms=9)
+        holds.renew(hold.hold_id, ttl_ms=9)
     assert holds.list() == ()
 
 
@@ -161,20 +161,20 @@ def test_the_watermark_never_passes_a_live_hold_or_goes_back(
             at = timestamp(self.store.wall_ms - days * DAY)
             below = at < self.lowest
             try:
-                held = self.holds.acquire("pin", "x", at=at, ttl_ms=ttl_days * DAY)
+                hold = self.holds.acquire("pin", "x", at=at, ttl_ms=ttl_days * DAY)
             except VersionNotFound:
                 self.lowest = max(self.lowest, watermark_after(self.holds, self.store))
                 assert at < self.lowest
             else:
                 assert not below
-                self.live.append(held)
+                self.live.append(hold)
 
         @precondition(lambda self: self.live)
         @rule(data=st.data())
         def release(self, data: st.DataObject) -> None:
-            held = data.draw(st.sampled_from(self.live))
-            self.holds.release(held.hold_id)
-            self.live.remove(held)
+            hold = data.draw(st.sampled_from(self.live))
+            self.holds.release(hold.hold_id)
+            self.live.remove(hold)
 
         @rule(days=st.integers(-2, 4))
         def pass_time(self, days: int) -> None:
@@ -186,16 +186,16 @@ def test_the_watermark_never_passes_a_live_hold_or_goes_back(
             assert given >= self.lowest
             self.lowest = given
             present = self.store.clock.current()
-            self.live = [held for held in self.live if held.expires > present]
-            assert all(held.at >= given for held in self.live)
+            self.live = [hold for hold in self.live if hold.expires > present]
+            assert all(hold.at >= given for hold in self.live)
             week_ago = add_milliseconds(present, -WEEK)
             assert given <= week_ago
 
         @invariant()
         def live_holds_are_found(self) -> None:
             present = self.store.clock.current()
-            expected = {held.hold_id for held in self.live if held.expires > present}
-            assert {held.hold_id for held in self.holds.list()} == expected
+            expected = {hold.hold_id for hold in self.live if hold.expires > present}
+            assert {hold.hold_id for hold in self.holds.list()} == expected
 
     HoldsMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20)
     HoldsMachine.TestCase().runTest()

@@ -35,11 +35,11 @@ TIMEOUT_MS = 300_000
 
 def _cells() -> list[tuple[LockMode, LockMode, bool]]:
     lines = [[cell.strip() for cell in row.split("|")] for row in TABLE.split("\n") if row]
-    held = [MODES[name] for name in lines[0][1:]]
+    modes = [MODES[name] for name in lines[0][1:]]
     return [
         (MODES[row[0]], earlier, cell == "wait")
         for row in lines[1:]
-        for earlier, cell in zip(held, row[1:], strict=True)
+        for earlier, cell in zip(modes, row[1:], strict=True)
     ]
 
 
@@ -52,18 +52,18 @@ def on(mode: LockMode, name: str) -> Component:
     return Component(mode, *name.split("."))
 
 
-@pytest.mark.parametrize(("asked", "held", "waits"), _cells())
+@pytest.mark.parametrize(("asked", "owned", "waits"), _cells())
 def test_two_requests_on_a_table_wait_if_their_modes_conflict(
-    store: Store, asked: LockMode, held: LockMode, waits: bool
+    store: Store, asked: LockMode, owned: LockMode, waits: bool
 ) -> None:
-    first = ask(store, on(held, "d.t"))
+    first = ask(store, on(owned, "d.t"))
     second = ask(store, on(asked, "d.t"))
     assert (first.acquired, second.acquired) == (True, not waits)
     assert second.blocked_by == (first.lock_id if waits else None)
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "waits"),
+    ("owned", "asked", "waits"),
     [
         (on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "d.u"), False),
         (on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "e.t"), False),
@@ -85,9 +85,9 @@ def test_two_requests_on_a_table_wait_if_their_modes_conflict(
     ],
 )
 def test_objects_overlap_as_in_hive(
-    store: Store, held: Component, asked: Component, waits: bool
+    store: Store, owned: Component, asked: Component, waits: bool
 ) -> None:
-    ask(store, held)
+    ask(store, owned)
     assert ask(store, asked).acquired is not waits
 
 
@@ -96,8 +96,8 @@ def test_the_index_finds_the_same_conflicts_as_pairwise_comparison(store: Store)
     every = [on(mode, name) for mode, name in itertools.product(LockMode, names)]
     for asked in every:
         index = locks._Index(every)
-        found = {one for one in index.may_overlap(asked) if asked.waits_for(one)}
-        assert found == {one for one in every if asked.waits_for(one)}
+        overlapping = {request for request in index.may_overlap(asked) if asked.waits_for(request)}
+        assert overlapping == {request for request in every if asked.waits_for(request)}
 
 
 # -- the queue
@@ -161,10 +161,10 @@ def test_a_queue_of_equal_requests_is_read_as_one_row(store: Store) -> None:
 
 def test_polling_a_lock_causes_no_synced_write(store: Store) -> None:
     manager = store.transactions.locks
-    held, waiting = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
+    lock, waiting = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
     before = store.database.statistics()
     for _ in range(5):
-        manager.check(held.lock_id)
+        manager.check(lock.lock_id)
         manager.check(waiting.lock_id)
     after = store.database.statistics()
     assert after.writes == before.writes
@@ -192,10 +192,10 @@ def test_a_silent_request_expires_for_the_next_one_and_its_client_gets_lock_not_
 @pytest.mark.parametrize("call", ["check", "heartbeat"])
 def test_a_check_or_heartbeat_keeps_a_request_alive(store: Store, call: str) -> None:
     manager = store.transactions.locks
-    held = ask(store, on(EXCLUSIVE, "d.t"))
+    lock = ask(store, on(EXCLUSIVE, "d.t"))
     for _ in range(3):
         store.wall_ms += TIMEOUT_MS
-        getattr(manager, call)(held.lock_id)
+        getattr(manager, call)(lock.lock_id)
     assert manager.expire() == 0
     assert ask(store, on(READ, "d.t")).acquired is False
 
@@ -209,10 +209,10 @@ def test_the_expiry_of_transactions_deletes_silent_locks_too(store: Store) -> No
 
 
 def test_locks_survive_a_restart(store: Store) -> None:
-    held = ask(store, on(EXCLUSIVE, "d.t"))
+    lock = ask(store, on(EXCLUSIVE, "d.t"))
     store.database.close()
     again = Store(store.address)
-    assert again.transactions.locks.get(held.lock_id) == held
+    assert again.transactions.locks.get(lock.lock_id) == lock
     assert ask(again, on(READ, "d.t")).acquired is False
     again.database.close()
 
@@ -241,39 +241,39 @@ def test_a_lock_of_a_transaction_ends_with_it(store: Store) -> None:
     manager = store.transactions.locks
     for end in (store.transactions.commit, store.transactions.abort):
         txn_id = store.begin()
-        held = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+        lock = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
         with pytest.raises(TransactionFinished, match=f"transaction {txn_id}"):
-            manager.release(held.lock_id)
+            manager.release(lock.lock_id)
         waiting = ask(store, on(READ, "d.t"))
         end(txn_id)
         assert manager.check(waiting.lock_id).acquired is True
         manager.release(waiting.lock_id)
         with pytest.raises(LockNotFound):
-            manager.get(held.lock_id)
+            manager.get(lock.lock_id)
 
 
 def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) -> None:
     txn_id = store.begin()
-    held = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+    lock = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
     store.wall_ms += TIMEOUT_MS
     store.transactions.heartbeat([txn_id])
     store.wall_ms += TIMEOUT_MS
     store.transactions.expire()
-    assert store.transactions.locks.get(held.lock_id).acquired is True
+    assert store.transactions.locks.get(lock.lock_id).acquired is True
     store.wall_ms += 1
     store.transactions.expire()
     with pytest.raises(LockNotFound):
-        store.transactions.locks.get(held.lock_id)
+        store.transactions.locks.get(lock.lock_id)
 
 
 def test_checking_a_lock_keeps_its_transaction_alive(
     store: Store,
 ) -> None:
     txn_id = store.begin()
-    held = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+    lock = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
     waiting = ask(store, on(EXCLUSIVE, "d.t"), txn_id=store.begin())
     store.wall_ms += TIMEOUT_MS
-    for request in (held, waiting):
+    for request in (lock, waiting):
         store.transactions.locks.check(request.lock_id)
     store.wall_ms += TIMEOUT_MS
     assert store.transactions.expire() == []
@@ -325,10 +325,10 @@ def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> 
     second = ask(store, on(READ, "e"))
     manager = store.transactions.locks
     assert manager.list() == [first, second]
-    assert [one.lock_id for one in manager.list(schema="e")] == [second.lock_id]
-    (found,) = manager.list(schema="d", table="u", partition="p=1")
-    assert found.components == (on(READ, "d.u.p=1"),)
-    assert found.components[0].number == 2
+    assert [lock.lock_id for lock in manager.list(schema="e")] == [second.lock_id]
+    (lock,) = manager.list(schema="d", table="u", partition="p=1")
+    assert lock.components == (on(READ, "d.u.p=1"),)
+    assert lock.components[0].number == 2
     assert manager.list(lock_ids=[second.lock_id]) == [second]
     assert manager.list(lock_ids=[]) == []
     assert manager.list(txn_id=1) == []

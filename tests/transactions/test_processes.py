@@ -28,9 +28,9 @@ def test_transactions_of_two_processes_have_one_order_and_the_first_committer_wi
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=spawn) as pool:
         ends = list(pool.map(contend, [path, path], [ROUNDS, ROUNDS]))
-    every = sorted((one for end in ends for one in end), key=lambda t: t.begin_time)
-    assert [one.txn_id for one in every] == list(range(1, 2 * ROUNDS + 1))
-    won = [one for one in every if one.state is TransactionState.COMMITTED]
+    every = sorted((transaction for end in ends for transaction in end), key=lambda t: t.begin_time)
+    assert [transaction.txn_id for transaction in every] == list(range(1, 2 * ROUNDS + 1))
+    won = [transaction for transaction in every if transaction.state is TransactionState.COMMITTED]
     assert len(won) >= ROUNDS
     # Two transactions that changed one row and both committed were not open at the same time.
     for earlier, later in pairwise(won):

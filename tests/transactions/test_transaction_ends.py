@@ -179,7 +179,7 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
     silent = store.begin()
     now = transactions.get(silent).begin_time
-    held = transactions.holds.acquire("reader", "ann", at=now, ttl_ms=10**9)
+    hold = transactions.holds.acquire("reader", "ann", at=now, ttl_ms=10**9)
     store.wall_ms += 300_001
     store.fenced = True
     before = store.contents()
@@ -193,8 +193,8 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
         lambda: transactions.autocommit(FLIGHTS, user="ann").__enter__(),
         lambda: transactions.write_ids(FLIGHTS, at=timestamp(store.wall_ms)),
         lambda: transactions.holds.acquire("reader", "ann", at=now, ttl_ms=5),
-        lambda: transactions.holds.renew(held.hold_id, ttl_ms=5),
-        lambda: transactions.holds.release(held.hold_id),
+        lambda: transactions.holds.renew(hold.hold_id, ttl_ms=5),
+        lambda: transactions.holds.release(hold.hold_id),
         lambda: transactions.holds.raise_low_watermark(now),
     ]
     for call in calls:

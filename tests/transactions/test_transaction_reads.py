@@ -141,18 +141,18 @@ def test_begin_and_commit_times_follow_the_order_of_effects_under_sixteen_thread
         return done
 
     with ThreadPoolExecutor(16) as pool:
-        every = [one for done in pool.map(work, range(16)) for one in done]
+        every = [transaction for done in pool.map(work, range(16)) for transaction in done]
     assert [t.txn_id for t in sorted(every, key=lambda t: t.begin_time)] == list(range(1, 81))
     times = [time for t in every for time in (t.begin_time, t.commit_time)]
     assert len(set(times)) == len(times)
     write_ids = {t.txn_id: write_id_of(store, t) for t in every}
-    for one in every:
-        assert one.commit_time is not None
-        assert one.begin_time < one.commit_time
-        by_then = {t.txn_id for t in every if (t.commit_time or 0) <= one.begin_time}
-        seen = store.transactions.write_ids(FLIGHTS, txn_id=one.txn_id)
+    for transaction in every:
+        assert transaction.commit_time is not None
+        assert transaction.begin_time < transaction.commit_time
+        by_then = {t.txn_id for t in every if (t.commit_time or 0) <= transaction.begin_time}
+        seen = store.transactions.write_ids(FLIGHTS, txn_id=transaction.txn_id)
         visible = {txn_id for txn_id, write_id in write_ids.items() if seen.valid(write_id)}
-        assert visible == by_then | {one.txn_id}
+        assert visible == by_then | {transaction.txn_id}
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=80)
 
 
@@ -165,9 +165,9 @@ def test_statistics_and_the_oldest_begin_follow_the_open_transactions(store: Sto
     second = store.transactions.begin(user="bob")
     assert store.transactions.statistics().oldest_begin == first.begin_time
     store.transactions.commit(first.txn_id)
-    found = store.transactions.statistics()
-    assert (found.begun, found.committed, found.open) == (2, 1, 1)
-    assert found.oldest_begin == second.begin_time
+    statistics = store.transactions.statistics()
+    assert (statistics.begun, statistics.committed, statistics.open) == (2, 1, 1)
+    assert statistics.oldest_begin == second.begin_time
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)

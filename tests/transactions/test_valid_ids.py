@@ -54,7 +54,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.store.database.close()
 
     def in_state(self, *states: TransactionState) -> list[Modelled]:
-        return [one for one in self.model.values() if one.state in states]
+        return [txn for txn in self.model.values() if txn.state in states]
 
     def one_open(self, data: st.DataObject) -> Modelled:
         return data.draw(st.sampled_from(self.in_state(TransactionState.OPEN)))
@@ -64,9 +64,9 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     def seen(self, table_id: int, at: Timestamp) -> set[int]:
         return {
-            one.write_ids[table_id]
-            for one in self.model.values()
-            if table_id in one.write_ids and one.committed_by(at)
+            txn.write_ids[table_id]
+            for txn in self.model.values()
+            if table_id in txn.write_ids and txn.committed_by(at)
         }
 
     @rule(milliseconds=st.sampled_from([0, 1, 5]))
@@ -79,69 +79,69 @@ class SnapshotMachine(RuleBasedStateMachine):
     @precondition(has_open)
     @rule(data=st.data(), table_id=st.sampled_from(TABLES))
     def allocate(self, data: st.DataObject, table_id: int) -> None:
-        one = self.one_open(data)
-        write_id = self.store.allocate(one.txn_id, table_id)
-        if table_id not in one.write_ids:
+        txn = self.one_open(data)
+        write_id = self.store.allocate(txn.txn_id, table_id)
+        if table_id not in txn.write_ids:
             self.given[table_id] += 1
-            one.write_ids[table_id] = self.given[table_id]
-        assert write_id == one.write_ids[table_id]
+            txn.write_ids[table_id] = self.given[table_id]
+        assert write_id == txn.write_ids[table_id]
 
     @precondition(has_open)
     @rule(data=st.data(), row_id=st.integers(1, 4))
     def change_row(self, data: st.DataObject, row_id: int) -> None:
-        one = self.one_open(data)
-        self.allocate_for(one)
-        self.store.change_rows(one.txn_id, row_id)
-        one.rows.add(row_id)
+        txn = self.one_open(data)
+        self.allocate_for(txn)
+        self.store.change_rows(txn.txn_id, row_id)
+        txn.rows.add(row_id)
 
-    def allocate_for(self, one: Modelled) -> None:
-        if FLIGHTS not in one.write_ids:
-            self.store.allocate(one.txn_id, FLIGHTS)
+    def allocate_for(self, txn: Modelled) -> None:
+        if FLIGHTS not in txn.write_ids:
+            self.store.allocate(txn.txn_id, FLIGHTS)
             self.given[FLIGHTS] += 1
-            one.write_ids[FLIGHTS] = self.given[FLIGHTS]
+            txn.write_ids[FLIGHTS] = self.given[FLIGHTS]
 
     @precondition(has_open)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        one = self.one_open(data)
+        txn = self.one_open(data)
         clash = any(
-            other.rows & one.rows and other.commit_time and other.commit_time > one.begin_time
+            other.rows & txn.rows and other.commit_time and other.commit_time > txn.begin_time
             for other in self.model.values()
         )
         if clash:
             with pytest.raises(WriteConflict):
-                self.transactions.commit(one.txn_id)
-            one.state = TransactionState.ABORTED
+                self.transactions.commit(txn.txn_id)
+            txn.state = TransactionState.ABORTED
             return
         last = max((other.commit_time or 0 for other in self.model.values()), default=0)
-        one.commit_time = self.transactions.commit(one.txn_id).commit_time
-        assert one.commit_time is not None
-        assert one.commit_time > last
-        one.state = TransactionState.COMMITTED
+        txn.commit_time = self.transactions.commit(txn.txn_id).commit_time
+        assert txn.commit_time is not None
+        assert txn.commit_time > last
+        txn.state = TransactionState.COMMITTED
 
     @precondition(has_open)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        one = self.one_open(data)
-        self.transactions.abort(one.txn_id)
-        one.state = TransactionState.ABORTED
+        txn = self.one_open(data)
+        self.transactions.abort(txn.txn_id)
+        txn.state = TransactionState.ABORTED
 
     @precondition(has_open)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
-        one = self.one_open(data)
-        assert not self.transactions.heartbeat([one.txn_id]).aborted
+        txn = self.one_open(data)
+        assert not self.transactions.heartbeat([txn.txn_id]).aborted
         # The clock may run ahead of the wall clock, never behind it.
-        one.heartbeat = max(one.heartbeat, self.transactions.get(one.txn_id).last_heartbeat)
+        txn.heartbeat = max(txn.heartbeat, self.transactions.get(txn.txn_id).last_heartbeat)
 
     @rule(milliseconds=st.sampled_from([1000, TIMEOUT_MS // 2, TIMEOUT_MS + 1]))
     def expire(self, milliseconds: int) -> None:
         self.store.wall_ms += milliseconds
         present = self.store.clock.current() >> 16
         expected = [
-            one.txn_id
-            for one in self.in_state(TransactionState.OPEN)
-            if one.heartbeat + TIMEOUT_MS < present
+            txn.txn_id
+            for txn in self.in_state(TransactionState.OPEN)
+            if txn.heartbeat + TIMEOUT_MS < present
         ]
         assert self.transactions.expire() == expected
         for txn_id in expected:
@@ -150,17 +150,17 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(table_id=st.sampled_from(TABLES))
     def take_snapshot(self, table_id: int) -> None:
         at = self.store.clock.current()
-        found = self.transactions.write_ids(table_id, at=at)
+        write_ids = self.transactions.write_ids(table_id, at=at)
         now = frozenset(self.seen(table_id, at))
-        assert visible(found) == now
+        assert visible(write_ids) == now
         assert visible(self.transactions.write_ids(table_id)) == now
         self.snapshots.append((table_id, at, now))
 
     @rule(table_id=st.sampled_from(TABLES))
     def take_list(self, table_id: int) -> None:
         unfinished = self.transactions.unfinished()
-        open_ids = {one.txn_id for one in self.in_state(TransactionState.OPEN)}
-        aborted = {one.txn_id for one in self.in_state(TransactionState.ABORTED) if one.write_ids}
+        open_ids = {txn.txn_id for txn in self.in_state(TransactionState.OPEN)}
+        aborted = {txn.txn_id for txn in self.in_state(TransactionState.ABORTED) if txn.write_ids}
         assert unfinished.hwm == len(self.model)
         assert unfinished.txn_ids == tuple(sorted(open_ids | aborted))
         assert unfinished.aborted == aborted
@@ -171,34 +171,34 @@ class SnapshotMachine(RuleBasedStateMachine):
     @precondition(has_open)
     @rule(data=st.data(), table_id=st.sampled_from(TABLES))
     def read_by_a_list_in_a_transaction(self, data: st.DataObject, table_id: int) -> None:
-        one = self.one_open(data)
+        txn = self.one_open(data)
         earlier = {
             other.write_ids[table_id]
             for other in self.in_state(TransactionState.COMMITTED)
-            if table_id in other.write_ids and other.txn_id < one.txn_id
+            if table_id in other.write_ids and other.txn_id < txn.txn_id
         }
-        own = {one.write_ids[table_id]} if table_id in one.write_ids else set()
-        txns = self.transactions.unfinished().seen_by(one.txn_id)
+        own = {txn.write_ids[table_id]} if table_id in txn.write_ids else set()
+        txns = self.transactions.unfinished().seen_by(txn.txn_id)
         assert visible(self.transactions.write_ids_by(table_id, txns)) == earlier | own
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), table_id=st.sampled_from(TABLES))
     def read_in_a_transaction(self, data: st.DataObject, table_id: int) -> None:
-        one = data.draw(st.sampled_from(sorted(self.model.values(), key=lambda m: m.txn_id)))
-        if one.state is TransactionState.ABORTED:
+        txn = data.draw(st.sampled_from(sorted(self.model.values(), key=lambda m: m.txn_id)))
+        if txn.state is TransactionState.ABORTED:
             with pytest.raises(TransactionFinished):
-                self.transactions.write_ids(table_id, txn_id=one.txn_id)
+                self.transactions.write_ids(table_id, txn_id=txn.txn_id)
             return
-        own = {one.write_ids[table_id]} if table_id in one.write_ids else set()
-        found = self.transactions.write_ids(table_id, txn_id=one.txn_id)
-        assert visible(found) == self.seen(table_id, one.begin_time) | own
+        own = {txn.write_ids[table_id]} if table_id in txn.write_ids else set()
+        write_ids = self.transactions.write_ids(table_id, txn_id=txn.txn_id)
+        assert visible(write_ids) == self.seen(table_id, txn.begin_time) | own
 
     @invariant()
     def no_snapshot_ever_changes(self) -> None:
         for table_id, at, seen in self.snapshots:
-            found = self.transactions.write_ids(table_id, at=at)
-            assert visible(found) == seen
-            assert found.hwm == max(seen, default=0)
+            write_ids = self.transactions.write_ids(table_id, at=at)
+            assert visible(write_ids) == seen
+            assert write_ids.hwm == max(seen, default=0)
 
     @precondition(lambda self: self.lists)
     @rule(data=st.data())
@@ -209,9 +209,9 @@ class SnapshotMachine(RuleBasedStateMachine):
         by_list = self.transactions.write_ids_by(table_id, txns)
         assert visible(by_list) == seen
         writes = [
-            (one.txn_id, one.write_ids[table_id])
-            for one in self.model.values()
-            if table_id in one.write_ids
+            (txn.txn_id, txn.write_ids[table_id])
+            for txn in self.model.values()
+            if table_id in txn.write_ids
         ]
         following = self.given[table_id] + 1 if writes else None
         assert by_list == ValidWriteIdList.derive(
@@ -221,26 +221,26 @@ class SnapshotMachine(RuleBasedStateMachine):
     @invariant()
     def open_and_aborted_are_told_apart(self) -> None:
         for table_id in TABLES:
-            found = self.transactions.write_ids(table_id)
+            write_ids = self.transactions.write_ids(table_id)
             ids = {
-                one.write_ids[table_id]: one.state
-                for one in self.model.values()
-                if table_id in one.write_ids
+                txn.write_ids[table_id]: txn.state
+                for txn in self.model.values()
+                if table_id in txn.write_ids
             }
-            assert all(ids[w] is TransactionState.OPEN for w in found.open_ids)
-            assert all(ids[w] is TransactionState.ABORTED for w in found.aborted_ids)
+            assert all(ids[w] is TransactionState.OPEN for w in write_ids.open_ids)
+            assert all(ids[w] is TransactionState.ABORTED for w in write_ids.aborted_ids)
 
     @invariant()
     def the_store_agrees_with_the_model(self) -> None:
-        for one in self.model.values():
-            found = self.transactions.get(one.txn_id)
-            assert (found.state, found.commit_time) == (one.state, one.commit_time)
-            pairs = self.transactions.write_id_pairs(one.txn_id)
-            assert dict(pairs) == one.write_ids
+        for txn in self.model.values():
+            stored = self.transactions.get(txn.txn_id)
+            assert (stored.state, stored.commit_time) == (txn.state, txn.commit_time)
+            pairs = self.transactions.write_id_pairs(txn.txn_id)
+            assert dict(pairs) == txn.write_ids
 
 
-def visible(found: ValidWriteIdList) -> set[int]:
-    return {w for w in range(1, found.hwm + 2) if found.valid(w)}
+def visible(write_ids: ValidWriteIdList) -> set[int]:
+    return {w for w in range(1, write_ids.hwm + 2) if write_ids.valid(w)}
 
 
 @pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.soak)])

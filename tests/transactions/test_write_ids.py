@@ -40,8 +40,8 @@ class Oracle:
         return ValidWriteIdList.of(self.hwm, open_ids=self.opened, aborted=self.aborted)
 
 
-def described(found: ValidWriteIdList) -> Oracle:
-    return Oracle(found.hwm, frozenset(found.open_ids), frozenset(found.aborted_ids))
+def described(write_ids: ValidWriteIdList) -> Oracle:
+    return Oracle(write_ids.hwm, frozenset(write_ids.open_ids), frozenset(write_ids.aborted_ids))
 
 
 @st.composite

@@ -23,7 +23,7 @@ from tests.golden import goldens_0_1_0, goldens_0_2_0
 from tests.wire.value_strategies import values
 
 REGISTERED_HERE = (chunks, notifications, rows)
-CLASSES = sorted({one.of for one in formats()}, key=lambda of: of.__name__)
+CLASSES = sorted({layout.of for layout in formats()}, key=lambda of: of.__name__)
 GOLDENS = [
     pytest.param(value, data, id=f"{type(value).__name__} {data[4]} {number}")
     for number, (value, data) in enumerate(goldens_0_1_0.GOLDENS + goldens_0_2_0.GOLDENS)
@@ -43,9 +43,9 @@ DATABASE = d.DatabaseDescriptor(1, "hive", "ann")
 def test_every_class_reads_back_what_it_wrote(of: type[Any], data: st.DataObject) -> None:
     value = data.draw(values(of))
     record = encode(value)
-    found = decode(record, of)
-    assert found == value
-    assert encode(found) == record
+    decoded = decode(record, of)
+    assert decoded == value
+    assert encode(decoded) == record
 
 
 @pytest.mark.parametrize(("value", "data"), GOLDENS)
@@ -79,12 +79,12 @@ def test_the_index_fields_of_a_damaged_record_are_read_or_refused(kind: Collecti
 
 def flipped(data: bytes) -> list[bytes]:
     """``data`` with each of its bits flipped in turn."""
-    found = []
+    records = []
     for bit in range(8 * len(data)):
         spoiled = bytearray(data)
         spoiled[bit // 8] ^= 1 << bit % 8
-        found.append(bytes(spoiled))
-    return found
+        records.append(bytes(spoiled))
+    return records
 
 
 @pytest.mark.parametrize("kind", COLLECTIONS.values(), ids=lambda kind: kind.kind)
@@ -106,10 +106,10 @@ def test_the_records_of_every_kind_begin_with_their_index_fields(
 
 
 def test_every_kind_has_its_own_class_and_a_format() -> None:
-    classes = [one.of for one in COLLECTIONS.values()]
-    classes += [one.of for one in APPEND_ONLY.values()]
+    classes = [collection.of for collection in COLLECTIONS.values()]
+    classes += [kind.of for kind in APPEND_ONLY.values()]
     assert len(classes) == len(set(classes))
-    assert {one.of for one in formats()} >= set(classes)
+    assert {layout.of for layout in formats()} >= set(classes)
 
 
 @pytest.mark.parametrize("fraction", [float("nan"), float("inf"), float("-inf")])
@@ -164,8 +164,8 @@ def test_a_zone_of_the_first_release_has_the_default_quorum(
     before = b"\x00\x00\x01\x07default"  # no replicas, no node filter, one storage profile
     after = before if replicas is None else bytes([1, replicas]) + before[1:]
     assert data.count(before) == 1
-    found = decode(data.replace(before, after), d.ZoneDescriptor)
-    assert found == dataclasses.replace(zone, replicas=replicas, quorum_size=quorum)
+    decoded = decode(data.replace(before, after), d.ZoneDescriptor)
+    assert decoded == dataclasses.replace(zone, replicas=replicas, quorum_size=quorum)
 
 
 def test_fields_added_by_later_versions_have_their_defaults_in_an_older_record() -> None:

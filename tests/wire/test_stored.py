@@ -70,7 +70,7 @@ def test_every_kind_of_layout_begins_with_its_index_fields(value: object) -> Non
 
 def test_the_class_of_every_collection_has_a_format() -> None:
     for kind in COLLECTIONS.values():
-        assert any(found.of is kind.of for found in registry.formats())
+        assert any(layout.of is kind.of for layout in registry.formats())
 
 
 def test_a_dump_of_contents_is_the_stored_bytes_and_restores_them() -> None:

@@ -71,9 +71,9 @@ def _values(annotation: typing.Any) -> st.SearchStrategy[typing.Any]:
     return st.builds(
         annotation,
         **{
-            one.name: values(hints[one.name])
-            for one in fields(annotation)
-            if one.name not in beside
+            field.name: values(hints[field.name])
+            for field in fields(annotation)
+            if field.name not in beside
         },
     )
 
@@ -96,5 +96,5 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     """A snapshot with one time for each of its objects, or with no times."""
     kinds = draw(values(tuple[tuple[str, tuple[bytes, ...]], ...]))
     times = tuple(tuple(draw(values(Timestamp)) for _ in records) for _, records in kinds)
-    held = draw(st.sampled_from([(), times]))
-    return Snapshot(draw(numbers), draw(values(Timestamp)), kinds, held)
+    known_times = draw(st.sampled_from([(), times]))
+    return Snapshot(draw(numbers), draw(values(Timestamp)), kinds, known_times)

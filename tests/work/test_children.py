@@ -208,8 +208,8 @@ def test_a_child_is_reused_for_the_next_task() -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         for _number in range(3):
             await ask(pool, "echo", only_reads=True)
-        found = pool.statistics()
-        assert (found.tasks, found.children, found.running) == (3, 1, 0)
+        statistics = pool.statistics()
+        assert (statistics.tasks, statistics.children, statistics.running) == (3, 1, 0)
 
     assert run(body).opened == 1
 
@@ -287,9 +287,9 @@ def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_hide_their_text() 
     async def body(pool: ChildPool, _: Children) -> None:
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
-        with pytest.raises(StrandlineError, match="fails failed with an internal error") as told:
+        with pytest.raises(StrandlineError, match="fails failed with an internal error") as failure:
             await ask(pool, "fails")
-        assert "secret" not in str(told.value)
+        assert "secret" not in str(failure.value)
         assert pool.statistics().children == 1
 
     run(body)

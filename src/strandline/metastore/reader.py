@@ -271,11 +271,11 @@ class Reader:
             catalog = self.metastore.catalogs.catalog(transaction.catalog_version)
             moment = transaction.begin_time
         point = Point(at, catalog, moment)
-        found = [self._find(point, name, Privilege.SELECT) for name in names]
-        locations = self.metastore.locations((table for _, table in found), present=self.catalog)
+        pairs = [self._find(point, name, Privilege.SELECT) for name in names]
+        locations = self.metastore.locations((table for _, table in pairs), present=self.catalog)
         opened = [
             self._resolved(point, schema, table, location=locations[table.id])
-            for schema, table in found
+            for schema, table in pairs
         ]
         tables = {table_key(table.name): table for table in opened}
         table_ids = [table.descriptor.id for table in tables.values()]

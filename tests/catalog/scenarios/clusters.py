@@ -38,36 +38,36 @@ REPLICA = CreateClusterReplica(
 
 def replicas(result: Result) -> list[str]:
     return [
-        f"{cluster.name}.{one.name} {one.size} {one.address}"
+        f"{cluster.name}.{replica.name} {replica.size} {replica.address}"
         for cluster in result.after.clusters()
-        for one in result.after.replicas(cluster.id)
+        for replica in result.after.replicas(cluster.id)
     ]
 
 
 def introspection(result: Result) -> list[str]:
     return [
-        f"{one.name} {index.name} {index.address}"
+        f"{replica.name} {index.name} {index.address}"
         for cluster in result.after.clusters()
-        for one in result.after.replicas(cluster.id)
-        for index in result.after.introspection_indexes(one.id)
+        for replica in result.after.replicas(cluster.id)
+        for index in result.after.introspection_indexes(replica.id)
     ]
 
 
 def owners(result: Result) -> list[str]:
-    found = []
+    objects = []
     for cluster in result.after.clusters():
-        found.append(cluster)
-        for one in result.after.replicas(cluster.id):
-            found += [one, *result.after.introspection_indexes(one.id)]
-    return [f"{one.name} {one.owner}" for one in found]
+        objects.append(cluster)
+        for replica in result.after.replicas(cluster.id):
+            objects += [replica, *result.after.introspection_indexes(replica.id)]
+    return [f"{item.name} {item.owner}" for item in objects]
 
 
 def first_id_kept(result: Result) -> bool:
-    found = [
+    pair = [
         catalog.replicas(catalog.clusters()[0].id)[0].id
         for catalog in (result.before, result.after)
     ]
-    return bool(found[0] == found[1])
+    return bool(pair[0] == pair[1])
 
 
 def address(text: str, *, right: bool) -> Scenario:

@@ -96,7 +96,7 @@ SCENARIOS = [
         checks=[
             (lambda result: len(shown("s.p")(result)), 3),
             (
-                lambda result: [one["added"] for one in arguments("add_constraints")(result)],
+                lambda result: [entry["added"] for entry in arguments("add_constraints")(result)],
                 [["Key", "p_default_1", "p_check_1"]],
             ),
         ],

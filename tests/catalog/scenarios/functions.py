@@ -37,14 +37,14 @@ FUNCTION = CreateFunction(
 
 def function(name: str, *attributes: str) -> Callable[[Result], object]:
     def read(result: Result) -> object:
-        found = result.after.function("s", name)
-        return found and tuple(getattr(found, one) for one in attributes)
+        declared = result.after.function("s", name)
+        return declared and tuple(getattr(declared, attribute) for attribute in attributes)
 
     return read
 
 
 def function_names(schema: str) -> Callable[[Result], list[str]]:
-    return lambda result: [one.name for one in result.after.functions(schema)]
+    return lambda result: [declared.name for declared in result.after.functions(schema)]
 
 
 SCENARIOS = [

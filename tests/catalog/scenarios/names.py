@@ -111,8 +111,8 @@ def named(kind: str) -> Callable[[Result], list[str]]:
 
     def read(result: Result) -> list[str]:
         stored = result.after.contents.objects(kind.replace(" ", "_"))
-        found: list[str] = [one.name for one in stored]
-        return sorted(found, key=str.casefold)
+        names: list[str] = [entry.name for entry in stored]
+        return sorted(names, key=str.casefold)
 
     return read
 

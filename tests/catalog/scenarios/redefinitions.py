@@ -53,9 +53,9 @@ SCENARIOS = [
             setup=[SCHEMA, PLAIN],
             run=redefine(*texts),
             expect=Made([verb]),
-            checks=[(columns("s.t"), found), (arguments(verb), [{"table": "s.t"} | said])],
+            checks=[(columns("s.t"), expected), (arguments(verb), [{"table": "s.t"} | said])],
         )
-        for what, texts, verb, found, said in (
+        for what, texts, verb, expected, said in (
             (
                 "one more column",
                 ("a int", "c int", "b string"),

@@ -62,11 +62,12 @@ def groups(name: str) -> Callable[[Result], list[str]]:
     """The roles that ``name`` is a member of, each as ``"role by grantor"``."""
 
     def read(result: Result) -> list[str]:
-        found = result.after.role(name)
-        assert found is not None
-        ids = {one.id: one.name for one in result.after.roles()}
+        named_role = result.after.role(name)
+        assert named_role is not None
+        ids = {known.id: known.name for known in result.after.roles()}
         return [
-            f"{ids.get(one.group, '?')} by {ids.get(one.grantor, '-')}" for one in found.member_of
+            f"{ids.get(membership.group, '?')} by {ids.get(membership.grantor, '-')}"
+            for membership in named_role.member_of
         ]
 
     return read
@@ -76,11 +77,11 @@ def grants_on(name: str) -> Callable[[Result], list[str]]:
     """The grants of a table or schema, each as ``"grantee by grantor: PRIVILEGES"``."""
 
     def read(result: Result) -> list[str]:
-        ids = {one.id: one.name for one in result.after.roles()} | {0: "-"}
-        found = table_of(result.after, name) if "." in name else result.after.schema(name)
+        ids = {known.id: known.name for known in result.after.roles()} | {0: "-"}
+        target = table_of(result.after, name) if "." in name else result.after.schema(name)
         return [
-            f"{ids[one.grantee]} by {ids[one.grantor]}: {one.privileges.name}"
-            for one in found.privileges
+            f"{ids[privilege.grantee]} by {ids[privilege.grantor]}: {privilege.privileges.name}"
+            for privilege in target.privileges
         ]
 
     return read

@@ -56,7 +56,7 @@ DEFAULTS_IN_LAKE = replace(DEFAULTS_ANYWHERE, database="lake")
 
 
 def default_privileges(result: Result) -> list[str]:
-    return [one.name for one in result.after.contents.objects("default_privilege")]
+    return [default.name for default in result.after.contents.objects("default_privilege")]
 
 
 def schema(name: str, attribute: str) -> Callable[[Result], object]:
@@ -64,8 +64,8 @@ def schema(name: str, attribute: str) -> Callable[[Result], object]:
 
 
 def schema_names(result: Result) -> list[str]:
-    found: list[str] = [schema.name for schema in result.after.schemas()]
-    return found
+    listed: list[str] = [schema.name for schema in result.after.schemas()]
+    return listed
 
 
 def keeps_id(old: str, new: str) -> Callable[[Result], bool]:

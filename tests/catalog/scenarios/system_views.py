@@ -42,9 +42,9 @@ def view_id(name: str = "mine") -> Callable[[Result], bool]:
 
 
 def columns(result: Result) -> list[str]:
-    found = result.after.system_view("system", "mine")
-    assert found is not None
-    return [column.name for column in found.columns]
+    system_view = result.after.system_view("system", "mine")
+    assert system_view is not None
+    return [column.name for column in system_view.columns]
 
 
 class TableInSystem:

@@ -64,7 +64,7 @@ def moved(result: Result) -> set[str]:
     catalog = result.after
     objects: list[Any] = [*catalog.schemas(), *catalog.zones(), *catalog.tables()]
     objects += [i for table in catalog.tables() for i in catalog.indexes(table.id)]
-    return {one.name for one in objects if catalog.updated(one) == catalog.time}
+    return {part.name for part in objects if catalog.updated(part) == catalog.time}
 
 
 def untouched(result: Result) -> bool:

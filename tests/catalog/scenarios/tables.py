@@ -51,9 +51,9 @@ def key_index_follows_table_id(result: Result) -> bool:
 
 def key_index(result: Result) -> tuple[object, ...]:
     table = table_of(result.after, "s.k")
-    found = result.after.index(table.primary_key_index)
-    assert found is not None
-    return found.name, found.kind, found.unique, found.created_with_table, found.owner
+    index = result.after.index(table.primary_key_index)
+    assert index is not None
+    return index.name, index.kind, index.unique, index.created_with_table, index.owner
 
 
 def ids_grow(result: Result) -> bool:

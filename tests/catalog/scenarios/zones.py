@@ -44,9 +44,9 @@ def zone(name: str, *attributes: str) -> Callable[[Result], object]:
     """Attributes of a zone after the run; a single attribute is not wrapped in a tuple."""
 
     def read(result: Result) -> object:
-        found = result.after.zone_named(name)
-        assert found is not None, f"there is no zone {name}"
-        values = tuple(getattr(found, one) for one in attributes)
+        named_zone = result.after.zone_named(name)
+        assert named_zone is not None, f"there is no zone {name}"
+        values = tuple(getattr(named_zone, attribute) for attribute in attributes)
         return values[0] if len(values) == 1 else values
 
     return read
@@ -56,15 +56,15 @@ def zone_ids(name: str) -> Callable[[Result], tuple[int | None, int | None]]:
     """The id of the zone of that name, before and after."""
 
     def read(result: Result) -> tuple[int | None, int | None]:
-        found = result.before.zone_named(name), result.after.zone_named(name)
-        return found[0] and found[0].id, found[1] and found[1].id
+        zones = result.before.zone_named(name), result.after.zone_named(name)
+        return zones[0] and zones[0].id, zones[1] and zones[1].id
 
     return read
 
 
 def default_zone(result: Result) -> str | None:
-    found: ZoneDescriptor | None = result.after.default_zone()
-    return None if found is None else found.name
+    default: ZoneDescriptor | None = result.after.default_zone()
+    return None if default is None else default.name
 
 
 def quorums(before: tuple[int, int], replicas: int, wanted: int) -> Scenario:

@@ -101,8 +101,8 @@ TIMELINES = [
             Do(execute(DropSchema(name="a")), Done(5)),
             Do(latest, 5),
             *(
-                Do(schemas(version), found)
-                for version, found in (
+                Do(schemas(version), expected)
+                for version, expected in (
                     (2, ["default"]),
                     (3, ["a", "default"]),
                     (4, ["a", "b", "default"]),

@@ -50,9 +50,9 @@ def test_a_blob_that_was_never_set_does_not_exist(blob: Blob) -> None:
 
 
 def test_a_blob_set_by_one_node_is_read_by_another(open_blob: OpenBlob) -> None:
-    one, two, elsewhere = open_blob("here"), open_blob("here"), open_blob("there")
-    one.set("k0", b"value")
-    assert one.get("k0") == two.get("k0") == open_blob("here").get("k0") == b"value"
+    first, second, elsewhere = open_blob("here"), open_blob("here"), open_blob("there")
+    first.set("k0", b"value")
+    assert first.get("k0") == second.get("k0") == open_blob("here").get("k0") == b"value"
     assert elsewhere.get("k0") is None
     assert list(elsewhere.list()) == []
 

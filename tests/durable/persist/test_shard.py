@@ -50,15 +50,15 @@ LARGE = 60
 
 def versions(log: UpdateLog) -> list[int]:
     frontier = log.frontier()
-    return [one.version for one in log.updates(frontier.since + 1, frontier.upper)]
+    return [logged.version for logged in log.updates(frontier.since + 1, frontier.upper)]
 
 
 def contents_of(log: UpdateLog) -> Contents:
     """The contents of the last version, computed from the snapshot and all later updates."""
     snapshot = log.snapshot()
     contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
-    for one in log.updates(snapshot.version + 1, log.frontier().upper):
-        contents = contents.apply(one.changes(), at=one.time)
+    for logged in log.updates(snapshot.version + 1, log.frontier().upper):
+        contents = contents.apply(logged.changes(), at=logged.time)
     return contents
 
 
@@ -108,9 +108,9 @@ def test_a_starting_node_reads_one_rollup_and_the_diffs_after_it(place: Place) -
     scanned: list[int] = []
 
     def scan(real: Any, key: str, start: int, **named: Any) -> Any:
-        found = real(key, start, **named)
-        scanned.append(len(found))
-        return found
+        pairs = real(key, start, **named)
+        scanned.append(len(pairs))
+        return pairs
 
     reader = place.log(consensus=meddled(place.consensus, "scan", scan))
     assert versions(reader) == list(range(1, 21))
@@ -264,8 +264,15 @@ def test_a_snapshot_after_compaction_has_no_trace_of_changed_and_removed_objects
 ) -> None:
     log = place.log()
     begin(log, 1)
-    one, two = (encode(ConfigEntry("k", value)) for value in "ab")
-    steps = [(None, one), (one, two), (two, one), (one, one), (one, None), (None, two)]
+    first, second = (encode(ConfigEntry("k", value)) for value in "ab")
+    steps = [
+        (None, first),
+        (first, second),
+        (second, first),
+        (first, first),
+        (first, None),
+        (None, second),
+    ]
     for version, (old, new) in enumerate(steps, 2):
         log.append(version, TOKEN, [change(version, "k", old, new)])
     for up_to in (3, 5, 6, 7):
@@ -277,9 +284,9 @@ def test_a_snapshot_after_compaction_has_no_trace_of_changed_and_removed_objects
 def test_a_retraction_with_different_bytes_is_corrupt_and_trims_nothing(place: Place) -> None:
     log = place.log()
     begin(log, 1)
-    one, two = (encode(ConfigEntry("k", value)) for value in "ab")
-    log.append(2, TOKEN, [change(2, "k", None, one)])
-    log.append(3, TOKEN, [change(3, "k", two, None)])
+    first, second = (encode(ConfigEntry("k", value)) for value in "ab")
+    log.append(2, TOKEN, [change(2, "k", None, first)])
+    log.append(3, TOKEN, [change(3, "k", second, None)])
     with pytest.raises(CorruptData):
         log.compact(3, TOKEN)
     assert log.frontier().since == 0
@@ -352,7 +359,7 @@ def test_a_lost_append_is_out_of_sync_once_another_node_has_taken_its_version(pl
     other.append(2, TOKEN, [theirs])
     with pytest.raises(OutOfSync, match="the next version is 3"):
         log.append(2, TOKEN, [mine])
-    assert [one.id for one in place.log().updates(2, 3)] == [theirs.id]
+    assert [logged.id for logged in place.log().updates(2, 3)] == [theirs.id]
     log.maintenance.sweep()
     assert place.blobs() == log.shard.known.blobs()
 
@@ -419,8 +426,8 @@ def test_writers_racing_with_maintenance_lose_and_duplicate_nothing(place: Place
     log = place.log()
     since, upper = log.frontier().since, log.frontier().upper
     assert [version for version, _ in sorted(acknowledged)] == list(range(2, upper))
-    assert [(one.version, one.id) for one in log.updates(since + 1, upper)] == [
-        one for one in sorted(acknowledged) if one[0] > since
+    assert [(logged.version, logged.id) for logged in log.updates(since + 1, upper)] == [
+        logged for logged in sorted(acknowledged) if logged[0] > since
     ]
     assert [s.version for s in log.scan("audit_event", 1, upper)] == list(range(2, upper))
     log.maintenance.sweep()
@@ -457,8 +464,8 @@ def test_random_steps_on_two_nodes_keep_every_appended_update(place: Place, seed
             version for version in range(start, end) if version > 1
         ]
     contents = EMPTY
-    for one in appended:
-        contents = contents.apply(one.changes(), at=one.time)
+    for logged in appended:
+        contents = contents.apply(logged.changes(), at=logged.time)
     assert contents_of(place.log()) == contents
 
 
@@ -571,7 +578,7 @@ def test_a_reader_whose_parts_were_swept_reads_the_parts_that_replaced_them(
 
     reader = place.log(blob=meddled(place.blob, "get", get))
     answers = {
-        "updates": lambda: [one.version for one in reader.updates(5, 10)] == [5, 6, 7, 8, 9],
+        "updates": lambda: [logged.version for logged in reader.updates(5, 10)] == [5, 6, 7, 8, 9],
         "snapshot": lambda: reader.snapshot().version == 4,
         "scan": lambda: [s.version for s in reader.scan("audit_event", 3, 6)] == [3, 4, 5],
     }

@@ -48,12 +48,12 @@ def test_a_planted_fault_is_found_by_its_test(
 ) -> None:
     fault(monkeypatch)
     failures = (AssertionError, StrandlineError, pytest.fail.Exception)
-    with pytest.raises(failures) as found:
+    with pytest.raises(failures) as failure:
         check(place)
-    frames = traceback.extract_tb(found.value.__traceback__)
+    frames = traceback.extract_tb(failure.value.__traceback__)
     outside = [f for f in frames if "/tests/" in f.filename and f.filename != __file__]
     lines = [frame.line or "" for frame in outside]
-    said = "\n".join([*lines, str(found.value)])
+    said = "\n".join([*lines, str(failure.value)])
     assert re.search(complaint, said), said
 
 
@@ -175,7 +175,7 @@ def a_batch_loses_a_row(patch: pytest.MonkeyPatch) -> None:
     lambda place: contract.test_audit_events_are_scanned_by_version_and_survive_trimming(
         place.log()
     ),
-    r"for found in before\] == ",
+    r"for scanned in before\] == ",
 )
 def audit_events_go_with_the_history(patch: pytest.MonkeyPatch) -> None:
     real = Maintenance._compacted

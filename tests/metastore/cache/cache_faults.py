@@ -27,14 +27,14 @@ class ShowsBeforeCommit(LogApplier):
             # One change for both: a second change would find its event already applied.
             ((table_id, stage),) = steps
             commit = committing(event.event_id, event.write_id)
-            return [(table_id, lambda held: commit(_reopened(stage, held)))]
+            return [(table_id, lambda replica: commit(_reopened(stage, replica)))]
         return steps
 
 
-def _reopened(stage: Change, held: Replica) -> Replica:
+def _reopened(stage: Change, replica: Replica) -> Replica:
     """Apply ``stage`` to a replica whose list may have the id committed already, by the fault."""
-    staged = stage(replace(held, committed=ValidWriteIdList(hwm=0)))
-    return replace(staged, committed=held.committed)
+    staged = stage(replace(replica, committed=ValidWriteIdList(hwm=0)))
+    return replace(staged, committed=replica.committed)
 
 
 class CommitsHalf(LogApplier):
@@ -77,7 +77,7 @@ class LosesRemovals(LogApplier):
             return steps
         number, write_id = event.event_id, event.write_id
         rows = self._store.staged_rows(event.table_id, write_id, event.write())
-        return [(t, lambda held: held.staged(number, write_id, rows, ())) for t, _ in steps]
+        return [(t, lambda replica: replica.staged(number, write_id, rows, ())) for t, _ in steps]
 
 
 class AnswersWithoutAsking(CachedStore):
@@ -121,16 +121,16 @@ class LoadsCommittedRowsOnly(SqlObjectStore):
     """A table is loaded without the rows of transactions that are open at that time."""
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
-        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
-        if found is None:
+        loaded = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
+        if loaded is None:
             return None
-        rows = tuple(row for row in found.rows if found.committed.valid(row.write_id))
-        return replace(found, rows=rows)
+        rows = tuple(row for row in loaded.rows if loaded.committed.valid(row.write_id))
+        return replace(loaded, rows=rows)
 
 
 class LoadsWithoutItsPlace(SqlObjectStore):
     """A table is loaded as if it had been read after later events."""
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
-        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
-        return found and replace(found, event_id=found.event_id + 2)
+        loaded = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
+        return loaded and replace(loaded, event_id=loaded.event_id + 2)

@@ -68,13 +68,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(
         memory=st.sampled_from([64 << 20, 64 << 20, 9_000]),
-        held=st.sampled_from([None, None, frozenset({0, 2})]),
+        partitions=st.sampled_from([None, None, frozenset({0, 2})]),
     )
-    def open(self, memory: int, held: frozenset[int] | None = None) -> None:
+    def open(self, memory: int, partitions: frozenset[int] | None = None) -> None:
         self.tables = [next(_numbers) for _ in range(TABLE_COUNT)]
         self.dml.catalogs.publish(*(new_table(i, f"t{i}") for i in self.tables))
         self.memory = memory
-        self.held = held
+        self.partitions = partitions
         self.cache = self.new_cache()
         self.open_txns: dict[int, Txn] = {}
         self.readers: list[Reader] = []
@@ -89,7 +89,7 @@ class CacheMachine(RuleBasedStateMachine):
         return self.dml.cached(
             kind=self.cache_kind,
             memory_bytes=self.memory,
-            zone_partitions=lambda table_id: self.held,
+            zone_partitions=lambda table_id: self.partitions,
         )
 
     def teardown(self) -> None:
@@ -270,11 +270,11 @@ class CacheMachine(RuleBasedStateMachine):
             row
             for row in self.rows.values()
             if (row.table_id, row.write_id) not in self.aborted
-            and (self.held is None or row.bucket in {TABLE_LEVEL, *self.held})
+            and (self.partitions is None or row.bucket in {TABLE_LEVEL, *self.partitions})
         ]
-        held = sum(row.table_id in self.touched for row in kept)
-        assert self.cache.statistics().rows == held
-        if self.held is not None:
+        expected = sum(row.table_id in self.touched for row in kept)
+        assert self.cache.statistics().rows == expected
+        if self.partitions is not None:
             return
         for table_id in self.touched:
             misses = self.cache.statistics().misses
@@ -291,7 +291,7 @@ class CacheMachine(RuleBasedStateMachine):
             applied, [packed for data in groups for packed in Group.read(data).replicas()]
         )
         assert self.cache.applied_event == self.dml.log.head()
-        if self.held is None and self.memory >= 1 << 20:
+        if self.partitions is None and self.memory >= 1 << 20:
             assert self.cache.statistics().replicas == known
         else:
             self.touched = set()
@@ -349,8 +349,8 @@ class CacheMachine(RuleBasedStateMachine):
                 reader.table_id, write_ids=reader.write_ids, partitions=of_parts
             ) == [row for row in expected if row.as_(DataFile).partition in of_parts]
         for row in expected[:2]:
-            found = self.cache.row(row.table_id, FILES, row.name, write_ids=reader.write_ids)
-            assert found == row
+            answer = self.cache.row(row.table_id, FILES, row.name, write_ids=reader.write_ids)
+            assert answer == row
 
     @rule(data=st.data())
     def read_the_present(self, data: st.DataObject) -> None:
@@ -365,9 +365,9 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_poisoned(self) -> None:
         if hasattr(self, "cache"):
-            found = self.cache.statistics()
-            assert found.poisoned == 0
-            assert found.size <= self.memory
+            statistics = self.cache.statistics()
+            assert statistics.poisoned == 0
+            assert statistics.size <= self.memory
 
 
 def _new_file() -> NewRow:
@@ -387,21 +387,21 @@ def check_small_histories(machine: type[CacheMachine], *, every: int = 1) -> int
     flags = (False, True)
     count = 0
     for values in itertools.islice(itertools.product(flags, repeat=7), 0, None, every):
-        one = machine()
-        one.open(64 << 20)
+        model = machine()
+        model.open(64 << 20)
         try:
-            one.write_and_commit(own=False, adds=1, tables=[0, 1])
+            model.write_and_commit(own=False, adds=1, tables=[0, 1])
             if values[5]:  # held in memory before the first of the two writes
-                one.read_with_lists_of_now([0, 1])
-            one.overlap(
+                model.read_with_lists_of_now([0, 1])
+            model.overlap(
                 applies=(values[0], values[1], values[2]),
                 commits=(values[3], values[4]),
                 removing=True,
                 by_list=values[6],
             )
-            one.catch_up()
-            one.nothing_is_poisoned()
+            model.catch_up()
+            model.nothing_is_poisoned()
         finally:
-            one.teardown()
+            model.teardown()
         count += 1
     return count

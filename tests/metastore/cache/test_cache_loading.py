@@ -27,9 +27,9 @@ class Interrupted(SqlObjectStore):
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
         self.before()
-        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
+        loaded = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
         self.after()
-        return found
+        return loaded
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -61,8 +61,12 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
     cache.catch_up()
     expected = ["later", "staged", "there"] if ends == "commit" else ["there"]
     assert files(cache) == files(dml.store) == expected
-    found = cache.statistics()
-    assert (found.rows, found.loads, found.misses) == (1 if ends == "abort" else 3, 1, 0)
+    statistics = cache.statistics()
+    assert (statistics.rows, statistics.loads, statistics.misses) == (
+        1 if ends == "abort" else 3,
+        1,
+        0,
+    )
 
 
 def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) -> None:
@@ -122,8 +126,12 @@ def test_an_event_that_cannot_be_decoded_evicts_only_its_table(dml: Dml, positio
     damage(dml, dml.events(head)[position], body=b"\xff\xff")
     dml.append("b", table_id=CANCELLATIONS)
     cache.catch_up()
-    found = cache.statistics()
-    assert (found.poisoned, found.replicas, found.applied_event) == (1, 1, dml.log.head())
+    statistics = cache.statistics()
+    assert (statistics.poisoned, statistics.replicas, statistics.applied_event) == (
+        1,
+        1,
+        dml.log.head(),
+    )
     assert files(cache) == ["a"]
     assert files(cache, CANCELLATIONS) == ["b"]
 
@@ -136,8 +144,8 @@ def test_an_event_whose_tables_are_unknown_evicts_all_tables(dml: Dml) -> None:
     dml.append("a")
     damage(dml, dml.events(head)[1], body=b"\xff\xff", txn_id=None)
     cache.catch_up()
-    found = cache.statistics()
-    assert (found.poisoned, found.replicas) == (1, 0)
+    statistics = cache.statistics()
+    assert (statistics.poisoned, statistics.replicas) == (1, 0)
     assert files(cache) == ["a"]
 
 

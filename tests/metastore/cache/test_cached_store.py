@@ -35,8 +35,8 @@ ONLY_PROOF = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 
 
 def hits(cache: CachedStore) -> tuple[int, int]:
-    found = cache.statistics()
-    return found.hits, found.misses
+    statistics = cache.statistics()
+    return statistics.hits, statistics.misses
 
 
 def test_a_list_that_is_applied_is_a_hit_even_if_it_is_old(dml: Dml) -> None:
@@ -235,8 +235,8 @@ def test_a_table_that_outgrows_memory_is_evicted(dml: Dml) -> None:
     assert files(cache) == []
     dml.append(*(f"{number:04d}" for number in range(200)))
     assert len(files(cache)) == 200
-    found = cache.statistics()
-    assert (found.replicas, found.rows, found.size) == (0, 0, 0)
+    statistics = cache.statistics()
+    assert (statistics.replicas, statistics.rows, statistics.size) == (0, 0, 0)
 
 
 def replace_files(dml: Dml, *, minutes: int) -> None:

@@ -32,14 +32,14 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
         enough.set()
 
     caplog.set_level(logging.WARNING)
-    one = Follower(round_, name="applier")
-    one.start()
+    follower = Follower(round_, name="applier")
+    follower.start()
     assert enough.wait(60)
-    assert one.running()
-    one.stop()
-    assert not one.running()
-    assert one.failures == 2
-    assert one.last_failure == "KeyError: 'a bug'"
+    assert follower.running()
+    follower.stop()
+    assert not follower.running()
+    assert follower.failures == 2
+    assert follower.last_failure == "KeyError: 'a bug'"
     # An unavailable store is only a warning: it is not a defect.
     assert [(r.levelname, r.getMessage().partition(";")[0]) for r in caplog.records] == [
         ("WARNING", "applier: away"),
@@ -54,11 +54,11 @@ def test_a_follower_ends_without_a_failure_if_its_source_is_closed() -> None:
         ended.set()
         raise Stopping("closed")
 
-    one = Follower(round_, name="applier")
-    one.start()
+    follower = Follower(round_, name="applier")
+    follower.start()
     assert ended.wait(60)
-    one.stop()
-    assert one.failures == 0
+    follower.stop()
+    assert follower.failures == 0
 
 
 def test_a_recorded_failure_keeps_no_object_of_its_round_alive(
@@ -80,13 +80,13 @@ def test_a_recorded_failure_keeps_no_object_of_its_round_alive(
         cursors.append(weakref.ref(cursor))
         raise Unavailable("away")
 
-    one = Follower(round_, name="applier")
+    follower = Follower(round_, name="applier")
     gc.disable()
     try:
-        one.start()
+        follower.start()
         assert failed.wait(60)
-        one.stop()
-        assert one.last_failure == "Unavailable: away"
+        follower.stop()
+        assert follower.last_failure == "Unavailable: away"
         assert cursors[0]() is None
     finally:
         gc.enable()

@@ -72,9 +72,9 @@ def test_a_start_serves_from_memory_the_tables_that_the_last_run_held(
 ) -> None:
     cache, taken = started(dml, path)
     assert taken
-    held = cache.statistics()
-    assert (held.replicas, held.rows) == (2, 4)
-    assert 0 < held.size < written.statistics().size
+    restored = cache.statistics()
+    assert (restored.replicas, restored.rows) == (2, 4)
+    assert 0 < restored.size < written.statistics().size
     assert files(cache) == ["a", "b"]
     assert files(cache, CANCELLATIONS) == ["c"]
     after = cache.statistics()
@@ -104,8 +104,8 @@ def test_events_since_the_state_are_applied_before_the_first_answer(
     expected = ["a", "b", "later", "staged"] if ends == "commit" else ["a", "b"]
     assert files(again) == files(dml.store) == expected
     assert files(again, CANCELLATIONS) == []
-    found = again.statistics()
-    assert (found.misses, found.loads, found.poisoned) == (0, 0, 0)
+    statistics = again.statistics()
+    assert (statistics.misses, statistics.loads, statistics.poisoned) == (0, 0, 0)
 
 
 class LockedDict(OrderedDict[int, HeldReplica]):
@@ -299,16 +299,16 @@ def test_a_start_with_less_memory_holds_the_most_recently_used_tables(
     size = started(dml, path)[0].statistics().size
     cache = dml.cached(memory_bytes=size - 1)
     assert state(dml, path, cache).load()
-    assert [held.table_id for held in cache.snapshot()[1]] == [CANCELLATIONS]
+    assert [replica.table_id for replica in cache.snapshot()[1]] == [CANCELLATIONS]
 
 
 def test_replicas_of_some_zone_partitions_are_not_written(dml: Dml) -> None:
     dml.append("a")
     cache = dml.cached(zone_partitions=lambda table_id: frozenset({1}))
     files(cache)
-    (held,) = cache.snapshot()[1]
-    assert isinstance(held, Replica)
-    assert list(pack([held])) == []
+    (replica,) = cache.snapshot()[1]
+    assert isinstance(replica, Replica)
+    assert list(pack([replica])) == []
 
 
 # -- writing

@@ -46,13 +46,13 @@ PARTITIONED = Throws("MetaException", "Invalid partition key & values; keys [p, 
 
 def check(client: Any, steps: list[Step]) -> None:
     for number, (call, expected) in enumerate(steps):
-        found = plain(outcome(lambda call=call: call(client)))
+        refused = plain(outcome(lambda call=call: call(client)))
         if isinstance(expected, Throws):
-            name, text = found
-            assert name == expected.name, (number, found)
+            name, text = refused
+            assert name == expected.name, (number, refused)
             assert text == expected.text or (expected.begins and text.startswith(expected.text)), (
                 number,
-                found,
+                refused,
             )
         else:
-            assert found == expected, number
+            assert refused == expected, number

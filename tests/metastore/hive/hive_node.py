@@ -153,9 +153,9 @@ def outcome(call: Any) -> object:
 
 def refusal(call: Any) -> tuple[str, str]:
     """The name and the message of the exception that a call must raise."""
-    found = outcome(call)
-    assert isinstance(found, tuple), f"it was not refused, it gave {found!r}"
-    kind, text = found
+    refused = outcome(call)
+    assert isinstance(refused, tuple), f"it was not refused, it gave {refused!r}"
+    kind, text = refused
     return str(kind), str(text)
 
 

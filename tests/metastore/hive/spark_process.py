@@ -194,11 +194,11 @@ def _answer(spark: Any, text: str) -> Answer:
     from pyspark.errors import PySparkException
 
     try:
-        found = spark.sql(text)
-        rows = [[None if value is None else str(value) for value in row] for row in found.collect()]
+        frame = spark.sql(text)
+        rows = [[None if value is None else str(value) for value in row] for row in frame.collect()]
     except PySparkException as error:
         return {"error": error.getCondition() or type(error).__name__, "says": str(error)}
-    return {"schema": found.schema.simpleString(), "rows": rows}
+    return {"schema": frame.schema.simpleString(), "rows": rows}
 
 
 def _read_with_package(spark: Any, store: str, tables: dict[str, str]) -> list[list[Any]]:

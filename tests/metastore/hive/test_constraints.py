@@ -43,7 +43,11 @@ def listed(client: ThriftClient, *, schema: str = "d1", name: str = "t") -> dict
     """All constraints of a table, by kind; kinds without constraints are left out."""
     request = {"dbName": schema, "tblName": name, "catName": "hive"}
     answer = client.call("get_all_table_constraints", request=request)
-    return {kind: found for kind, found in answer["allTableConstraints"].items() if found}
+    return {
+        kind: constraints
+        for kind, constraints in answer["allTableConstraints"].items()
+        if constraints
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +69,10 @@ def test_a_table_and_its_constraints_are_created_in_one_version(
 ) -> None:
     before = hive.node.metastore.catalogs.present().version
     sent = {"uniqueConstraints": UNIQUE, "checkConstraints": CHECK, "defaultConstraints": DEFAULT}
-    of_new = {kind: [{**c, "table_name": "new"} for c in found] for kind, found in sent.items()}
+    of_new = {
+        kind: [{**c, "table_name": "new"} for c in constraints]
+        for kind, constraints in sent.items()
+    }
     client.call(
         "create_table_req", request={"table": table("d1", "new", "a int, b string"), **of_new}
     )

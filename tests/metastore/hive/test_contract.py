@@ -208,9 +208,9 @@ def test_the_methods_that_drop_tables_keep_the_contract(served: HiveNode) -> Non
 
 def changed(client: Any, name: str, change: Callable[[Any], object], *, schema: str) -> Any:
     """The present table, with a change."""
-    found = client.get_table(schema, name)
-    change(found)
-    return found
+    sent = client.get_table(schema, name)
+    change(sent)
+    return sent
 
 
 def test_the_methods_that_alter_tables_keep_the_contract(served: HiveNode) -> None:

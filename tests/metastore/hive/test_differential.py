@@ -44,27 +44,27 @@ def _compared(scenario: Scenario, answers: list[Answer]) -> list[Part]:
     ]
 
 
-def unexplained(found: list[Part]) -> list[str]:
-    return [str(part) for part in found if not any(d.covers(part) for d in DIFFERENCES)]
+def unexplained(reported: list[Part]) -> list[str]:
+    return [str(part) for part in reported if not any(d.covers(part) for d in DIFFERENCES)]
 
 
 @pytest.fixture(scope="module")
-def found(running: HiveNode) -> dict[str, list[Part]]:
+def parts_by_name(running: HiveNode) -> dict[str, list[Part]]:
     """The parts in which the answers of one node differ from Hive's, by scenario."""
     return {scenario.name: differing(scenario, running) for scenario in SCENARIOS}
 
 
 @pytest.mark.parametrize("name", [scenario.name for scenario in SCENARIOS])
 def test_the_answers_equal_those_of_hive_except_for_explained_differences(
-    found: dict[str, list[Part]], name: str
+    parts_by_name: dict[str, list[Part]], name: str
 ) -> None:
-    assert not unexplained(found[name]), "\n" + "\n".join(unexplained(found[name]))
+    assert not unexplained(parts_by_name[name]), "\n" + "\n".join(unexplained(parts_by_name[name]))
 
 
 def test_every_case_of_an_intended_difference_occurs_and_they_are_few(
-    found: dict[str, list[Part]],
+    parts_by_name: dict[str, list[Part]],
 ) -> None:
-    differing_parts = [part for listed in found.values() for part in listed]
+    differing_parts = [part for listed in parts_by_name.values() for part in listed]
     unused = [
         (difference.why, case)
         for difference in DIFFERENCES
@@ -85,11 +85,11 @@ def test_a_case_names_both_values() -> None:
 
 
 def test_an_exception_with_another_text_is_the_same_exception(
-    found: dict[str, list[Part]],
+    parts_by_name: dict[str, list[Part]],
 ) -> None:
     texts = DIFFERENCES[-1]
     assert texts.why.startswith("The same exception")
-    for part in (part for listed in found.values() for part in listed):
+    for part in (part for listed in parts_by_name.values() for part in listed):
         if texts.covers(part):
             assert part.hive.partition(":")[0] == part.ours.partition(":")[0], part
 
@@ -130,7 +130,7 @@ def test_a_planted_fault_is_found(
     scenario: str,
 ) -> None:
     monkeypatch.setattr(module, name, fault)
-    (planted,) = (one for one in SCENARIOS if one.name == scenario)
+    (planted,) = (candidate for candidate in SCENARIOS if candidate.name == scenario)
     assert unexplained(differing(planted, running))
 
 

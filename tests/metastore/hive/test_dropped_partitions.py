@@ -45,11 +45,13 @@ def moment(hive: HiveNode) -> str:
 
 def texts(stub: Any, schema: str) -> dict[str, str]:
     """The contents of the partitions of ``schema``, by value."""
-    found = {}
-    for one in stub.get_partitions(schema, "t1", -1):
-        place = Path(one.sd.location.removeprefix("file:"))
-        found[one.values[0]] = (place / "f").read_text() if place.is_dir() else one.sd.location
-    return found
+    contents = {}
+    for partition in stub.get_partitions(schema, "t1", -1):
+        place = Path(partition.sd.location.removeprefix("file:"))
+        contents[partition.values[0]] = (
+            (place / "f").read_text() if place.is_dir() else partition.sd.location
+        )
+    return contents
 
 
 FIRST = {value: f"first {value}" for value in "abc"}
@@ -63,8 +65,8 @@ def test_a_dropped_partition_is_read_in_the_past_from_the_folder_it_was_moved_to
     assert not (folder(hive) / "p=b").exists()
     assert texts(stub, before) == FIRST
     assert set(texts(stub, "d1")) == {"a", "c"}
-    one = stub.get_partition(before, "t1", ["b"])
-    assert "/.dropped/" in one.sd.location
+    dropped = stub.get_partition(before, "t1", ["b"])
+    assert "/.dropped/" in dropped.sd.location
 
 
 def test_each_past_time_shows_its_own_partition_of_the_same_name(hive: HiveNode, stub: Any) -> None:
@@ -142,7 +144,7 @@ def test_a_cleaned_partition_is_not_shown_to_the_past_by_the_cache_of_another_no
         if exists_again:
             add(node, client, "b", text="second")
         with node.another_node() as other:
-            cleaned = {one.what for one in other.cleaner.clean()}
+            cleaned = {cleaned_part.what for cleaned_part in other.cleaner.clean()}
             assert cleaned == {"removed rows", "dropped partitions"}
         kind, message = refusal(lambda: client.get_partitions(before, "t1", -1))
         assert (kind, "have been cleaned" in message) == ("NoSuchObjectException", True)

@@ -119,11 +119,11 @@ def granted(node: HiveNode, *several: tuple[ObjectKind, str, Privilege]) -> Iter
     """Grant privileges to bob while the block runs."""
     root = node.node.session(user="root")
     names = [{"kind": k, "name": n, "privileges": p, "grantee": "bob"} for k, n, p in several]
-    root.execute([GrantPrivileges(**one) for one in names])  # type: ignore[arg-type]  # its own fields
+    root.execute([GrantPrivileges(**name) for name in names])  # type: ignore[arg-type]  # its own fields
     try:
         yield
     finally:
-        root.execute([RevokePrivileges(**one) for one in names])  # type: ignore[arg-type]  # its own fields
+        root.execute([RevokePrivileges(**name) for name in names])  # type: ignore[arg-type]  # its own fields
 
 
 USAGE = (ObjectKind.SCHEMA, "sales", Privilege.USAGE)
@@ -173,7 +173,7 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
     with as_user(guarded, "bob") as bob, as_user(guarded, "root") as root:
         assert bob.get_all_databases() == ["default"]
         assert bob.get_databases("*") == ["default"]
-        assert [one.dbName for one in bob.get_table_meta("*", "*", [])] == []
+        assert [meta.dbName for meta in bob.get_table_meta("*", "*", [])] == []
         assert "lacks USAGE" in refusal(lambda: bob.get_all_tables("sales"))[1]
         assert "lacks USAGE" in refusal(lambda: bob.get_database("sales"))[1]
         assert root.get_all_databases() == ["default", "sales"]
@@ -182,8 +182,8 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
             assert bob.get_all_tables("sales") == ["orders"]
             assert bob.get_table_objects_by_name("sales", ["orders"]) == []
             with granted(guarded, on_table(Privilege.SELECT)):
-                found = bob.get_table_objects_by_name("sales", ["orders"])
-                assert [one.tableName for one in found] == ["orders"]
+                tables = bob.get_table_objects_by_name("sales", ["orders"])
+                assert [meta.tableName for meta in tables] == ["orders"]
 
 
 @pytest.mark.parametrize(
@@ -336,14 +336,14 @@ def test_a_lock_needs_the_privilege_for_what_it_protects(guarded: HiveNode) -> N
             return True
 
         several = (shared, exclusive, of_schema, new)
-        assert [taken(one) for one in several] == [False, False, False, False]
+        assert [taken(level) for level in several] == [False, False, False, False]
         with granted(guarded, USAGE, on_table(Privilege.SELECT)):
-            assert [taken(one) for one in several] == [True, False, False, False]
+            assert [taken(level) for level in several] == [True, False, False, False]
         with granted(guarded, USAGE, on_table(Privilege.INSERT)):
-            assert [taken(one) for one in several] == [False, True, False, False]
+            assert [taken(level) for level in several] == [False, True, False, False]
         create = (ObjectKind.SCHEMA, "sales", Privilege.USAGE | Privilege.CREATE)
         with granted(guarded, create):
-            assert [taken(one) for one in several] == [False, False, True, True]
+            assert [taken(level) for level in several] == [False, False, True, True]
     assert guarded.node.transactions.locks.list() == []
 
 
@@ -370,19 +370,19 @@ def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
 
 def test_a_lock_of_another_user_can_be_neither_seen_nor_changed(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
-        held = alice.lock(lock_request(LockType.EXCLUSIVE)).lockid
+        lock_id = alice.lock(lock_request(LockType.EXCLUSIVE)).lockid
         for call in (
-            lambda: bob.check_lock(CheckLockRequest(lockid=held)),
-            lambda: bob.heartbeat(HeartbeatRequest(lockid=held)),
-            lambda: bob.unlock(UnlockRequest(lockid=held)),
+            lambda: bob.check_lock(CheckLockRequest(lockid=lock_id)),
+            lambda: bob.heartbeat(HeartbeatRequest(lockid=lock_id)),
+            lambda: bob.unlock(UnlockRequest(lockid=lock_id)),
         ):
             assert "belongs to another user" in refusal(call)[1]
             assert "alice" not in refusal(call)[1]
         assert bob.show_locks(ShowLocksRequest()).locks == []
-        assert [one.lockid for one in alice.show_locks(ShowLocksRequest()).locks] == [held]
+        assert [lock.lockid for lock in alice.show_locks(ShowLocksRequest()).locks] == [lock_id]
         with as_user(guarded, "root") as root:
-            assert [one.lockid for one in root.show_locks(ShowLocksRequest()).locks] == [held]
-            root.unlock(UnlockRequest(lockid=held))
+            assert [lock.lockid for lock in root.show_locks(ShowLocksRequest()).locks] == [lock_id]
+            root.unlock(UnlockRequest(lockid=lock_id))
     assert guarded.node.transactions.locks.list() == []
 
 

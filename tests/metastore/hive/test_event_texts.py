@@ -54,13 +54,13 @@ def test_a_text_equals_the_one_written_for_the_definition_alone(
 ) -> None:
     texts = DefinitionTexts(place_of, str)
     for number, name in enumerate(NAMES):
-        one = replace(kind, id=100 + number, name=name)
-        noun = "view" if isinstance(one, ViewDescriptor) else "table"
-        place = getattr(one, "location", None) or place_of(one.id)
-        struct = relation_struct(one, schema="s", place=place)
-        found = texts.text("s", definition(noun, encode(one)))
-        assert json.loads(found.text) == HIVE_CODEC.to_json_text("Table", struct)
-        assert found.table_type == struct["tableType"]
+        relation = replace(kind, id=100 + number, name=name)
+        noun = "view" if isinstance(relation, ViewDescriptor) else "table"
+        place = getattr(relation, "location", None) or place_of(relation.id)
+        struct = relation_struct(relation, schema="s", place=place)
+        text = texts.text("s", definition(noun, encode(relation)))
+        assert json.loads(text.text) == HIVE_CODEC.to_json_text("Table", struct)
+        assert text.table_type == struct["tableType"]
 
 
 def test_a_definition_is_written_once_for_tables_that_differ_in_name_and_location(
@@ -99,9 +99,9 @@ def test_a_record_of_another_kind_is_refused() -> None:
 def test_a_parameter_that_looks_like_a_mark_is_written_unchanged() -> None:
     texts = DefinitionTexts(place_of, str)
     table = replace(PLAIN, properties=((PROVIDER, "name"), ("x", "file:/place")))
-    found = texts.text("s", definition("table", encode(table)))
+    text = texts.text("s", definition("table", encode(table)))
     struct = relation_struct(table, schema="s", place=place_of(table.id))
-    assert json.loads(found.text) == HIVE_CODEC.to_json_text("Table", struct)
+    assert json.loads(text.text) == HIVE_CODEC.to_json_text("Table", struct)
 
 
 def test_a_message_made_of_quoted_texts_equals_the_message_of_the_plain_texts() -> None:

@@ -81,30 +81,30 @@ STORES = ("folder", "postgresql")
 @pytest.fixture
 def since(stub: Any) -> int:
     """The last event before the test."""
-    found: int = stub.get_current_notificationEventId().eventId
-    return found
+    number: int = stub.get_current_notificationEventId().eventId
+    return number
 
 
 def events(stub: Any, since: int, **fields: Any) -> list[Any]:
-    found = stub.get_next_notification(NotificationEventRequest(lastEvent=since, **fields)).events
-    return list(found)
+    listed = stub.get_next_notification(NotificationEventRequest(lastEvent=since, **fields)).events
+    return list(listed)
 
 
 def message(event: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(event.message)
-    assert found["timestamp"] == event.eventTime
-    assert (event.messageFormat, found["server"]) == ("json-0.2", "")
-    return found
+    body: dict[str, Any] = json.loads(event.message)
+    assert body["timestamp"] == event.eventTime
+    assert (event.messageFormat, body["server"]) == ("json-0.2", "")
+    return body
 
 
-def kinds(found: list[Any]) -> list[str]:
-    return [event.eventType for event in found]
+def kinds(listed: list[Any]) -> list[str]:
+    return [event.eventType for event in listed]
 
 
 def name_in(text: str) -> str:
     """The name of the table, partition or database in the text of an embedded object."""
-    found: str = json.loads(text)["1"]["str"]
-    return found
+    own_name: str = json.loads(text)["1"]["str"]
+    return own_name
 
 
 def test_ddl_on_schemas_is_reported_as_database_events(stub: Any, since: int) -> None:
@@ -126,10 +126,10 @@ def test_ddl_on_tables_is_reported_as_table_events(stub: Any, since: int) -> Non
     uncounted = EnvironmentContext({"DO_NOT_UPDATE_STATS": "true"})
     stub.alter_table_with_environment_context("d1", "t1", new, uncounted)
     stub.drop_table("d1", "t1", True)
-    found = events(stub, since)
-    assert kinds(found) == ["CREATE_TABLE", "ALTER_TABLE", "DROP_TABLE"]
-    assert {(event.dbName, event.tableName) for event in found} == {("d1", "t1")}
-    created, altered, dropped = map(message, found)
+    listed = events(stub, since)
+    assert kinds(listed) == ["CREATE_TABLE", "ALTER_TABLE", "DROP_TABLE"]
+    assert {(event.dbName, event.tableName) for event in listed} == {("d1", "t1")}
+    created, altered, dropped = map(message, listed)
     assert (created["tableType"], created["files"]) == ("MANAGED_TABLE", [])
     columns = [
         json.loads(altered[key])["7"]["rec"]["1"]["lst"][1]
@@ -149,10 +149,10 @@ def test_a_rename_event_is_listed_under_the_new_name_and_contains_the_old_one(
     stub.alter_table("d1", "t1", new)
     _, renamed = events(stub, since)
     assert (renamed.eventType, renamed.tableName) == ("ALTER_TABLE", "t2")
-    told = message(renamed)
-    assert told["table"] == "t1"
-    assert name_in(told["tableObjBeforeJson"]) == "t1"
-    assert name_in(told["tableObjAfterJson"]) == "t2"
+    body = message(renamed)
+    assert body["table"] == "t1"
+    assert name_in(body["tableObjBeforeJson"]) == "t1"
+    assert name_in(body["tableObjAfterJson"]) == "t2"
 
 
 def test_ddl_on_views_is_reported_as_table_events_of_type_virtual_view(
@@ -161,9 +161,9 @@ def test_ddl_on_views_is_reported_as_table_events_of_type_virtual_view(
     view = table("v", tableType="VIRTUAL_VIEW", viewOriginalText="q", viewExpandedText="q")
     stub.create_table(view)
     stub.drop_table("d1", "v", True)
-    found = events(stub, since)
-    assert kinds(found) == ["CREATE_TABLE", "DROP_TABLE"]
-    assert {message(event)["tableType"] for event in found} == {"VIRTUAL_VIEW"}
+    listed = events(stub, since)
+    assert kinds(listed) == ["CREATE_TABLE", "DROP_TABLE"]
+    assert {message(event)["tableType"] for event in listed} == {"VIRTUAL_VIEW"}
 
 
 def test_changes_of_partitions_are_reported_as_partition_events(stub: Any, since: int) -> None:
@@ -175,15 +175,15 @@ def test_changes_of_partitions_are_reported_as_partition_events(stub: Any, since
     stub.alter_partition("d1", "t1", partition("a", parameters={"k": "v"}))
     stub.rename_partition("d1", "t1", ["a"], partition("z"))
     stub.drop_partition("d1", "t1", ["b"], True)
-    found = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"]
-    assert kinds(found) == [
+    listed = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"]
+    assert kinds(listed) == [
         "CREATE_TABLE",
         "ADD_PARTITION",
         "ALTER_PARTITION",
         "ALTER_PARTITION",
         "DROP_PARTITION",
     ]
-    _, added, altered, renamed, dropped = map(message, found)
+    _, added, altered, renamed, dropped = map(message, listed)
     assert added["partitions"] == [{"p": "a"}, {"p": "b"}]
     values = [json.loads(text)["1"]["lst"] for text in added["partitionListJson"]]
     assert values == [["str", 1, "a"], ["str", 1, "b"]]
@@ -211,12 +211,12 @@ def test_changes_of_partitions_whose_rows_were_cleaned_are_reported_as_alters(
         client.alter_partition("d1", "t1", altered)
         client.drop_partition("d1", "t1", ["b"], True)
         request = NotificationEventRequest(since, 100)
-        told = [one.eventType for one in client.get_next_notification(request).events][::2]
-        assert told == ["ADD_PARTITION", "ADD_PARTITION", "ALTER_PARTITION", "DROP_PARTITION"]
-        assert sum(one.rows for one in node.node.cleaner.clean()) == 2
+        types = [event.eventType for event in client.get_next_notification(request).events][::2]
+        assert types == ["ADD_PARTITION", "ADD_PARTITION", "ALTER_PARTITION", "DROP_PARTITION"]
+        assert sum(cleaned.rows for cleaned in node.node.cleaner.clean()) == 2
         events = client.get_next_notification(request).events[::2]
-        assert [one.eventType for one in events] == ["ALTER_TABLE"] * 4
-        assert {one.tableName for one in events} == {"t1"}
+        assert [event.eventType for event in events] == ["ALTER_TABLE"] * 4
+        assert {event.tableName for event in events} == {"t1"}
 
 
 def test_the_writes_and_the_end_of_a_transaction_are_reported_as_events(
@@ -230,9 +230,9 @@ def test_the_writes_and_the_end_of_a_transaction_are_reported_as_events(
     session.commit(committed)
     session.stage(aborted, flights.id)
     session.abort(aborted)
-    found = events(stub, since)
-    assert kinds(found) == ["CREATE_TABLE", "ACID_WRITE", "COMMIT_TXN", "ABORT_TXN"]
-    write, commit, abort = map(message, found[1:])
+    listed = events(stub, since)
+    assert kinds(listed) == ["CREATE_TABLE", "ACID_WRITE", "COMMIT_TXN", "ABORT_TXN"]
+    write, commit, abort = map(message, listed[1:])
     assert (write["txnid"], write["writeId"], write["table"]) == (committed, 1, "flights")
     assert write["files"] == ["a.parquet"]
     assert (commit["txnid"], abort["txnid"]) == (committed, aborted)
@@ -260,15 +260,15 @@ def test_constraints_are_reported_as_events_of_their_kinds(stub: Any, since: int
     stub.add_foreign_key(AddForeignKeyRequest([foreign]))
     unique = SQLUniqueConstraint(None, "d1", "t1", "b", 1, "uk")
     stub.add_unique_constraint(AddUniqueConstraintRequest([unique]))
-    one = {**at, "column_name": "b"}
-    not_null = SQLNotNullConstraint(**one, nn_name="nn")
+    constraint = {**at, "column_name": "b"}
+    not_null = SQLNotNullConstraint(**constraint, nn_name="nn")
     stub.add_not_null_constraint(AddNotNullConstraintRequest([not_null]))
-    default = SQLDefaultConstraint(**one, default_value="7", dc_name="df")
+    default = SQLDefaultConstraint(**constraint, default_value="7", dc_name="df")
     stub.add_default_constraint(AddDefaultConstraintRequest([default]))
-    check = SQLCheckConstraint(**one, check_expression="b > 0", dc_name="ck")
+    check = SQLCheckConstraint(**constraint, check_expression="b > 0", dc_name="ck")
     stub.add_check_constraint(AddCheckConstraintRequest([check]))
     stub.drop_constraint(DropConstraintRequest("d1", "t1", "UK"))
-    found = events(stub, since)[2:]
+    listed = events(stub, since)[2:]
     kinds_of_keys = {
         "ADD_PRIMARYKEY": ("primaryKeyListJson", "pk"),
         "ADD_FOREIGNKEY": ("foreignKeyListJson", "fk"),
@@ -277,16 +277,16 @@ def test_constraints_are_reported_as_events_of_their_kinds(stub: Any, since: int
         "ADD_DEFAULTCONSTRAINT": ("defaultConstraintListJson", "df"),
         "ADD_CHECKCONSTRAINT": ("checkConstraintListJson", "ck"),
     }
-    assert kinds(found) == [*kinds_of_keys, "DROP_CONSTRAINT"]
-    assert [event.tableName for event in found] == ["t1", "t2", *["t1"] * 5]
-    assert {event.dbName for event in found} == {"d1"}
-    for event, (field, name) in zip(found, kinds_of_keys.values(), strict=False):
+    assert kinds(listed) == [*kinds_of_keys, "DROP_CONSTRAINT"]
+    assert [event.tableName for event in listed] == ["t1", "t2", *["t1"] * 5]
+    assert {event.dbName for event in listed} == {"d1"}
+    for event, (field, name) in zip(listed, kinds_of_keys.values(), strict=False):
         (struct,) = message(event)[field]
         assert name in record(json.loads(struct)).values()
-    (foreign_key,) = message(found[1])["foreignKeyListJson"]
+    (foreign_key,) = message(listed[1])["foreignKeyListJson"]
     fields = record(json.loads(foreign_key))
     assert [fields[n] for n in (1, 2, 3, 4, 5, 6)] == ["d1", "t1", "a", "d1", "t2", "a"]
-    dropped = message(found[-1])
+    dropped = message(listed[-1])
     assert [dropped[key] for key in ("dbName", "tableName", "constraintName")] == [
         "d1",
         "t1",
@@ -323,16 +323,16 @@ def test_statistics_of_columns_are_reported_as_statistics_events(stub: Any, sinc
     stub.delete_table_column_statistics("d1", "t1", "a", "hive")
     stub.update_table_column_statistics(statistics("a"))
     stub.delete_table_column_statistics("d1", "t1", None, "hive")
-    found = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"][1:]
+    reported = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"][1:]
     update, delete = "UPDATE_TBL_COL_STAT_EVENT", "DELETE_TBL_COL_STAT_EVENT"
-    assert kinds(found) == [update, update, delete, update, delete]
-    assert {(event.dbName, event.tableName) for event in found} == {("d1", "t1")}
-    stored, changed, deleted, _, emptied = map(message, found)
+    assert kinds(reported) == [update, update, delete, update, delete]
+    assert {(event.dbName, event.tableName) for event in reported} == {("d1", "t1")}
+    stored, changed, deleted, _, emptied = map(message, reported)
     assert (stored["database"], stored["writeId"]) == ("d1", -1)
     assert name_in(stored["tableObjJson"]) == "t1"
     assert '"a":"true"' in stored["parameters"]["COLUMN_STATS_ACCURATE"]
-    objects = [json.loads(told["colStatsJson"])["2"]["lst"][2:] for told in (stored, changed)]
-    assert [[one["1"]["str"] for one in listed] for listed in objects] == [["a", "b"], ["b"]]
+    objects = [json.loads(body["colStatsJson"])["2"]["lst"][2:] for body in (stored, changed)]
+    assert [[column["1"]["str"] for column in listed] for listed in objects] == [["a", "b"], ["b"]]
     assert (deleted["colName"], emptied["colName"]) == ("a", None)
 
 
@@ -347,8 +347,8 @@ def test_statistics_of_partitions_are_reported_as_statistics_events(
     stub.update_partition_column_statistics(statistics("a", part="p=y"))
     stub.drop_partition("d1", "t1", ["y"], False)
     hive.node.session(user="ann").undrop_partitions("d1.t1")
-    found = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"][2:]
-    assert kinds(found) == [
+    listed = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"][2:]
+    assert kinds(listed) == [
         "UPDATE_PART_COL_STAT_EVENT",
         "ALTER_PARTITION",
         "DELETE_PART_COL_STAT_EVENT",
@@ -356,7 +356,7 @@ def test_statistics_of_partitions_are_reported_as_statistics_events(
         "DROP_PARTITION",
         "ADD_PARTITION",
     ]
-    stored, deleted = message(found[0]), message(found[2])
+    stored, deleted = message(listed[0]), message(listed[2])
     assert stored["partVals"] == ["x"]
     assert json.loads(stored["colStatsJson"])["1"]["rec"]["4"]["str"] == "p=x"
     assert (deleted["colName"], deleted["partName"], deleted["partValues"]) == ("a", "p=y", ["y"])
@@ -425,9 +425,9 @@ def test_all_events_since_the_creation_of_the_store_can_be_read(hive: HiveNode, 
             definition=TableDefinition(name="t", columns=(ColumnDefinition("a", INT),)),
         )
     )
-    found = events(stub, 0)
-    assert [event.eventId for event in found] == list(range(1, len(found) + 1))
-    assert all(json.loads(event.message) for event in found)
+    listed = events(stub, 0)
+    assert [event.eventId for event in listed] == list(range(1, len(listed) + 1))
+    assert all(json.loads(event.message) for event in listed)
 
 
 def test_changes_that_hive_has_no_message_for_do_not_stop_readers_of_events(
@@ -474,15 +474,15 @@ def test_changes_that_hive_has_no_message_for_do_not_stop_readers_of_events(
         session.execute(command)
     session.execute(DropSchema(name="s", cascade=True))
     session.execute([DropSchema(name="deep", database="lake"), DropDatabase(name="lake")])
-    found = events(stub, since)
-    assert [event.eventId for event in found] == list(range(since + 1, since + 1 + len(found)))
-    assert all(message(event) for event in found)
-    told = kinds(found)
-    assert {"CREATE_TABLE", "DROP_TABLE", "CREATE_FUNCTION", "DROP_FUNCTION"} <= set(told)
-    databases = {event.dbName for event in found if event.eventType.endswith("_DATABASE")}
+    listed = events(stub, since)
+    assert [event.eventId for event in listed] == list(range(since + 1, since + 1 + len(listed)))
+    assert all(message(event) for event in listed)
+    types = kinds(listed)
+    assert {"CREATE_TABLE", "DROP_TABLE", "CREATE_FUNCTION", "DROP_FUNCTION"} <= set(types)
+    databases = {event.dbName for event in listed if event.eventType.endswith("_DATABASE")}
     assert "s" in databases
     assert "deep" not in databases, "Hive's clients do not see other databases"
-    assert {"CREATE_ZONE", "RENAME_INDEX", "GRANT_ROLE", "SET_CONFIGURATION"} <= set(told)
+    assert {"CREATE_ZONE", "RENAME_INDEX", "GRANT_ROLE", "SET_CONFIGURATION"} <= set(types)
 
 
 # -- what clients report
@@ -493,7 +493,7 @@ def inserted(
 ) -> Any:
     data = data or FireEventRequestData(
         insertData=InsertEventRequestData(filesAdded=["file:/x"]),
-        insertDatas=[InsertEventRequestData(filesAdded=[], partitionVal=one) for one in several],
+        insertDatas=[InsertEventRequestData(filesAdded=[], partitionVal=spec) for spec in several],
     )
     return FireEventRequest(successful, data, "d1", name, list(values))
 
@@ -502,12 +502,12 @@ def test_a_reported_insert_dates_the_table_and_is_an_event_of_it(stub: Any) -> N
     stub.create_table(table("t1", parameters={"numRows": "7"}))
     since = stub.get_current_notificationEventId().eventId
     assert stub.fire_listener_event(inserted()).eventIds is None
-    found = events(stub, since)
-    assert kinds(found) == ["ALTER_TABLE", "COMMIT_TXN"]
-    assert (found[0].dbName, found[0].tableName) == ("d1", "t1")
+    listed = events(stub, since)
+    assert kinds(listed) == ["ALTER_TABLE", "COMMIT_TXN"]
+    assert (listed[0].dbName, listed[0].tableName) == ("d1", "t1")
     parameters = stub.get_table("d1", "t1").parameters
     assert parameters["numRows"] == "7"
-    assert abs(int(parameters["transient_lastDdlTime"]) - found[0].eventTime) <= 1
+    assert abs(int(parameters["transient_lastDdlTime"]) - listed[0].eventTime) <= 1
     stub.fire_listener_event(inserted(successful=False))
     assert len(events(stub, since)) == 2
 
@@ -543,11 +543,11 @@ def test_a_reported_insert_into_partitions_is_an_event_of_them(stub: Any) -> Non
     since = stub.get_current_notificationEventId().eventId
     stub.fire_listener_event(inserted("1"))
     stub.fire_listener_event(inserted(several=[["1"], ["2"]]))
-    found = events(stub, since)
+    listed = events(stub, since)
     once, twice = ["ALTER_PARTITION", "COMMIT_TXN"], ["ALTER_PARTITION"] * 2
-    assert kinds(found) == [*once, *twice, "COMMIT_TXN"]
-    assert message(found[0])["keyValues"] == {"p": "1"}
-    assert [one.values for one in stub.get_partitions("d1", "t1", -1)] == [["1"], ["2"]]
+    assert kinds(listed) == [*once, *twice, "COMMIT_TXN"]
+    assert message(listed[0])["keyValues"] == {"p": "1"}
+    assert [partition.values for partition in stub.get_partitions("d1", "t1", -1)] == [["1"], ["2"]]
     assert stub.get_partition("d1", "t1", ["1"]).parameters["k"] == "v"
     last = stub.get_current_notificationEventId().eventId
     _, text = refusal(lambda: stub.fire_listener_event(inserted(several=[["1"], ["3"]])))
@@ -575,8 +575,8 @@ def test_a_report_that_names_no_content_is_refused(stub: Any, request_: Any, tex
 def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:
     def count(schema: str = "D1", **fields: Any) -> int:
         request = NotificationEventsCountRequest(since, schema, **fields)
-        found: int = stub.get_notification_events_count(request).eventsCount
-        return found
+        total: int = stub.get_notification_events_count(request).eventsCount
+        return total
 
     assert count() == 0
     for number in range(3):

@@ -27,7 +27,7 @@ def uris(client: Any, name: str) -> list[str]:
 
 def function(name: str = "F1", schema: str = "fn", **fields: Any) -> Function:
     """A function as Spark sends it: without an owner."""
-    told = {
+    defaults = {
         "className": "a.b.Upper",
         "ownerName": None,
         "ownerType": PrincipalType.USER,
@@ -35,7 +35,7 @@ def function(name: str = "F1", schema: str = "fn", **fields: Any) -> Function:
         "functionType": 1,
         "resourceUris": [JAR],
     }
-    return Function(functionName=name, dbName=schema, **{**told, **fields})
+    return Function(functionName=name, dbName=schema, **{**defaults, **fields})
 
 
 def test_a_function_is_created_found_altered_renamed_and_dropped(served: HiveNode) -> None:
@@ -43,9 +43,9 @@ def test_a_function_is_created_found_altered_renamed_and_dropped(served: HiveNod
         client.create_database(Database(name="fn"))
         client.set_ugi("ann", [])
         client.create_function(function())
-        found = plain(client.get_function("FN", "f1"))
-        assert found.pop("createTime") > 1
-        assert found == {
+        stored = plain(client.get_function("FN", "f1"))
+        assert stored.pop("createTime") > 1
+        assert stored == {
             "functionName": "f1",
             "dbName": "fn",
             "className": "a.b.Upper",
@@ -122,8 +122,8 @@ def test_a_function_can_be_read_as_of_a_version_but_not_changed(served: HiveNode
         client.create_function(function(schema="fv"))
         version = served.node.catalogs.latest_catalog().version
         client.drop_function("fv", "f1")
-        found = client.get_function(f"fv@{version}", "f1")
-        assert (found.dbName, found.className) == (f"fv@{version}", "a.b.Upper")
+        stored = client.get_function(f"fv@{version}", "f1")
+        assert (stored.dbName, stored.className) == (f"fv@{version}", "a.b.Upper")
         assert client.get_functions(f"fv@{version}", "*") == ["f1"]
         assert client.get_functions("fv", "*") == []
         kind, text = refusal(lambda: client.drop_function(f"fv@{version}", "f1"))
@@ -138,8 +138,8 @@ def test_events_of_functions_have_the_form_of_hive(served: HiveNode) -> None:
         client.alter_function("fe", "f1", function("f2", "fe"))
         client.drop_function("fe", "f2")
         events = client.get_next_notification(NotificationEventRequest(before)).events
-        told = [(event.eventType, event.dbName) for event in events]
-        assert told == [
+        types = [(event.eventType, event.dbName) for event in events]
+        assert types == [
             ("CREATE_FUNCTION", "fe"),
             ("ALTER_FUNCTION", "fe"),
             ("DROP_FUNCTION", "fe"),
@@ -156,7 +156,7 @@ def test_the_system_schema_of_the_catalog_is_not_shown(served: HiveNode) -> None
         assert client.get_databases("sys*") == []
         assert client.get_all_tables("system") == []
         assert client.get_table_meta("*", "*", []) is not None
-        assert {one.dbName for one in client.get_table_meta("sys*", "*", [])} == set()
+        assert {meta.dbName for meta in client.get_table_meta("sys*", "*", [])} == set()
         check(
             client,
             [

@@ -82,10 +82,10 @@ def test_a_lock_of_a_transaction_needs_an_open_transaction_and_ends_with_it(
 ) -> None:
     transactions = hive.node.transactions
     txn_id = transactions.begin(user="ann").txn_id
-    held = stub.lock(request(component(), txnid=txn_id))
-    kind, _ = refusal(lambda: stub.unlock(UnlockRequest(lockid=held.lockid)))
+    lock = stub.lock(request(component(), txnid=txn_id))
+    kind, _ = refusal(lambda: stub.unlock(UnlockRequest(lockid=lock.lockid)))
     assert kind == "TxnOpenException"
-    assert stub.heartbeat(HeartbeatRequest(lockid=held.lockid, txnid=txn_id)) is None
+    assert stub.heartbeat(HeartbeatRequest(lockid=lock.lockid, txnid=txn_id)) is None
     transactions.abort(txn_id)
     for call in (
         lambda: stub.lock(request(component(), txnid=txn_id)),
@@ -97,27 +97,27 @@ def test_a_lock_of_a_transaction_needs_an_open_transaction_and_ends_with_it(
         lambda: stub.heartbeat(HeartbeatRequest(txnid=10**12)),
     ):
         assert refusal(call)[0] == "NoSuchTxnException"
-    assert refusal(lambda: check(stub, held.lockid))[0] == "NoSuchLockException"
+    assert refusal(lambda: check(stub, lock.lockid))[0] == "NoSuchLockException"
 
 
 def test_locks_are_shown_with_the_lock_that_they_wait_for(hive: HiveNode, stub: Any) -> None:
-    one = stub.lock(
+    first = stub.lock(
         request(component(kind=LockType.SHARED_READ), component(None, kind=LockType.SHARED_READ))
     )
     two = stub.lock(request(component(), agentInfo="job 7"))
     shown = plain(stub.show_locks(ShowLocksRequest()))["locks"]
     assert [(e["lockid"], e["lockIdInternal"], e.get("tablename"), e["type"]) for e in shown] == [
-        (one.lockid, 1, "t", LockType.SHARED_READ),
-        (one.lockid, 2, None, LockType.SHARED_READ),
+        (first.lockid, 1, "t", LockType.SHARED_READ),
+        (first.lockid, 2, None, LockType.SHARED_READ),
         (two.lockid, 1, "t", LockType.EXCLUSIVE),
     ]
     last = shown[-1]
-    assert (last["state"], last["blockedByExtId"]) == (LockState.WAITING, one.lockid)
+    assert (last["state"], last["blockedByExtId"]) == (LockState.WAITING, first.lockid)
     assert (last["user"], last["hostname"], last["agentInfo"]) == ("ann", "h1", "job 7")
     assert (last["dbname"], last["txnid"]) == ("d1", 0)
     of_table = plain(stub.show_locks(ShowLocksRequest(dbname="d1", tablename="T")))["locks"]
-    assert [e["lockid"] for e in of_table] == [one.lockid, two.lockid]
-    for lock_id in (one.lockid, two.lockid):
+    assert [e["lockid"] for e in of_table] == [first.lockid, two.lockid]
+    for lock_id in (first.lockid, two.lockid):
         stub.unlock(UnlockRequest(lockid=lock_id))
     assert plain(stub.show_locks(ShowLocksRequest())) == {"locks": []}
 
@@ -128,7 +128,7 @@ def test_locks_on_many_partitions_are_shown_without_comparing_all_with_all(
     def partitions(prefix: str) -> list[Any]:
         return [component(partition=f"{prefix}={number}") for number in range(200)]
 
-    one = stub.lock(request(*partitions("p"), component("u")))
+    first = stub.lock(request(*partitions("p"), component("u")))
     two = stub.lock(request(*partitions("q"), component("u")))
     waits_for, compared = Component.waits_for, []
 
@@ -140,16 +140,16 @@ def test_locks_on_many_partitions_are_shown_without_comparing_all_with_all(
     shown = plain(stub.show_locks(ShowLocksRequest()))["locks"]
     waiting = [(e["lockid"], e["lockIdInternal"]) for e in shown if "blockedByExtId" in e]
     assert waiting == [(two.lockid, 201)]
-    assert (shown[-1]["blockedByExtId"], shown[-1]["blockedByIntId"]) == (one.lockid, 201)
+    assert (shown[-1]["blockedByExtId"], shown[-1]["blockedByIntId"]) == (first.lockid, 201)
     assert len(compared) < 1_000
-    for lock_id in (one.lockid, two.lockid):
+    for lock_id in (first.lockid, two.lockid):
         stub.unlock(UnlockRequest(lockid=lock_id))
 
 
 def test_a_request_that_must_not_wait_is_not_acquired_and_leaves_no_lock(
     hive: HiveNode, stub: Any
 ) -> None:
-    held = stub.lock(request(component()))
+    lock = stub.lock(request(component()))
     read = component(kind=LockType.SHARED_READ)
     for asked in (
         request(read, zeroWaitReadEnabled=True),
@@ -157,8 +157,8 @@ def test_a_request_that_must_not_wait_is_not_acquired_and_leaves_no_lock(
     ):
         answer = stub.lock(asked)
         assert (answer.state, bool(answer.errorMessage)) == (LockState.NOT_ACQUIRED, True)
-    assert [one.lock_id for one in hive.node.transactions.locks.list()] == [held.lockid]
-    stub.unlock(UnlockRequest(lockid=held.lockid))
+    assert [lock.lock_id for lock in hive.node.transactions.locks.list()] == [lock.lockid]
+    stub.unlock(UnlockRequest(lockid=lock.lockid))
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def of_table(stub: Any, name: str = "t") -> tuple[str | None, str | None]:
 
 
 def alter(stub: Any, name: str = "t", **options: str) -> None:
-    found = stub.get_table("d1", name)
+    present = stub.get_table("d1", name)
     context = EnvironmentContext(options) if options else None
-    stub.alter_table_with_environment_context("d1", name, found, context)
+    stub.alter_table_with_environment_context("d1", name, present, context)
 
 
 def test_the_files_of_a_table_are_counted_when_it_is_created_over_them(
@@ -95,13 +95,13 @@ def test_each_alter_counts_the_files_of_a_table_again_without_a_new_version(
 @pytest.mark.parametrize("way", ["context", "parameter"])
 def test_a_client_can_turn_off_counting_for_an_alter(stub: Any, way: str) -> None:
     stub.create_table(table("t"))
-    found = stub.get_table("d1", "t")
-    fill(found.sd.location, 3)
+    present = stub.get_table("d1", "t")
+    fill(present.sd.location, 3)
     if way == "context":
         alter(stub, DO_NOT_UPDATE_STATS="true")
     else:
-        found.parameters["DO_NOT_UPDATE_STATS"] = "true"
-        stub.alter_table("d1", "t", found)
+        present.parameters["DO_NOT_UPDATE_STATS"] = "true"
+        stub.alter_table("d1", "t", present)
     assert of_table(stub) == (None, None)
     assert "DO_NOT_UPDATE_STATS" not in stub.get_table("d1", "t").parameters
 
@@ -145,9 +145,9 @@ def test_the_files_of_partitions_are_counted_when_they_are_added_and_altered(stu
     stub.alter_partitions("d1", "t", [stub.get_partition("d1", "t", [day]) for day in days])
     assert [of_partition(stub, day) for day in days] == [("2", "7"), ("1", "5"), ("0", "0")]
     fill(f"{location}/day=2", 6, 7)
-    found = stub.get_partition("d1", "t", ["2"])
-    told = EnvironmentContext({"DO_NOT_UPDATE_STATS": "true"})
-    stub.alter_partition_with_environment_context("d1", "t", found, told)
+    present = stub.get_partition("d1", "t", ["2"])
+    context = EnvironmentContext({"DO_NOT_UPDATE_STATS": "true"})
+    stub.alter_partition_with_environment_context("d1", "t", present, context)
     assert of_partition(stub, "2") == ("1", "5")
 
 
@@ -179,14 +179,14 @@ def test_a_cascading_alter_gives_the_partitions_the_columns_of_the_table(
     own = partition("2")
     own.sd.cols = [FieldSchema("a", "int", "another comment"), FieldSchema("z", "int", None)]
     stub.add_partition(own)
-    found = stub.get_table("d1", "t")
-    found.sd.cols.append(FieldSchema("c", "int", None))
-    stub.alter_table("d1", "t", found)
+    present = stub.get_table("d1", "t")
+    present.sd.cols.append(FieldSchema("c", "int", None))
+    stub.alter_table("d1", "t", present)
     assert [c.name for c in stub.get_partition("d1", "t", ["2"]).sd.cols] == ["a", "z"]
     if way == "method":
-        stub.alter_table_with_cascade("d1", "t", found, True)
+        stub.alter_table_with_cascade("d1", "t", present, True)
     else:
         context = EnvironmentContext({"CASCADE": "true"})
-        stub.alter_table_with_environment_context("d1", "t", found, context)
+        stub.alter_table_with_environment_context("d1", "t", present, context)
     for day in ("1", "2"):
         assert [c.name for c in stub.get_partition("d1", "t", [day]).sd.cols] == ["a", "b", "c"]

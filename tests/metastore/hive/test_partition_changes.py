@@ -79,8 +79,8 @@ def alter(call: Caller, table: str, *partitions: Any) -> None:
 
 
 def shown(call: Caller, table: str) -> dict[str, Any]:
-    found = call("get_partitions", db_name="default", tbl_name=table, max_parts=-1)
-    return {one["values"][0]: one for one in found}
+    partitions = call("get_partitions", db_name="default", tbl_name=table, max_parts=-1)
+    return {part["values"][0]: part for part in partitions}
 
 
 def about_rows(statements: list[tuple[str, Any]]) -> int:
@@ -97,7 +97,7 @@ def test_the_statements_of_alter_partitions_do_not_grow_with_each_partition(call
     # Twenty times the partitions need only a few more chunks of names and ids, and one more batch
     # of events.
     assert counts[1] < 2 * counts[0], counts
-    assert all(one["parameters"]["written"] == "2" for one in shown(call, "many").values())
+    assert all(part["parameters"]["written"] == "2" for part in shown(call, "many").values())
 
 
 def test_each_altered_partition_has_its_own_event(call: Caller) -> None:
@@ -116,8 +116,8 @@ def test_the_statements_of_reading_events_do_not_grow_with_each_event(call: Call
         head = call("get_current_notificationEventId")["eventId"]
         alter(call, name, *(partition(name, n, written="2") for n in range(count)))
         with recorded() as statements:
-            found = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 1_000})
-        assert len(found["events"]) == count + 1
+            answer = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 1_000})
+        assert len(answer["events"]) == count + 1
         counts.append(about_rows(statements))
     # Rows are read in chunks of 500 ids; each event has two ids.
     assert counts[1] <= counts[0] + 4, counts

@@ -32,7 +32,7 @@ def test_the_methods_that_add_and_find_partitions_keep_the_contract(served: Hive
         return AddPartitionsRequest("pa", "parted", parts, **{"ifNotExists": False, **fields})
 
     def values(partitions: Any) -> list[list[str]]:
-        return [one.values for one in partitions]
+        return [part.values for part in partitions]
 
     with served.stub() as client:
         given(client, "pa")
@@ -210,9 +210,9 @@ def test_the_methods_that_change_and_drop_partitions_keep_the_contract(served: H
         return DropPartitionsRequest("pb", "parted", spec, True, if_exists, needResult=True)
 
     def renamed(client: Any, new: tuple[str, str]) -> None:
-        one = client.get_partition("pb", "parted", ["1", "x"])
-        one.values = list(new)
-        client.rename_partition("pb", "parted", ["1", "x"], one)
+        moved = client.get_partition("pb", "parted", ["1", "x"])
+        moved.values = list(new)
+        client.rename_partition("pb", "parted", ["1", "x"], moved)
 
     with served.stub() as client:
         given(client, "pb")
@@ -286,8 +286,8 @@ def test_the_methods_that_change_and_drop_partitions_keep_the_contract(served: H
                 ),
                 (
                     lambda c: [
-                        one.values
-                        for one in c.drop_partitions_req(
+                        part.values
+                        for part in c.drop_partitions_req(
                             dropping("p=4/q=x", "p=66/q=x", if_exists=True)
                         ).partitions
                     ],
@@ -315,8 +315,8 @@ def test_like_matches_the_patterns_that_spark_sends_for_like_startswith_and_cont
         given(client, "pl")
         client.add_partitions([partition("pl", "1", text) for text in texts])
         for text, expected in filters.items():
-            found = client.get_partitions_by_filter("pl", "parted", text, -1)
-            assert sorted(one.values[1] for one in found) == sorted(expected), text
+            partitions = client.get_partitions_by_filter("pl", "parted", text, -1)
+            assert sorted(part.values[1] for part in partitions) == sorted(expected), text
 
 
 def test_a_filter_or_pattern_that_is_too_expensive_is_refused(served: HiveNode) -> None:

@@ -35,7 +35,7 @@ def parted(hive: HiveNode, stub: Any) -> Any:
 
 
 def values(specs: Any) -> list[list[str]]:
-    return [one.values for spec in specs for one in spec.partitionList.partitions]
+    return [part.values for spec in specs for part in spec.partitionList.partitions]
 
 
 def test_the_partitions_of_a_table_are_one_spec(hive: HiveNode, parted: Any) -> None:
@@ -44,8 +44,8 @@ def test_the_partitions_of_a_table_are_one_spec(hive: HiveNode, parted: Any) -> 
     assert (spec.dbName, spec.tableName, spec.rootPath) == ("ps", "parted", root)
     assert spec.partitionList.partitions == parted.get_partitions("ps", "parted", -1)
     assert values(parted.get_partitions_pspec("ps", "parted", 1)) == [["1", "x"]]
-    found = parted.get_part_specs_by_filter("ps", "parted", "p = 1", -1)
-    assert values(found) == [["1", "x"], ["1", "y"]]
+    specs = parted.get_part_specs_by_filter("ps", "parted", "p = 1", -1)
+    assert values(specs) == [["1", "x"], ["1", "y"]]
     assert parted.get_partitions_pspec("ps", "v1", -1) == []
     missing = refusal(lambda: parted.get_partitions_pspec("ps", "none", -1))
     assert missing == ("NoSuchObjectException", "ps.none table not found")
@@ -67,8 +67,8 @@ def test_a_request_chooses_partitions_by_names_values_or_filters(
     parted: Any, chosen: Any, expected: list[str]
 ) -> None:
     request = GetPartitionsRequest(dbName="ps", tblName="parted", filterSpec=chosen)
-    found = values(parted.get_partitions_with_specs(request).partitionSpec)
-    assert ["".join(own) for own in found] == expected
+    listed = values(parted.get_partitions_with_specs(request).partitionSpec)
+    assert ["".join(own) for own in listed] == expected
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_request_chooses_fields(
     (spec,) = parted.get_partitions_with_specs(request).partitionSpec
     if "location" in expected.get("sd", ()):
         expected["sd"]["location"] = f"{hive.warehouse}/ps.db/parted/p=1/q=x"
-    found = plain(spec.partitionList.partitions[0])
-    assert found.pop("writeId") == -1  # the client's default
-    assert found == expected
+    answer = plain(spec.partitionList.partitions[0])
+    assert answer.pop("writeId") == -1  # the client's default
+    assert answer == expected
 
 
 def test_a_request_that_cannot_be_read_is_refused(parted: Any) -> None:
@@ -158,8 +158,8 @@ def test_partitions_cannot_be_exchanged_between_tables(parted: Any) -> None:
 def test_a_condition_in_serialized_java_is_an_unknown_method(parted: Any) -> None:
     """Only then does Hive evaluate the condition itself."""
     request = PartitionsByExprRequest(dbName="ps", tblName="parted", expr=b"x")
-    found = refusal(lambda: parted.get_partitions_by_expr(request))
-    assert found == ("TApplicationException", "Invalid method name: 'get_partitions_by_expr'")
+    refused = refusal(lambda: parted.get_partitions_by_expr(request))
+    assert refused == ("TApplicationException", "Invalid method name: 'get_partitions_by_expr'")
 
 
 def test_a_store_has_an_id_of_its_own(hive: HiveNode, stub: Any) -> None:

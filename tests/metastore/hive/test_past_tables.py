@@ -87,5 +87,5 @@ def test_a_real_table_takes_precedence_over_a_hidden_table_of_the_same_name(
     version = hive.node.metastore.catalogs.present().version
     real = f"t1@files_{version + 1}_00000000"
     hive.create_transactional("d1", real, id="bigint")
-    found = stub.get_table(f"d1@{version + 1}", real)
-    assert found.viewExpandedText.startswith("/* transactional table")
+    view = stub.get_table(f"d1@{version + 1}", real)
+    assert view.viewExpandedText.startswith("/* transactional table")

@@ -163,7 +163,7 @@ def test_like_agrees_with_the_equivalent_regular_expression(
 ) -> None:
     translated = re.sub(
         r"\.\*|\.|[^.]",
-        lambda found: {".*": ".*", ".": "."}.get(found[0], re.escape(found[0])),
+        lambda match: {".*": ".*", ".": "."}.get(match[0], re.escape(match[0])),
         pattern,
     )
     for value in values:

@@ -220,10 +220,10 @@ def test_locations_inside_a_copied_folder_point_into_the_copy(tmp_path: Path) ->
         assert client.get_database("d1").locationUri == f"file:{copy}/warehouse/d1.db"
         assert client.get_database("far").locationUri == f"file:{copy}/far"
         assert client.get_table("far", "t").sd.location == f"file:{copy}/far/t"
-        places = [one.sd.location for one in client.get_partitions("d1", "parted", -1)]
+        places = [part.sd.location for part in client.get_partitions("d1", "parted", -1)]
         assert places == [f"file:{copy}/warehouse/d1.db/parted/p=1", f"file:{copy}/named"]
-        told = str(outcome(lambda: client.add_partition(partition("3", location=f"{lake}/named"))))
-        assert ", which was moved or copied" in told
+        text = str(outcome(lambda: client.add_partition(partition("3", location=f"{lake}/named"))))
+        assert ", which was moved or copied" in text
         client.create_table(table("new", schema="d1"))
         assert client.get_table("d1", "new").sd.location == f"file:{copy}/warehouse/d1.db/new"
         client.drop_table("d1", "parted", True)

@@ -179,8 +179,8 @@ def test_the_values_of_partition_keys_are_returned(
     names = asked.pop("keys", ["year", "day"])
     keys = [FieldSchema(name, "string", None) for name in names]
     request = PartitionValuesRequest("d1", "flights", keys, **asked)
-    found = plain(flights.get_partition_values(request))
-    assert [own["row"] for own in found["partitionValues"]] == expected
+    answer = plain(flights.get_partition_values(request))
+    assert [own["row"] for own in answer["partitionValues"]] == expected
 
 
 def test_a_request_for_values_of_a_column_that_is_not_a_partition_key_is_refused(

@@ -63,7 +63,7 @@ def catalog(hive: HiveNode) -> Iterator[Any]:
 def rows(first: int, count: int = ROWS) -> pa.Table:
     ids = range(first, first + count)
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-    return pa.table({"id": list(ids), "name": [str(one) for one in ids]}, schema=schema)
+    return pa.table({"id": list(ids), "name": [str(number) for number in ids]}, schema=schema)
 
 
 def test_a_namespace_is_created_found_changed_and_dropped(catalog: Any) -> None:
@@ -87,9 +87,9 @@ def test_a_table_is_created_found_renamed_and_dropped(hive: HiveNode, catalog: A
     with pytest.raises(TableAlreadyExistsError):
         catalog.create_table("d1.orders", SCHEMA)
     assert catalog.list_tables("d1") == [("d1", "orders")]
-    found = catalog.load_table("d1.orders")
-    assert found.schema().fields == SCHEMA.fields
-    assert found.metadata_location == made.metadata_location
+    orders = catalog.load_table("d1.orders")
+    assert orders.schema().fields == SCHEMA.fields
+    assert orders.metadata_location == made.metadata_location
     properties = dict(hive.node.session(user="ann").table("d1.orders").descriptor.properties)
     assert properties["metadata_location"] == made.metadata_location
     catalog.rename_table("d1.orders", "d1.sales")
@@ -195,17 +195,17 @@ def test_the_schema_and_the_partitioning_of_a_table_can_be_changed(catalog: Any)
         schema.rename_column("name", "label")
     with table.update_spec() as spec:
         spec.add_field("id", BucketTransform(4), "id_bucket")
-    found = catalog.load_table("d1.orders")
-    assert found.schema().column_names == ["id", "label", "note"]
-    assert [field.name for field in found.spec().fields] == ["id_bucket"]
+    orders = catalog.load_table("d1.orders")
+    assert orders.schema().column_names == ["id", "label", "note"]
+    assert [field.name for field in orders.spec().fields] == ["id_bucket"]
 
 
 def test_a_transaction_creates_a_table_with_rows_and_properties(catalog: Any) -> None:
     with catalog.create_table_transaction("d1.orders", SCHEMA) as transaction:
         transaction.set_properties(k="v")
         transaction.append(rows(1))
-    found = catalog.load_table("d1.orders")
-    assert (found.properties["k"], len(found.scan().to_arrow())) == ("v", ROWS)
+    orders = catalog.load_table("d1.orders")
+    assert (orders.properties["k"], len(orders.scan().to_arrow())) == ("v", ROWS)
 
 
 def test_a_change_that_is_based_on_an_outdated_schema_fails(catalog: Any) -> None:
@@ -254,8 +254,8 @@ def test_a_commit_whose_lock_has_timed_out_does_not_undo_another_commit(
 
     def slow(*arguments: Any) -> Any:
         monkeypatch.undo()
-        (held,) = hive.node.transactions.locks.list()
-        hive.node.transactions.locks.release(held.lock_id)
+        (lock,) = hive.node.transactions.locks.list()
+        hive.node.transactions.locks.release(lock.lock_id)
         other.load_table("d1.orders").append(rows(1))
         return stage(*arguments)
 

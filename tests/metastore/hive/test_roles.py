@@ -226,15 +226,16 @@ def test_privileges_are_granted_shown_and_revoked(roles: Any) -> None:
             ),
             (
                 lambda c: [
-                    (one.privilege, one.grantOption)
-                    for one in c.get_privilege_set(TABLE, "ann", []).userPrivileges["ann"]
+                    (grant.privilege, grant.grantOption)
+                    for grant in c.get_privilege_set(TABLE, "ann", []).userPrivileges["ann"]
                 ],
                 [[text, True] for text in ("SELECT", "INSERT", "UPDATE", "DELETE")],
             ),
             (lambda c: c.grant_privileges(grants("ALL", on=SCHEMA)), True),
             (
                 lambda c: [
-                    one.grantInfo.privilege for one in c.list_privileges("staff", ROLE, SCHEMA)
+                    privilege.grantInfo.privilege
+                    for privilege in c.list_privileges("staff", ROLE, SCHEMA)
                 ],
                 ["CREATE", "USAGE"],
             ),

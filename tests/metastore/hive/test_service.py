@@ -121,11 +121,11 @@ def test_an_answer_during_which_another_commit_happened_is_not_kept(
     async def overtaken(call: Call) -> Any:
         if patient:
             await off_loop()
-        found = await method.handler(call)
+        answered = await method.handler(call)
         definition = TableDefinition(name="new", columns=(ColumnDefinition("a", INT),))
         command = CreateTable(schema="d1", definition=definition, if_not_exists=True)
         hive.node.session(user="ann").execute(command)
-        return found
+        return answered
 
     monkeypatch.setitem(METHODS, "get_tables", replace(method, handler=overtaken))
     assert stub.get_tables("d1", "*") == []
@@ -142,8 +142,8 @@ def test_an_alter_by_a_hive_client_keeps_defaults_that_hive_clients_never_see(
     new = stub.get_table("d1", "t1")
     new.parameters["k"] = "v"
     stub.alter_table("d1", "t1", new)
-    found = session.table("d1.t1").descriptor
-    assert (found.columns[0].default, dict(found.properties)["k"]) == ("7", "v")
+    altered = session.table("d1.t1").descriptor
+    assert (altered.columns[0].default, dict(altered.properties)["k"]) == ("7", "v")
 
 
 def test_a_request_that_needs_only_the_catalog_is_answered_at_once(
@@ -197,8 +197,8 @@ def test_changing_statistics_creates_no_version(hive: HiveNode, stub: Any) -> No
     new = stub.get_table("d1", "t1")
     new.parameters.update({"numRows": "7", "spark.sql.statistics.totalSize": "9"})
     stub.alter_table("d1", "t1", new)
-    found = stub.get_table("d1", "t1").parameters
-    assert (found["numRows"], found["spark.sql.statistics.totalSize"]) == ("7", "9")
+    parameters = stub.get_table("d1", "t1").parameters
+    assert (parameters["numRows"], parameters["spark.sql.statistics.totalSize"]) == ("7", "9")
     assert hive.node.metastore.catalogs.present().version == version
     new = stub.get_table("d1", "t1")
     del new.parameters["numRows"]
@@ -231,10 +231,10 @@ def test_exactly_one_of_several_concurrent_alters_that_expect_the_same_value_suc
 
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(commit, range(1, 9)))
-    winners = [number for number, found in enumerate(outcomes, start=1) if found is None]
+    winners = [number for number, ended in enumerate(outcomes, start=1) if ended is None]
     assert len(winners) == 1
     assert stub.get_table("d1", "t1").parameters["metadata_location"] == f"m{winners[0]}"
-    refusals = [found for found in outcomes if isinstance(found, tuple)]
+    refusals = [ended for ended in outcomes if isinstance(ended, tuple)]
     assert {kind for kind, _ in refusals} == {"MetaException"}
     assert all(text.startswith("The table has been modified.") for _, text in refusals)
 
@@ -414,8 +414,13 @@ def test_many_partitions_are_shown_exactly_as_each_one_is_alone(hive: HiveNode, 
     ]
     assert stub.add_partitions(added) == len(added)
     shown = stub.get_partitions("d1", "many", -1)
-    assert shown == [stub.get_partition("d1", "many", one.values) for one in added]
-    assert [one.sd.outputFormat for one in shown[:4]] == ["another", "out", "out", "out"]
-    assert [len(one.sd.cols) for one in shown[:4]] == [2, 1, 2, 2]
+    assert shown == [stub.get_partition("d1", "many", partition.values) for partition in added]
+    assert [partition.sd.outputFormat for partition in shown[:4]] == [
+        "another",
+        "out",
+        "out",
+        "out",
+    ]
+    assert [len(partition.sd.cols) for partition in shown[:4]] == [2, 1, 2, 2]
     assert shown[2].sd.location == "s3a://elsewhere/\u00e9"
-    assert len({one.sd.location for one in shown}) == len(added)
+    assert len({partition.sd.location for partition in shown}) == len(added)

@@ -65,17 +65,17 @@ def _as_expression(part: re.Match[str]) -> str:
     return re.escape(part[1]) if part[1] else words.get(part[2], re.escape(part[2]))
 
 
-def names(found: Any) -> list[str]:
+def names(hidden_table: Any) -> list[str]:
     """The names of the files that Spark would read: those in the folder that match the pattern."""
-    pattern = found.sd.serdeInfo.parameters["pathGlobFilter"]
+    pattern = hidden_table.sd.serdeInfo.parameters["pathGlobFilter"]
     matches = re.compile(re.sub(r"\\(.)|(.)", _as_expression, pattern)).fullmatch
-    folder = folder_path(found.sd.location)
+    folder = folder_path(hidden_table.sd.location)
     return sorted(path.name for path in folder.rglob("*.parquet*") if matches(path.name))
 
 
-def listed(found: Any) -> list[str]:
+def listed(hidden_table: Any) -> list[str]:
     """The names that the pattern of a hidden table lists one by one."""
-    pattern = found.sd.serdeInfo.parameters["pathGlobFilter"]
+    pattern = hidden_table.sd.serdeInfo.parameters["pathGlobFilter"]
     return str(pattern)[1:-1].split(",")
 
 
@@ -87,21 +87,21 @@ def checksums_in(view_text: str) -> list[dict[int, int]]:
 
 
 def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None:
-    (found,) = hidden(stub)
-    assert names(found) == []
-    assert [column.name for column in found.sd.cols] == ["id", "item"]
+    (hidden_table,) = hidden(stub)
+    assert names(hidden_table) == []
+    assert [column.name for column in hidden_table.sd.cols] == ["id", "item"]
 
 
 def test_only_the_files_of_the_snapshot_are_read(session: Session, stub: Any) -> None:
     ids = [dml.append(session, "d1.orders", {"id": n, "item": "x"}) for n in range(3)]
     open_id = session.begin().txn_id
-    (found,) = hidden(stub)
+    (hidden_table,) = hidden(stub)
     folder = place(session)
-    assert found.sd.location == f"{folder}/_files"
-    assert found.tableType == "EXTERNAL_TABLE"
-    assert [name.partition("-")[0] for name in names(found)] == [str(i) for i in sorted(ids)]
-    assert found.parameters["spark.sql.sources.provider"] == "parquet"
-    assert found.parameters["spark.sql.statistics.numRows"] == "3"
+    assert hidden_table.sd.location == f"{folder}/_files"
+    assert hidden_table.tableType == "EXTERNAL_TABLE"
+    assert [name.partition("-")[0] for name in names(hidden_table)] == [str(i) for i in sorted(ids)]
+    assert hidden_table.parameters["spark.sql.sources.provider"] == "parquet"
+    assert hidden_table.parameters["spark.sql.statistics.numRows"] == "3"
     session.abort(open_id)
 
 
@@ -109,16 +109,16 @@ def test_files_with_similar_names_are_not_read(session: Session, stub: Any) -> N
     """Leftovers have the id of a file and other digits; a copy has a name like the file's."""
     ids = [dml.append(session, "d1.orders", {"id": n, "item": "x"}) for n in range(2)]
     dml.append(session, "d1.orders", {"id": 3, "item": "x"}, path="_files/own,{x}?.parquet")
-    found, own = hidden(stub)
-    listed = names(found)
+    hidden_table, own = hidden(stub)
+    listed = names(hidden_table)
     assert [name.partition("-")[0] for name in listed] == [*map(str, ids)]
-    folder = folder_path(found.sd.location)
+    folder = folder_path(hidden_table.sd.location)
     first = listed[0]
     for similar in (f"{ids[0]}-{'0' * 32}", f"{ids[0]}1-{first[-40:-8]}", f"1{first[:-8]}"):
         (folder / f"{similar}.parquet").touch()
     for similar in (f"{first}.tmp", f"{first}.parquet", f"a{first}", "own,xx.parquet"):
         (folder / similar).touch()
-    assert (names(found), names(own)) == (listed, ["own,{x}?.parquet"])
+    assert (names(hidden_table), names(own)) == (listed, ["own,{x}?.parquet"])
 
 
 def test_a_partitioned_table_shows_all_columns_and_all_files(
@@ -131,10 +131,10 @@ def test_a_partitioned_table_shows_all_columns_and_all_files(
         dml.append(session, "d1.visits", {"id": number, "day": date(2024, 1, 1 + number)})
     view = stub.get_table("d1", "visits")
     assert [(c.name, c.type) for c in view.sd.cols] == [("id", "int"), ("day", "date")]
-    (found,) = hidden(stub, "visits")
-    assert (view.partitionKeys or [], found.partitionKeys or []) == ([], [])
-    assert [(c.name, c.type) for c in found.sd.cols] == [("id", "int"), ("day", "date")]
-    assert len(names(found)) == 3
+    (hidden_table,) = hidden(stub, "visits")
+    assert (view.partitionKeys or [], hidden_table.partitionKeys or []) == ([], [])
+    assert [(c.name, c.type) for c in hidden_table.sd.cols] == [("id", "int"), ("day", "date")]
+    assert len(names(hidden_table)) == 3
 
 
 @pytest.fixture
@@ -152,10 +152,10 @@ def visits(hive: HiveNode, session: Session) -> str:
 def test_the_values_that_partition_a_table_come_from_the_names_of_the_files(
     session: Session, stub: Any, visits: str
 ) -> None:
-    (found,) = hidden(stub, visits)
+    (hidden_table,) = hidden(stub, visits)
     checksums = ",".join(
         str(zlib.crc32(name.encode()))
-        for name in sorted(names(found), key=lambda n: int(n.split("-")[0]))
+        for name in sorted(names(hidden_table), key=lambda n: int(n.split("-")[0]))
     )
     assert (
         f"SELECT t.`id` AS `id`, date_from_unix_date(map_from_arrays("
@@ -165,7 +165,7 @@ def test_the_values_that_partition_a_table_come_from_the_names_of_the_files(
         " AS _strandline_file FROM `d1`." in text(stub, visits)
     )
     # The files have the column too, for other readers.
-    assert [column.name for column in found.sd.cols] == ["id", "day", "seen"]
+    assert [column.name for column in hidden_table.sd.cols] == ["id", "day", "seen"]
 
 
 def test_a_renamed_column_has_its_values_under_the_new_name(
@@ -359,13 +359,13 @@ def test_files_in_the_layout_of_older_releases_are_read_where_they_are(
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
     old = dml.append(session, "d1.orders", {"id": 1, "what": "x"}, old_layout=True)
     session.execute(RenameColumn(schema="d1", table="orders", column="what", new_name="why"))
-    (found,) = hidden(stub)
+    (hidden_table,) = hidden(stub)
     assert "t.`what` AS `why`" in text(stub)
-    parameters = found.sd.serdeInfo.parameters
+    parameters = hidden_table.sd.serdeInfo.parameters
     folder = place(session)
     assert parameters["basePath"] == f"{folder}/_data"
     assert parameters["path"] == f"{folder}/_data/{{_file={old}}}"
-    assert [c.name for c in found.sd.cols] == ["id", "what", "_file"]
+    assert [c.name for c in hidden_table.sd.cols] == ["id", "what", "_file"]
 
 
 def test_a_past_schema_shows_the_rows_of_its_version(session: Session, stub: Any) -> None:
@@ -375,9 +375,9 @@ def test_a_past_schema_shows_the_rows_of_its_version(session: Session, stub: Any
     dml.append(session, "d1.orders", {"id": 2, "what": "y"})
     then = f"d1@{version}"
     assert f"FROM `{then}`." in text(stub, schema=then)
-    (found,) = hidden(stub, schema=then)
-    assert len(names(found)) == 1
-    assert found.dbName == then
+    (hidden_table,) = hidden(stub, schema=then)
+    assert len(names(hidden_table)) == 1
+    assert hidden_table.dbName == then
 
 
 def test_a_snapshot_of_the_past_is_held_for_its_client(
@@ -447,7 +447,9 @@ def test_a_missing_or_changed_file_is_an_error(session: Session, stub: Any, dama
 def test_a_changed_delete_file_is_an_error(session: Session, stub: Any) -> None:
     file_id = dml.append(session, "d1.orders", *({"id": n, "item": "x"} for n in range(3)))
     dml.delete(session, "d1.orders", file_id, [1])
-    (name,) = (found for found in HIDDEN.findall(text(stub)) if "@deletes" in found)
+    (name,) = (
+        listed_name for listed_name in HIDDEN.findall(text(stub)) if "@deletes" in listed_name
+    )
     (path,) = (folder_path(session.table("d1.orders").location) / "_deletes").iterdir()
     path.write_bytes(path.read_bytes() + b"x")
     kind, said = refusal(lambda: stub.get_table("d1", name))
@@ -514,8 +516,8 @@ def test_files_in_a_folder_that_a_client_chose_are_listed_one_by_one(
 ) -> None:
     for n, path in enumerate(("own/a.parquet", "own/{b}.parquet")):
         dml.append(session, "d1.orders", {"id": n, "item": "x"}, path=path)
-    (found,) = hidden(stub)
-    parameters = found.sd.serdeInfo.parameters
+    (hidden_table,) = hidden(stub)
+    parameters = hidden_table.sd.serdeInfo.parameters
     assert parameters["path"] == rf"{place(session)}/own/{{a.parquet,\{{b\}}.parquet}}"
     assert "pathGlobFilter" not in parameters
 

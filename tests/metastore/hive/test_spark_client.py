@@ -93,7 +93,7 @@ def test_replacing_a_view_is_a_drop_and_a_create_that_can_be_undone_together(
     spark.sql("CREATE VIEW answers AS SELECT 41 AS a")
     before = served.node.catalogs.present().version
     spark.sql("CREATE OR REPLACE VIEW answers AS SELECT 42 AS a")
-    verbs = [one.actions[0][0] for one in served.node.catalogs.history(before + 1)]
+    verbs = [version.actions[0][0] for version in served.node.catalogs.history(before + 1)]
     assert verbs == ["drop_view", "create_view"]
     served.node.session(user="ann").undo(before + 1, through=before + 2)
     assert spark.column("SELECT a FROM answers") == [41]

@@ -140,8 +140,8 @@ class History:
     def swap(self) -> None:
         """Swap the names of two columns, which may have the same type."""
         if len(self.table.columns) > 1:
-            one, other = (c.name for c in self.chance.sample(self.table.columns, 2))
-            swapped = ((one, other), (other, one))
+            first, other = (c.name for c in self.chance.sample(self.table.columns, 2))
+            swapped = ((first, other), (other, first))
             self.execute(RenameColumns(schema=SCHEMA, table=self.name, new_names=swapped))
 
     def free_names(self) -> list[str]:
@@ -250,7 +250,7 @@ class History:
         """Conditions on the columns that partition the table, with the rows that each must find."""
         columns = {column.id: column for column in self.table.columns}
         rows = [row for rows in self.rows.values() for row in rows]
-        found: dict[str, list[str]] = {}
+        answers: dict[str, list[str]] = {}
         for source in sorted(self.sources()):
             value = self.chance.choice([None, *(row[source] for row in rows)])
             literal = f"unhex('{value.encode().hex()}')" if isinstance(value, str) else f"'{value}'"
@@ -258,8 +258,8 @@ class History:
             other = "NULL" if value is None else f"CAST({literal} AS {of_type})"
             shown = [_shown(r, self.table.columns) for r in rows if r[source] == value]
             condition = f"{quoted(columns[source].name)} <=> {other}"
-            found[condition] = sorted(json.dumps(row, sort_keys=True) for row in shown)
-        return found
+            answers[condition] = sorted(json.dumps(row, sort_keys=True) for row in shown)
+        return answers
 
 
 def _by_name(row: dict[int, Any], columns: tuple[ColumnDescriptor, ...]) -> dict[str, Any]:
@@ -311,11 +311,11 @@ def run(hive: HiveNode, spark: SparkProcess, seed: int, *, steps: int) -> None:
         spark.sql(" UNION ALL ".join(queries)),
         spark.read_with_package(hive.store, {v: f"{SCHEMA}.{n}" for v, n in names.items()}),
     ):
-        found: dict[int, list[str]] = {version: [] for version in expected}
+        rows_by_version: dict[int, list[str]] = {version: [] for version in expected}
         for version, row in rows:
-            found[version].append(json.dumps(json.loads(row), sort_keys=True))
+            rows_by_version[version].append(json.dumps(json.loads(row), sort_keys=True))
         for version, expected_rows in expected.items():
-            assert sorted(found[version]) == expected_rows, (seed, version)
+            assert sorted(rows_by_version[version]) == expected_rows, (seed, version)
     for condition, expected_rows in history.filters().items():
         texts = spark.column(
             f"SELECT to_json(struct(*)) FROM {SCHEMA}.{history.name} WHERE {condition}"

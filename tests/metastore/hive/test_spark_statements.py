@@ -37,8 +37,8 @@ def differing(others: dict[int, Answer]) -> list[Part]:
     ]
 
 
-def unexplained(found: list[Part]) -> list[str]:
-    return [str(part) for part in found if not any(d.covers(part) for d in DIFFERENCES)]
+def unexplained(parts: list[Part]) -> list[str]:
+    return [str(part) for part in parts if not any(d.covers(part) for d in DIFFERENCES)]
 
 
 def _parts(statement: str, hive: Answer, other: Answer) -> Iterator[Part]:
@@ -56,29 +56,29 @@ def _shown(value: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkProcess, served: HiveNode) -> Iterator[list[Part]]:
+def parts(spark: SparkProcess, served: HiveNode) -> Iterator[list[Part]]:
     yield differing(answers(spark, served.folder / "warehouse", chosen=QUICK))
     spark.sql("USE nyc")
 
 
 def test_the_answers_equal_those_on_hive_except_for_explained_differences(
-    found: list[Part],
+    parts: list[Part],
 ) -> None:
     assert len(QUICK) >= 130
-    assert not unexplained(found), "\n" + "\n".join(unexplained(found))
+    assert not unexplained(parts), "\n" + "\n".join(unexplained(parts))
 
 
-def test_every_intended_difference_occurs(found: list[Part]) -> None:
-    assert not [d.why for d in DIFFERENCES if not any(map(d.covers, found))]
+def test_every_intended_difference_occurs(parts: list[Part]) -> None:
+    assert not [d.why for d in DIFFERENCES if not any(map(d.covers, parts))]
 
 
 @pytest.mark.soak
 def test_answers_to_all_statements_equal_those_on_hive_except_for_explained_differences(
     spark: SparkProcess, served: HiveNode
 ) -> None:
-    found = unexplained(differing(answers(spark, served.folder / "warehouse")))
+    parts = unexplained(differing(answers(spark, served.folder / "warehouse")))
     spark.sql("USE nyc")
-    assert not found, "\n" + "\n".join(found)
+    assert not parts, "\n" + "\n".join(parts)
 
 
 @pytest.mark.soak

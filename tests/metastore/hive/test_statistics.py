@@ -161,13 +161,13 @@ def test_a_table_is_returned_with_its_statistics_if_hive_4_asks_for_them(
 def test_an_update_request_of_hive_4_takes_one_partition_and_does_not_merge(
     client: ThriftClient,
 ) -> None:
-    one = statistics("d1", "parted", numbers(), part="p=1")
-    for request in ({"colStats": [one, one]}, {"colStats": [one], "needMerge": True}):
+    stored = statistics("d1", "parted", numbers(), part="p=1")
+    for request in ({"colStats": [stored, stored]}, {"colStats": [stored], "needMerge": True}):
         kind, message = refusal(
             lambda: client.call("update_partition_column_statistics_req", req=request)  # noqa: B023 - called at once
         )
         assert (kind, "set_aggr_stats_for" in message) == ("InvalidObjectException", True)
-    client.call("update_partition_column_statistics_req", req={"colStats": [one]})
+    client.call("update_partition_column_statistics_req", req={"colStats": [stored]})
     assert of_parts(client, "p=1", "p=2") == {"p=1": ["a"]}
 
 

@@ -28,8 +28,8 @@ def decimal(unscaled: bytes, scale: int = 0) -> dict[str, Any]:
 
 
 def test_bounds_and_counts_are_extrapolated_to_the_partitions_without_statistics() -> None:
-    found = over(5, {0: long(10, 20, nulls=3), 2: long(14, 30, nulls=4)})
-    assert found == long(10, 40, nulls=15)
+    total = over(5, {0: long(10, 20, nulls=3), 2: long(14, 30, nulls=4)})
+    assert total == long(10, 40, nulls=15)
 
 
 def test_nothing_is_extrapolated_from_one_partition_or_from_all_of_them() -> None:
@@ -49,24 +49,24 @@ def test_there_are_no_more_distinct_values_than_fit_between_the_bounds() -> None
 
 def test_extrapolated_numbers_are_capped_at_the_limits_of_the_protocol() -> None:
     parts = {0: long(-LARGEST, 0, nulls=LARGEST), 1: long(0, LARGEST, nulls=LARGEST)}
-    found = over(1000, parts)
-    assert (found["lowValue"], found["highValue"]) == (-LARGEST, LARGEST)
-    assert found["numNulls"] == LARGEST
+    total = over(1000, parts)
+    assert (total["lowValue"], total["highValue"]) == (-LARGEST, LARGEST)
+    assert total["numNulls"] == LARGEST
 
 
 @pytest.mark.parametrize("widest", [math.inf, 1.7e308])
 def test_a_bound_that_cannot_grow_further_stays_the_same(widest: float) -> None:
     parts = {0: long(0.5, widest), 1: long(-widest, 2.0), 2: long(0.0, 1.0)}
-    found = over(9, parts, form="doubleStats")
-    assert (found["lowValue"], found["highValue"]) == (-widest, widest)
+    total = over(9, parts, form="doubleStats")
+    assert (total["lowValue"], total["highValue"]) == (-widest, widest)
 
 
 def test_a_decimal_that_is_too_large_for_a_double_stays_the_same() -> None:
     huge = decimal(b"\x7f" * 500)
     parts = {0: long(decimal(b"\x01"), decimal(b"\x02")), 1: long(decimal(b"\x00"), huge)}
-    found = over(4, parts, form="decimalStats")
-    assert found["highValue"] == huge
-    assert found["lowValue"] == decimal(b"\xec", scale=1)
+    total = over(4, parts, form="decimalStats")
+    assert total["highValue"] == huge
+    assert total["lowValue"] == decimal(b"\xec", scale=1)
 
 
 @pytest.mark.parametrize("high", [b"\x7f\xff", b"\x00\x80", b"\x7f" * 16])

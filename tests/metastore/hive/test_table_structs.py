@@ -60,10 +60,10 @@ def test_a_table_of_spark_is_returned_as_by_hive(hive: HiveNode, recorded: dict[
     with hive.client() as client:
         client.call("create_database", database=database)
         client.call("create_table_with_environment_context", tbl=sent)
-        found = client.call("get_table", dbname="nyc", tbl_name=sent["tableName"])
-    found["sd"].pop("skewedInfo")
-    found["parameters"].pop("transient_lastDdlTime")
-    assert {k: v for k, v in found.items() if k not in SET_BY_SERVER} == expected
+        answer = client.call("get_table", dbname="nyc", tbl_name=sent["tableName"])
+    answer["sd"].pop("skewedInfo")
+    answer["parameters"].pop("transient_lastDdlTime")
+    assert {k: v for k, v in answer.items() if k not in SET_BY_SERVER} == expected
 
 
 def test_a_table_of_hive_is_returned_in_lower_case_and_with_hives_defaults() -> None:
@@ -73,24 +73,24 @@ def test_a_table_of_hive_is_returned_in_lower_case_and_with_hives_defaults() -> 
         parameters={"x": "y"},
     )
     sent["sd"]["cols"] = [{"name": "A", "type": "struct<B:decimal>", "comment": "c"}]
-    found = answered(sent)
-    assert (found["tableName"], found["tableType"], found["retention"]) == (
+    answer = answered(sent)
+    assert (answer["tableName"], answer["tableType"], answer["retention"]) == (
         "t1",
         "MANAGED_TABLE",
         0,
     )
-    assert found["sd"]["cols"] == [{"name": "a", "type": "struct<B:decimal>", "comment": "c"}]
-    assert found["partitionKeys"] == [{"name": "p", "type": "int"}]
-    assert found["parameters"] == {"x": "y"}
-    assert (found["sd"]["bucketCols"], found["sd"]["compressed"]) == ([], False)
+    assert answer["sd"]["cols"] == [{"name": "a", "type": "struct<B:decimal>", "comment": "c"}]
+    assert answer["partitionKeys"] == [{"name": "p", "type": "int"}]
+    assert answer["parameters"] == {"x": "y"}
+    assert (answer["sd"]["bucketCols"], answer["sd"]["compressed"]) == ([], False)
 
 
 @pytest.mark.parametrize("buckets", [-1, 0, 4])
 def test_the_number_of_buckets_is_returned_as_it_was_sent(buckets: int) -> None:
     sent = hive_table()
     sent["sd"]["numBuckets"] = buckets
-    found = answered(sent)["sd"]
-    assert (found["numBuckets"], found["parameters"]) == (buckets, {})
+    answer = answered(sent)["sd"]
+    assert (answer["numBuckets"], answer["parameters"]) == (buckets, {})
 
 
 @pytest.mark.parametrize(

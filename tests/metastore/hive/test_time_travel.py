@@ -26,10 +26,10 @@ def files(stub: Any, schema: str, name: str) -> Any:
     """The hidden table that is read by the view that stands for a plain table."""
     view = stub.get_table(schema, name)
     assert view.tableType == "VIRTUAL_VIEW"
-    found = re.fullmatch(r"SELECT .* FROM `(.*)`\.`(.*)`", view.viewExpandedText)
-    assert found is not None
-    assert found[1] == schema
-    return stub.get_table(schema, found[2])
+    match = re.fullmatch(r"SELECT .* FROM `(.*)`\.`(.*)`", view.viewExpandedText)
+    assert match is not None
+    assert match[1] == schema
+    return stub.get_table(schema, match[2])
 
 
 def parted(stub: Any, *values: str) -> None:
@@ -58,9 +58,12 @@ def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: A
     stub.create_table(table("t2"))
     assert stub.get_tables(f"d1@{then}", "*") == ["t1"]
     assert stub.get_all_tables("d1") == ["t2"]
-    found = stub.get_database(f"d1@{then}")
+    database = stub.get_database(f"d1@{then}")
     # The location is unusable: Spark writes the rows of a new table before it creates the table.
-    assert (found.name, found.locationUri) == (f"d1@{then}", "can-be-read-and-not-changed:/d1")
+    assert (database.name, database.locationUri) == (
+        f"d1@{then}",
+        "can-be-read-and-not-changed:/d1",
+    )
     assert "/.dropped/" in files(stub, f"d1@{then}", "t1").sd.location
 
 
@@ -76,13 +79,13 @@ def test_partitions_are_read_as_of_a_time_and_as_of_a_version(hive: HiveNode, st
     assert stub.get_partition_names("d1", "t1", -1) == ["p=b", "p=c"]
     # A version is read at the last moment at which it was active.
     assert stub.get_partition_names(f"d1@{last}", "t1", -1) == ["p=b", "p=c"]
-    one = stub.get_partition(f"d1@{before}", "t1", ["a"])
-    assert (one.dbName, one.sd.location) == (
+    past = stub.get_partition(f"d1@{before}", "t1", ["a"])
+    assert (past.dbName, past.sd.location) == (
         f"d1@{before.lower()}",
         f"{hive.warehouse}/d1.db/t1/p=a",
     )
     chosen = stub.get_partitions_by_filter(f"d1@{before}", "t1", 'p > "a"', -1)
-    assert [found.values for found in chosen] == [["b"]]
+    assert [part.values for part in chosen] == [["b"]]
 
 
 def test_old_versions_show_the_new_location_of_a_folder_that_a_rename_moved(
@@ -112,7 +115,7 @@ def test_a_past_plain_table_is_a_view_over_a_hidden_table_that_equals_it(
     chosen = stub.get_partitions_by_filter(name, hidden.tableName, 'p = "b"', -1)
     assert [(c.dbName, c.tableName, c.values) for c in chosen] == [(name, hidden.tableName, ["b"])]
     both = stub.get_table_objects_by_name(name, ["t1", hidden.tableName])
-    assert [found.tableType for found in both] == ["VIRTUAL_VIEW", "MANAGED_TABLE"]
+    assert [entry.tableType for entry in both] == ["VIRTUAL_VIEW", "MANAGED_TABLE"]
 
 
 def test_a_hidden_name_is_never_listed_and_does_not_exist_in_other_schemas(
@@ -148,8 +151,8 @@ def test_a_past_iceberg_table_is_shown_as_a_table_and_not_as_a_view(
 ) -> None:
     parameters = {"table_type": "ICEBERG", "metadata_location": "file:/m.json"}
     stub.create_table(table("t1", parameters=parameters))
-    found = stub.get_table(f"d1@{version(hive)}", "t1")
-    assert (found.tableType, found.parameters["metadata_location"]) == (
+    past = stub.get_table(f"d1@{version(hive)}", "t1")
+    assert (past.tableType, past.parameters["metadata_location"]) == (
         "MANAGED_TABLE",
         "file:/m.json",
     )
@@ -162,8 +165,8 @@ def test_a_past_view_resolves_names_without_a_schema_in_the_past_schema(
     view = table("v1", tableType="VIRTUAL_VIEW", viewOriginalText="select 1", parameters=parameters)
     stub.create_table(view)
     name = f"d1@{version(hive)}"
-    found = stub.get_table(name, "v1").parameters
-    assert found["view.catalogAndNamespace.part.1"] == name
+    view_parameters = stub.get_table(name, "v1").parameters
+    assert view_parameters["view.catalogAndNamespace.part.1"] == name
     assert stub.get_table("d1", "v1").parameters["view.catalogAndNamespace.part.1"] == "d1"
 
 

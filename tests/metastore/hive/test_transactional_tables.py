@@ -24,13 +24,13 @@ def flights(hive: HiveNode) -> str:
 def test_a_transactional_table_is_shown_as_a_view_of_its_rows(
     hive: HiveNode, stub: Any, flights: str
 ) -> None:
-    found = stub.get_table("d1", flights)
-    assert found.tableType == "VIRTUAL_VIEW"
-    assert found.viewExpandedText.startswith(MARK)
-    assert "transactional" not in found.parameters
-    assert found.sd.location is None
-    assert [column.name for column in found.sd.cols] == ["id", "carrier"]
-    schema = json.loads(found.parameters["spark.sql.sources.schema"])
+    view = stub.get_table("d1", flights)
+    assert view.tableType == "VIRTUAL_VIEW"
+    assert view.viewExpandedText.startswith(MARK)
+    assert "transactional" not in view.parameters
+    assert view.sd.location is None
+    assert [column.name for column in view.sd.cols] == ["id", "carrier"]
+    schema = json.loads(view.parameters["spark.sql.sources.schema"])
     assert [field["name"] for field in schema["fields"]] == ["id", "carrier"]
     assert stub.get_tables_by_type("d1", "*", "VIRTUAL_VIEW") == [flights]
 
@@ -63,9 +63,9 @@ def test_changes_of_columns_partitions_and_text_are_refused_and_change_nothing(
 ) -> None:
     before = plain(stub.get_table("d1", flights))
     for name, write in REFUSED.items():
-        found = write(stub)
-        assert isinstance(found, tuple), name
-        kind, text = found
+        refused = write(stub)
+        assert isinstance(refused, tuple), name
+        kind, text = refused
         assert kind in ("InvalidOperationException", "MetaException"), name
         assert "transaction" in text or "partition keys" in text, (name, text)
     assert plain(stub.get_table("d1", flights)) == before
@@ -74,14 +74,14 @@ def test_changes_of_columns_partitions_and_text_are_refused_and_change_nothing(
 def test_the_parameters_the_comment_and_the_name_can_be_altered(
     hive: HiveNode, stub: Any, flights: str
 ) -> None:
-    def change(found: Any) -> None:
-        found.parameters.update(k="v", comment="by air")
-        found.tableName = "trips"
+    def change(past: Any) -> None:
+        past.parameters.update(k="v", comment="by air")
+        past.tableName = "trips"
 
     assert altered(stub, change) is None
-    found = hive.node.session(user="ann").table("d1.trips").descriptor
-    assert (found.transactional, found.comment) == (True, "by air")
-    assert dict(found.properties) == {"k": "v"}
+    trips = hive.node.session(user="ann").table("d1.trips").descriptor
+    assert (trips.transactional, trips.comment) == (True, "by air")
+    assert dict(trips.properties) == {"k": "v"}
     session = hive.node.session(user="ann")
     assert session.table("d1.trips").location.endswith("/warehouse/d1.db/trips")
 

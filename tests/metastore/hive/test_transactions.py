@@ -406,13 +406,13 @@ def test_the_locks_of_a_transaction_are_released_when_it_ends(stub: Any, end: An
     component = LockComponent(
         type=LockType.EXCLUSIVE, level=LockLevel.TABLE, dbname="d1", tablename="t"
     )
-    held, waiting = (
+    first, waiting = (
         stub.lock(LockRequest(component=[component], user="ann", hostname="h", txnid=owner))
         for owner in (txn_id, None)
     )
-    assert (held.state, waiting.state) == (LockState.ACQUIRED, LockState.WAITING)
+    assert (first.state, waiting.state) == (LockState.ACQUIRED, LockState.WAITING)
     shown = plain(stub.show_locks(ShowLocksRequest(txnid=txn_id)))["locks"]
-    assert [(lock["lockid"], lock["txnid"]) for lock in shown] == [(held.lockid, txn_id)]
+    assert [(lock["lockid"], lock["txnid"]) for lock in shown] == [(first.lockid, txn_id)]
     end(stub, txn_id)
     assert plain(stub.show_locks(ShowLocksRequest(txnid=txn_id))) == {"locks": []}
     checked = stub.check_lock(CheckLockRequest(lockid=waiting.lockid))

@@ -75,8 +75,8 @@ def test_only_the_named_partitions_lose_their_files(hive: HiveNode, parted: Any)
     parted.truncate_table("d1", "parted", ["p=1"])
     assert list(place(hive, "parted", "p=1").iterdir()) == []
     assert (place(hive, "parted", "p=2") / "a").exists()
-    one, two = (parted.get_partition("d1", "parted", [value]).parameters for value in "12")
-    assert (one["numRows"], two["numRows"]) == ("0", "1")
+    first, second = (parted.get_partition("d1", "parted", [value]).parameters for value in "12")
+    assert (first["numRows"], second["numRows"]) == ("0", "1")
     parted.truncate_table_req(TruncateTableRequest("d1", "parted"))
     assert list(place(hive, "parted", "p=2").iterdir()) == []
     assert parted.get_partition_names("d1", "parted", -1) == ["p=1", "p=2"]

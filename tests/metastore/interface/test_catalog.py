@@ -42,8 +42,8 @@ def test_a_batch_of_ddl_makes_one_version_and_reports_which_commands_applied(
     again = CreateSchema(name=name, if_not_exists=True)
     done = session.execute([CreateSchema(name=name, comment="Été"), again, create(name)])
     assert done.applied == (True, False, True)
-    found = session.table(f"{name}.t")
-    assert found.catalog_version == done.version
+    table = session.table(f"{name}.t")
+    assert table.catalog_version == done.version
     assert session.history(start=done.version)[0].time == done.time
 
 
@@ -124,12 +124,12 @@ def test_a_table_is_the_same_through_every_session(
         comment="flights",
     )
     session.execute(replace(command, definition=definition))
-    found = session.table(f"{schema}.t")
-    assert found == served.node.session(user="bob").table(f"{schema}.t")
-    stored = found.descriptor.columns[1].type
+    table = session.table(f"{schema}.t")
+    assert table == served.node.session(user="bob").table(f"{schema}.t")
+    stored = table.descriptor.columns[1].type
     assert isinstance(stored, StructType)
     assert [field.field_id for field in stored.fields] != [None, None]
-    assert found.descriptor.owner == USER
+    assert table.descriptor.owner == USER
 
 
 def test_the_folder_of_a_managed_table_is_in_the_folder_of_its_schema(
@@ -213,16 +213,20 @@ def test_versions_are_compared_by_object_and_field(session: Session, table: Reso
         ]
     )
     after = AsOf(version=done.version)
-    (found,) = session.differences(before, after)
-    assert (found.kind, found.id, found.name) == ("table", table.descriptor.id, f"{table.schema}.t")
-    assert found.change is DifferenceKind.ALTERED
-    assert set(found.fields) == {
+    (difference,) = session.differences(before, after)
+    assert (difference.kind, difference.id, difference.name) == (
+        "table",
+        table.descriptor.id,
+        f"{table.schema}.t",
+    )
+    assert difference.change is DifferenceKind.ALTERED
+    assert set(difference.fields) == {
         FieldDifference("columns[n]", None, "n int"),
         FieldDifference("properties[a]", None, "1"),
         FieldDifference("schema_version", 1, 2),
         FieldDifference("next_column_id", 3, 4),
     }
-    assert found in session.differences(before)
+    assert difference in session.differences(before)
     assert session.differences(after, after) == ()
 
 
@@ -251,5 +255,5 @@ def test_after_a_compaction_older_reads_are_refused_and_later_reads_still_work(
     assert with_http.table("s.t", at=AsOf(version=version)) == kept
     with pytest.raises(VersionNotFound, match=f"the earliest is version {version}"):
         with_http.table("s.t", at=AsOf(version=version - 1))
-    assert [one.trimmed for one in with_http.history()] == [True, True, False]
+    assert [record.trimmed for record in with_http.history()] == [True, True, False]
     with_http.close()

@@ -171,20 +171,20 @@ def test_commits_that_changed_rows_are_listed_oldest_first(session: Session, sch
 
 def test_a_hold_is_acquired_renewed_and_released(session: Session) -> None:
     at = session.open([]).time
-    held = session.hold("reader", "ann", at=at, ttl_ms=60_000)
-    assert (held.kind, held.owner, held.at) == ("reader", "ann", at)
-    longer = session.renew_hold(held.hold_id, ttl_ms=600_000)
-    assert longer == replace(held, expires=longer.expires)
-    assert longer.expires > held.expires
-    session.release_hold(held.hold_id)
-    session.release_hold(held.hold_id)
+    hold = session.hold("reader", "ann", at=at, ttl_ms=60_000)
+    assert (hold.kind, hold.owner, hold.at) == ("reader", "ann", at)
+    longer = session.renew_hold(hold.hold_id, ttl_ms=600_000)
+    assert longer == replace(hold, expires=longer.expires)
+    assert longer.expires > hold.expires
+    session.release_hold(hold.hold_id)
+    session.release_hold(hold.hold_id)
     with pytest.raises(HoldExpired):
-        session.renew_hold(held.hold_id)
+        session.renew_hold(hold.hold_id)
 
 
 def test_open_transactions_and_holds_are_listed_as_holders(session: Session) -> None:
     begun = session.begin()
-    held = session.hold("backup", "job 7", at=begun.begin_time)
+    kept = session.hold("backup", "job 7", at=begun.begin_time)
     present = session.holders()
     assert present.min_open_txn is not None
     assert present.min_open_txn <= begun.txn_id
@@ -193,9 +193,9 @@ def test_open_transactions_and_holds_are_listed_as_holders(session: Session) -> 
     transaction = keepers[HolderType.TRANSACTION, begun.txn_id]
     assert (transaction.kind, transaction.owner) == ("read-write", begun.user)
     assert transaction.since == begun.begin_time
-    hold = keepers[HolderType.HOLD, held.hold_id]
-    assert (hold.kind, hold.owner, hold.ends) == ("backup", "job 7", held.expires)
-    session.release_hold(held.hold_id)
+    hold = keepers[HolderType.HOLD, kept.hold_id]
+    assert (hold.kind, hold.owner, hold.ends) == ("backup", "job 7", kept.expires)
+    session.release_hold(kept.hold_id)
     session.abort(begun.txn_id)
     left = {(h.type, h.id) for h in session.holders().holders}
     assert not left & {(transaction.type, transaction.id), (hold.type, hold.id)}

@@ -201,9 +201,9 @@ class CuttingProxy:
 
     def _drop_connections(self) -> None:
         with self._changed:
-            for one in self._open:
+            for connection in self._open:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _read_message(source: socket.socket) -> bytes | None:

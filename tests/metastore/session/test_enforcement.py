@@ -128,15 +128,15 @@ def test_the_storage_usage_of_a_table_is_shown_to_users_who_may_read_it(
 
 def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
-    found = alice.table("s.t")
+    orders = alice.table("s.t")
     write_ids = alice.open(["s.t"]).write_ids_of("s.t")
-    then = AsOf(version=found.catalog_version)
+    then = AsOf(version=orders.catalog_version)
     reads: list[Callable[[], object]] = [
         lambda: bob.table("s.t"),
         lambda: bob.table("s.t", at=then),
         lambda: bob.open(["s.t"]),
         lambda: bob.open(["s.t"], at=then),
-        lambda: bob.files(found.descriptor.id, write_ids),
+        lambda: bob.files(orders.descriptor.id, write_ids),
     ]
     by_name: list[Callable[[], object]] = [*reads[:4], lambda: bob.table("s.never")]
     by_id: list[Callable[[], object]] = [
@@ -145,8 +145,8 @@ def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     ]
     for read in by_name:
         assert refusal(read).startswith("user bob lacks USAGE on schema s; ")
-    told = {re.sub(r"\b\d+\b", "…", refusal(read)) for read in by_id}
-    assert told == {"user bob cannot see a table with the id …; look up the table by its name"}
+    texts = {re.sub(r"\b\d+\b", "…", refusal(read)) for read in by_id}
+    assert texts == {"user bob cannot see a table with the id …; look up the table by its name"}
     assert "lacks USAGE on schema s" in refusal(lambda: bob.tables("s"))
     with guarded.granted(USAGE):
         assert bob.tables("s") == ["t"]
@@ -241,10 +241,10 @@ def test_only_a_superuser_can_take_a_hold_for_another_user(guarded: Guarded, bob
         lambda: bob.hold("reader", "alice", at=now)
     )
     for session, owner in ((bob, "bob"), (bob, "job 7"), (root, "alice")):
-        held = session.hold("reader", owner, at=now)
-        assert held.owner == owner
-        assert session.renew_hold(held.hold_id).owner == owner
-        session.release_hold(held.hold_id)
+        hold = session.hold("reader", owner, at=now)
+        assert hold.owner == owner
+        assert session.renew_hold(hold.hold_id).owner == owner
+        session.release_hold(hold.hold_id)
 
 
 def test_only_a_superuser_can_take_a_hold_that_stops_cleaning(
@@ -269,10 +269,10 @@ def test_ddl_needs_ownership_and_users_see_only_their_own_history(
             made = bob.execute(table("u")).version
             assert bob.table("s.u").descriptor.owner == "bob"
             bob.execute(DropTable(schema="s", table="u"))
-    told = bob.history()
-    assert {one.author for one in told} == {"bob"}
-    assert made in [one.version for one in told]
-    assert {one.author for one in guarded.node.session(user="root").history()} > {"bob"}
+    records = bob.history()
+    assert {record.author for record in records} == {"bob"}
+    assert made in [record.version for record in records]
+    assert {record.author for record in guarded.node.session(user="root").history()} > {"bob"}
     assert "only superusers may trim" in refusal(lambda: bob.compact(made))
 
 
@@ -465,10 +465,10 @@ def test_objects_created_without_an_owner_belong_to_the_user_of_the_session(
     with guarded.granted((ObjectKind.SYSTEM, "", privileges)):
         guarded.node.session(user="bob").execute(made)
     catalog = guarded.node.catalogs.present()
-    found = [
+    records = [
         catalog.zone_named("z"),
         catalog.cluster("c"),
         catalog.database("d"),
         catalog.function("default", "f"),
     ]
-    assert [one.owner for one in found if one is not None] == ["bob"] * len(made)
+    assert [record.owner for record in records if record is not None] == ["bob"] * len(made)

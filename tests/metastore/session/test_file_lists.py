@@ -238,10 +238,10 @@ def test_damaged_bytes_are_refused_or_read_as_files(data: st.DataObject) -> None
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = read_files(bytes(body))
+        decoded = read_files(bytes(body))
     except InvalidInput:
         return
-    assert isinstance(found, TableFiles)
+    assert isinstance(decoded, TableFiles)
 
 
 def test_an_invalid_list_of_files_is_refused() -> None:

@@ -154,9 +154,9 @@ def test_an_invalid_body_is_refused_with_the_position_of_the_error(
     call, body, code, message = BAD_BODIES[case]
     before = counts(node)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found = error_of(client.post(call, content=content))
-    assert found[:2] == (400, code)
-    assert message in found[2]
+    error = error_of(client.post(call, content=content))
+    assert error[:2] == (400, code)
+    assert message in error[2]
     assert counts(node) == before
 
 
@@ -315,11 +315,11 @@ def test_the_memory_of_incomplete_bodies_is_bounded_and_small_requests_are_serve
 def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
     answer = b" " * (ALLOWANCE + 1)
-    held = bodies.answer(answer, "application/json", only_reads=True)
+    answered = bodies.answer(answer, "application/json", only_reads=True)
     with pytest.raises(Overloaded, match="nothing was changed"):
         bodies.answer(answer, "application/json", only_reads=True)
     sent = bodies.answer(answer, "application/json", only_reads=False)
-    assert sent is not held
+    assert sent is not answered
     assert bodies.answers.taken == 2
 
 

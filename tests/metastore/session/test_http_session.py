@@ -352,7 +352,7 @@ def test_reads_heartbeats_and_calls_on_existing_holds_are_repeated(scene: Scene,
     session, proxy = scene.session, scene.proxy
     txn_id = session.begin().txn_id
     taken = session.open([scene.name])
-    held = session.hold("reader", "ann", at=taken.time)
+    hold = session.hold("reader", "ann", at=taken.time)
     cutting = proxy.cut_answer if cut == "answer" else proxy.cut_request
     for call in ("tables", "history", "open", "files", "transaction", "heartbeat"):
         cutting(call)
@@ -364,8 +364,8 @@ def test_reads_heartbeats_and_calls_on_existing_holds_are_repeated(scene: Scene,
     assert session.files(scene.table_id, taken.write_ids[scene.table_id]).data_files == ()
     assert session.transaction(txn_id).state is TransactionState.OPEN
     session.heartbeat(txn_id)
-    assert session.renew_hold(held.hold_id).hold_id == held.hold_id
-    session.release_hold(held.hold_id)
+    assert session.renew_hold(hold.hold_id).hold_id == hold.hold_id
+    session.release_hold(hold.hold_id)
 
 
 def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:

@@ -43,9 +43,9 @@ from tests.catalog.test_scenarios import ALL
 from tests.model.type_strategies import structs, types
 
 COMMANDS = [
-    one
-    for one in (getattr(commands, name) for name in commands.__all__)
-    if isinstance(one, type) and hasattr(one, "plan")
+    command
+    for command in (getattr(commands, name) for name in commands.__all__)
+    if isinstance(command, type) and hasattr(command, "plan")
 ]
 
 
@@ -53,7 +53,7 @@ def there_and_back(value: object, hint: Any) -> object:
     return read_json(write_json(value, hint), hint)
 
 
-@pytest.mark.parametrize("of", COMMANDS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("of", COMMANDS, ids=lambda command: command.__name__)
 def test_every_command_is_read_back(of: type) -> None:
     assert is_dataclass(of)
     values: dict[str, Any] = {
@@ -81,9 +81,9 @@ def test_every_command_is_read_back(of: type) -> None:
         if isinstance(hint, type) and issubclass(hint, Enum):
             values[name] = list(hint)[-1]
     given_fields: dict[str, Any] = {
-        one.name: values.get(one.name, "x")
-        for one in fields(of)
-        if one.name in values or one.default is one.default_factory
+        field.name: values.get(field.name, "x")
+        for field in fields(of)
+        if field.name in values or field.default is field.default_factory
     }
     command = of(**given_fields)
     written = write_json(command, Command)
@@ -104,7 +104,7 @@ def scenario_commands() -> Iterator[Command]:
 
 def test_every_command_of_the_scenarios_is_read_back_unchanged() -> None:
     several = tuple(scenario_commands())
-    assert len({type(one) for one in several}) > 40
+    assert len({type(value) for value in several}) > 40
     for command in several:
         assert there_and_back(command, Command) == command
 
@@ -118,7 +118,7 @@ def test_resources_of_a_function_are_read_back_in_their_order() -> None:
 
 
 def test_the_collected_commands_include_tables_schemas_and_views() -> None:
-    assert {"CreateTable", "DropSchema", "AlterView"} <= {one.__name__ for one in COMMANDS}
+    assert {"CreateTable", "DropSchema", "AlterView"} <= {command.__name__ for command in COMMANDS}
     assert len(COMMANDS) >= 14
 
 
@@ -207,9 +207,9 @@ VALUES: dict[str, tuple[object, Any]] = {
 @pytest.mark.parametrize("case", VALUES)
 def test_a_value_is_read_back_unchanged(case: str) -> None:
     value, hint = VALUES[case]
-    found = there_and_back(value, hint)
-    assert found == value
-    assert type(found) is type(value)
+    back = there_and_back(value, hint)
+    assert back == value
+    assert type(back) is type(value)
 
 
 def test_maps_of_texts_are_read_in_canonical_order() -> None:
@@ -291,13 +291,13 @@ def test_a_type_hint_without_a_json_form_raises_type_error() -> None:
 
 def test_the_arguments_of_a_method_are_read_by_its_signature() -> None:
     class Face:
-        def call(self, one: int, *, commands: Command | Sequence[Command] = ()) -> None: ...
+        def call(self, number: int, *, commands: Command | Sequence[Command] = ()) -> None: ...
 
     form = arguments_form(Face.call)
     drop = DropTable(schema="s", table="t")
-    written = form.write({"one": 1, "commands": drop})
-    assert form.read(written) == {"one": 1, "commands": (drop,)}
-    assert form.read({"one": 2}) == {"one": 2}
+    written = form.write({"number": 1, "commands": drop})
+    assert form.read(written) == {"number": 1, "commands": (drop,)}
+    assert form.read({"number": 2}) == {"number": 2}
     with pytest.raises(Misfit):
         form.read({"commands": []})
 
@@ -323,10 +323,10 @@ def test_a_definition_that_is_written_by_hand_is_read() -> None:
             },
         }
     }  # fmt: skip
-    found = read_json(json.dumps(body).encode(), Command)
-    assert isinstance(found, CreateTable)
-    assert [c.nullable for c in found.definition.columns] == [False, True]
-    assert found == there_and_back(found, Command)
+    command = read_json(json.dumps(body).encode(), Command)
+    assert isinstance(command, CreateTable)
+    assert [c.nullable for c in command.definition.columns] == [False, True]
+    assert command == there_and_back(command, Command)
     assert AlterColumn(schema="s", table="t", column="c") == there_and_back(
         AlterColumn(schema="s", table="t", column="c"), Command
     )

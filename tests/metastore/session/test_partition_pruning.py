@@ -133,7 +133,7 @@ def test_no_matching_row_is_in_a_partition_that_is_skipped(of: DataType) -> None
     for transform in transforms:
         partitioned = table(of, text_of_transform(transform))
         asked = list(conditions(chance, of))
-        pairs = [(one,) for one in asked] + [tuple(chance.sample(asked, 2)) for _ in range(10)]
+        pairs = [(value,) for value in asked] + [tuple(chance.sample(asked, 2)) for _ in range(10)]
         for wanted in pairs:
             ranges = wanted_ranges([bounds for bounds, _ in wanted], partitioned)
             partitions = partition_filter(ranges, partitioned)

@@ -10,28 +10,28 @@ from strandline.errors import InvalidInput, NotFresh, ProtocolError, StrandlineE
 from strandline.metastore.session.wire_json import dump_json, parse_json, read_error, write_error
 
 ERRORS = [
-    one
-    for one in vars(errors).values()
-    if isinstance(one, type) and issubclass(one, StrandlineError)
+    error
+    for error in vars(errors).values()
+    if isinstance(error, type) and issubclass(error, StrandlineError)
 ]
 
 
-@pytest.mark.parametrize("kind", ERRORS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda error: error.__name__)
 def test_every_error_is_read_back_with_its_class_message_and_status(
     kind: type[StrandlineError],
 ) -> None:
     error = kind("what was asked, ‘was found’, and what to do")
     status, body = write_error(error)
-    found = read_error(status, body)
-    assert type(found) is kind
-    assert found.message == error.message
+    read = read_error(status, body)
+    assert type(read) is kind
+    assert read.message == error.message
     assert status == errors.surface_of(error).http
     assert 400 <= status < 600
 
 
 def test_an_error_without_its_own_code_is_read_back_as_its_base_class() -> None:
-    found = read_error(*write_error(Behind("the catalog has moved on")))
-    assert type(found) is NotFresh
+    read = read_error(*write_error(Behind("the catalog has moved on")))
+    assert type(read) is NotFresh
 
 
 def test_an_unexpected_error_is_sent_without_its_details() -> None:
@@ -50,9 +50,9 @@ def test_a_message_with_lone_surrogates_can_be_sent() -> None:
     [b"", b"<html>", b"[]", b"1", b'{"code": "internal"}', b'{"code": 1, "detail": "m"}'],
 )
 def test_an_error_body_in_another_shape_is_read_as_protocol_error(body: bytes) -> None:
-    found = read_error(502, body)
-    assert type(found) is ProtocolError
-    assert "502" in found.message
+    read = read_error(502, body)
+    assert type(read) is ProtocolError
+    assert "502" in read.message
 
 
 def test_an_unknown_error_code_is_read_as_strandline_error() -> None:

@@ -131,9 +131,9 @@ class Script:
         self.table("rename_table", table_id, location=self.place(new))
         return True
 
-    def swap(self, one: str, other: str) -> bool:
-        moves = ((one, "swap"), (other, one), ("swap", other))
-        both = one in self.alive and other in self.alive
+    def swap(self, first: str, other: str) -> bool:
+        moves = ((first, "swap"), (other, first), ("swap", other))
+        both = first in self.alive and other in self.alive
         return both and all(self.rename(*move) for move in moves)
 
     def drop(self, name: str) -> bool:
@@ -163,13 +163,13 @@ class Script:
 
     def updates(self, *, per_version: int) -> list[Update]:
         entries = iter(self.entries)
-        found: list[Update] = []
+        history: list[Update] = []
         while chunk := tuple(itertools.islice(entries, per_version)):
-            version = len(found) + 1
-            found.append(
+            version = len(history) + 1
+            history.append(
                 Update(version, bytes(16), "ann", "m", chunk, time=Timestamp(version << 16))
             )
-        return found
+        return history
 
 
 State = tuple[frozenset[str], dict[int, Place]]
@@ -231,9 +231,9 @@ class Store:
         return reached.projected_version == len(updates)
 
     def state(self) -> State:
-        found = frozenset(str(path.relative_to(self.base)) for path in self.base.rglob("*"))
+        paths = frozenset(str(path.relative_to(self.base)) for path in self.base.rglob("*"))
         with self.database.read() as connection:
-            return found, all_places(connection)
+            return paths, all_places(connection)
 
     def undisturbed(self, updates: Sequence[Update]) -> tuple[State, list[int]]:
         """Return the final state, and how many operations each SQL transaction had."""

@@ -97,10 +97,11 @@ class Lake:
         cleaned = self.node.cleaner.clean()
         assert _sorted(said) == _sorted(cleaned)
         assert self.node.cleaner.clean() == []
-        return [(one.what, one.rows, one.files) for one in cleaned]
+        return [(part.what, part.rows, part.files) for part in cleaned]
 
 
 def _sorted(cleaned: list[Cleaned]) -> list[tuple[object, ...]]:
     return sorted(
-        (one.what, one.table, one.rows, one.files, one.bytes, sorted(one.names)) for one in cleaned
+        (part.what, part.table, part.rows, part.files, part.bytes, sorted(part.names))
+        for part in cleaned
     )

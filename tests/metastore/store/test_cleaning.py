@@ -64,13 +64,13 @@ def test_a_hold_an_open_transaction_and_a_backup_keep_the_files_that_they_may_se
     lake = in_folder
     table = lake.create()
     path = lake.write(table)
-    held = lake.session.open(["default.t"])
+    opened = lake.session.open(["default.t"])
     reader = lake.session.begin()
-    hold = lake.session.hold("reader", at=held.time, ttl_ms=10 * RETENTION)
+    hold = lake.session.hold("reader", at=opened.time, ttl_ms=10 * RETENTION)
     lake.remove(table, path)
     lake.wait()
     assert lake.clean() == []
-    assert lake.paths(table, held.write_ids[table]) == [path]
+    assert lake.paths(table, opened.write_ids[table]) == [path]
     lake.session.release_hold(hold.hold_id)
     assert lake.clean() == []
     own = lake.session.open(["default.t"], txn_id=reader.txn_id).write_ids[table]
@@ -96,15 +96,15 @@ def test_the_files_of_a_held_snapshot_are_kept_after_an_aborted_id_was_purged(
     stale = lake.session.begin().txn_id
     lake.write(table, txn_id=stale)
     last = lake.write(table)
-    held = lake.session.open(["default.t"])
-    lake.session.hold("reader", at=held.time, ttl_ms=10 * RETENTION)
+    opened = lake.session.open(["default.t"])
+    lake.session.hold("reader", at=opened.time, ttl_ms=10 * RETENTION)
     lake.session.abort(stale)
-    assert held.write_ids[table].exceptions
+    assert opened.write_ids[table].exceptions
     lake.wait()
     assert ("removed rows", 1, 1) in lake.clean()
     assert lake.node.transactions.get(aborted)
     for store in (lake.node.store, lake.node.store._store):
-        rows = store.rows(table, RowKind.DATA_FILE, write_ids=held.write_ids[table])
+        rows = store.rows(table, RowKind.DATA_FILE, write_ids=opened.write_ids[table])
         assert [row.name for row in rows] == sorted([first, last])
 
 

@@ -215,7 +215,7 @@ def test_a_folder_of_dropped_partitions_that_cannot_be_listed_does_not_end_the_c
     in_folder.node.cleaner.clean()
     assert in_folder.node.cleaner.statistics().failures == 1
     in_folder.put("t", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
-    assert [one.what for one in in_folder.node.cleaner.clean()] == ["leftovers"]
+    assert [part.what for part in in_folder.node.cleaner.clean()] == ["leftovers"]
 
 
 def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(

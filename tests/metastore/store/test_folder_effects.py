@@ -170,7 +170,7 @@ def test_a_new_table_never_shows_the_files_of_a_table_that_could_not_be_moved(
     for name in (".dropped", "b"):
         node.folder(name).write_text("in the way")
     commands = [drop("a") if away == "drop" else rename(node, "a", "b"), create(node, "a")]
-    for several in [commands] if batch == "one version" else [[one] for one in commands]:
+    for several in [commands] if batch == "one version" else [[command] for command in commands]:
         node.ddl(*several)
     new = node.table("a").id
     assert node.store.location(old) == node.place("a")

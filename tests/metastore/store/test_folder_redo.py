@@ -81,9 +81,9 @@ def differing(
     wanted, operations = store.undisturbed(updates)
     for transaction, after, lost in points(operations, subsets=subsets):
         store.begin(before, layout=layout)
-        found = store.cut(updates, transaction, after=after, lost=lost)
-        if found != wanted:
-            return f"{names}: transaction {transaction} behind {after}, without {lost:b}: {found}"
+        state = store.cut(updates, transaction, after=after, lost=lost)
+        if state != wanted:
+            return f"{names}: transaction {transaction} behind {after}, without {lost:b}: {state}"
     return None
 
 
@@ -114,14 +114,14 @@ def check_long_script(store: Store, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(4, 8))):
         able = [name for name in MORE_STEPS if written(store, [*names, name]) is not None]
         names.append(data.draw(st.sampled_from(able)))
-    found = differing(
+    complaint = differing(
         store,
         names,
         layout=data.draw(st.sampled_from(sorted(LAYOUTS))),
         per_version=data.draw(st.sampled_from([1, 2, 20])),
         subsets=data.draw(st.booleans()),
     )
-    assert found is None
+    assert complaint is None
 
 
 @settings(max_examples=5)

@@ -88,8 +88,8 @@ def test_transactions_leave_their_events_in_commit_order(dml: Dml) -> None:
     dml.transactions.commit(second)
     dml.transactions.abort(first)
     dml.transactions.commit(third)
-    found = [(event.verb, event.txn_id) for event in dml.events()]
-    assert found == [
+    events = [(event.verb, event.txn_id) for event in dml.events()]
+    assert events == [
         (WRITE, first),
         (WRITE, second),
         (WRITE, second),

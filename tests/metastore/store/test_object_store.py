@@ -95,9 +95,9 @@ def test_rows_as_of_a_time_are_those_committed_by_then(dml: Dml) -> None:
 def test_a_read_by_names_returns_only_rows_of_its_table_and_kind(dml: Dml) -> None:
     dml.append("a", "b", "c")
     dml.append("a", table_id=CANCELLATIONS)
-    found = dml.store.rows(FLIGHTS, FILES, write_ids=None, names=["c", "x", "a", "c"])
-    assert names(found) == ["a", "c"]
-    assert all(row.table_id == FLIGHTS for row in found)
+    rows = dml.store.rows(FLIGHTS, FILES, write_ids=None, names=["c", "x", "a", "c"])
+    assert names(rows) == ["a", "c"]
+    assert all(row.table_id == FLIGHTS for row in rows)
     assert dml.store.rows(FLIGHTS, RowKind.DELETE_FILE, write_ids=None) == []
     assert dml.store.row(FLIGHTS, FILES, "b", write_ids=None) is not None
     assert dml.store.row(FLIGHTS, FILES, "x", write_ids=None) is None
@@ -126,7 +126,7 @@ def test_a_read_searches_an_index_for_its_own_table_only(
     dml.append("a", "b")
     with recorded() as statements:
         dml.store.rows(FLIGHTS, FILES, write_ids=None, names=wanted)
-    (read,) = [found for found in statements if "FROM store_row" in found[0]]
+    (read,) = [statement for statement in statements if "FROM store_row" in statement[0]]
     with dml.database.read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {read[0]}", read[1]).all()
     steps = [row[-1] for row in plan]

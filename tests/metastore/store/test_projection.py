@@ -116,9 +116,9 @@ class Node:
             self.projector._advance(connection, version, Turn(connection))
 
     def table(self, name: str, schema: str = "nyc") -> TableDescriptor:
-        found = self.catalogs.present().table(schema, name)
-        assert found is not None
-        return found
+        present = self.catalogs.present().table(schema, name)
+        assert present is not None
+        return present
 
     def place(self, name: str) -> str:
         return f"file://{self.warehouse}/nyc.db/{name}"
@@ -264,15 +264,15 @@ def test_nodes_that_project_concurrently_write_each_event_once(node: Node, tmp_p
         version = node.ddl(create(node, name), project=False)
     others = [Node(tmp_path, member=f"m{number}") for number in range(2)]
     threads = [
-        threading.Thread(target=one.projector.project_up_to, args=(version,))
-        for one in (node, *others)
+        threading.Thread(target=replica_node.projector.project_up_to, args=(version,))
+        for replica_node in (node, *others)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one in others:
-        one.database.close()
+    for other in others:
+        other.database.close()
     assert node.verbs().count("create_table") == len(names)
     assert all(node.folder(name).is_dir() for name in names)
 

@@ -38,11 +38,11 @@ def new_table(name: str) -> CreateTable:
 
 
 @pytest.fixture
-def held(node: Node) -> Held:
-    return Held(node)
+def slow_batch(node: Node) -> SlowBatch:
+    return SlowBatch(node)
 
 
-class Held:
+class SlowBatch:
     """A projector whose next batch waits for ``go_on``; meanwhile other callers can wait for it."""
 
     def __init__(self, node: Node) -> None:
@@ -65,7 +65,7 @@ def waiting(projector: Projector, callers: int) -> None:
 
 
 def test_waiting_callers_share_one_batch_and_one_sync_of_each_folder(
-    node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
+    node: Node, slow_batch: SlowBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
     sync = warehouse.sync_folder
@@ -79,12 +79,12 @@ def test_waiting_callers_share_one_batch_and_one_sync_of_each_folder(
     before = node.projector.statistics().batches
     with ThreadPoolExecutor(CALLERS + 1) as threads:
         leader = threads.submit(node.projector.project_up_to, first)
-        assert held.started.wait(LONG)
+        assert slow_batch.started.wait(LONG)
         versions = [node.ddl(create(node, f"t{n}"), project=False) for n in range(CALLERS)]
         node.projector.applied_up_to(versions[-1])
         others = [threads.submit(node.projector.project_up_to, version) for version in versions]
         waiting(node.projector, CALLERS)
-        held.go_on.set()
+        slow_batch.go_on.set()
         for call in (leader, *others):
             call.result(LONG)
     assert node.projector.statistics().batches == before + 2
@@ -101,16 +101,16 @@ def test_a_batch_projects_all_versions_that_this_node_has_applied(node: Node) ->
 
 
 def test_waiting_callers_get_the_error_of_the_batch_and_do_not_try_again(
-    node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
+    node: Node, slow_batch: SlowBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = node.ddl(create(node, "a"), project=False)
     monkeypatch.setattr(os, "mkdir", failing(errno.ENOSPC))
     with ThreadPoolExecutor(CALLERS) as threads:
         calls = [threads.submit(node.projector.project_up_to, version)]
-        assert held.started.wait(LONG)
+        assert slow_batch.started.wait(LONG)
         calls += [threads.submit(node.projector.project_up_to, version) for _ in range(CALLERS - 1)]
         waiting(node.projector, CALLERS - 1)
-        held.go_on.set()
+        slow_batch.go_on.set()
         for call in calls:
             with pytest.raises(Unavailable, match="No space left"):
                 call.result(LONG)
@@ -118,15 +118,15 @@ def test_waiting_callers_get_the_error_of_the_batch_and_do_not_try_again(
 
 
 def test_a_caller_whose_timeout_passed_gets_an_error_and_its_version_is_projected(
-    node: Node, held: Held
+    node: Node, slow_batch: SlowBatch
 ) -> None:
     version = node.ddl(create(node, "a"), project=False)
     with ThreadPoolExecutor(1) as threads:
         leader = threads.submit(node.projector.project_up_to, version)
-        assert held.started.wait(LONG)
+        assert slow_batch.started.wait(LONG)
         with pytest.raises(DeadlineExceeded, match="the change itself is in the catalog"):
             node.projector.project_up_to(version, timeout=0)
-        held.go_on.set()
+        slow_batch.go_on.set()
         leader.result(LONG)
     assert node.folder("a").is_dir()
 

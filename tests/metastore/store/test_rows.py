@@ -224,5 +224,5 @@ def test_the_reader_of_short_statistics_reads_and_fails_like_the_general_reader(
         for at in range(len(data))
         for bit in (1, 2, 0x40, 0x80)
     ]
-    for one in (*cut, *flipped):
-        assert _read_by(rows._read_statistics, one) == _read_by(rows._read_any_statistics, one)
+    for row in (*cut, *flipped):
+        assert _read_by(rows._read_statistics, row) == _read_by(rows._read_any_statistics, row)

@@ -84,14 +84,14 @@ def test_files_of_an_unpartitioned_table_are_together_and_tables_are_spread() ->
 
 
 def test_equal_values_of_colocation_columns_are_together_in_all_tables() -> None:
-    one, other = (
+    first, other = (
         replace(TRANSACTIONAL, colocation=(3,)),
         replace(TRANSACTIONAL, id=8, colocation=(3,)),
     )
     fields = (PartitionField(1009, 3, Transform(TransformKind.IDENTITY), "day"),)
     other = replace(other, partitioning=fields)
     for number in range(20):
-        here = ZonePartitions(one, ZONE).of_file(in_part(number % 3, f"d{number}"))
+        here = ZonePartitions(first, ZONE).of_file(in_part(number % 3, f"d{number}"))
         there = ZonePartitions(other, ZONE).of_file(in_part(f"d{number}", first_id=1009))
         assert here == there
     plain, second = replace(PLAIN, colocation=(3,)), replace(PLAIN, id=8, colocation=(3,))
@@ -162,9 +162,9 @@ def test_staged_files_are_assigned_to_the_partitions_of_the_zone(node: Node) -> 
     assert len(set(placed.values())) == ZONE
     apart = next(n for n in range(12) if placed[f"f{n}"] != placed["f0"])
     txn_id = session.begin().txn_id
-    one = DeleteFile(path="one", file_ids=(first,), counts=(1,))
+    delete_file = DeleteFile(path="one", file_ids=(first,), counts=(1,))
     two = DeleteFile(path="two", file_ids=(first, first + apart), counts=(1, 1))
-    session.stage(txn_id, table.id, add=[one, two])
+    session.stage(txn_id, table.id, add=[delete_file, two])
     session.commit(txn_id)
     deletes = buckets(node, table.id, RowKind.DELETE_FILE)
     assert deletes == {"one": placed["f0"], "two": TABLE_LEVEL}

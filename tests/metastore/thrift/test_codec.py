@@ -253,9 +253,9 @@ def test_open_transactions_are_read_as_a_set_or_a_list_and_sent_as_a_list() -> N
     ids = "0a 00000001 0000000000000007"
     head = "0a0001 0000000000000009"
     tail = "0b0004 00000000 00"
-    for kind, found in (("0e", {7}), ("0f", [7])):
+    for kind, txns in (("0e", {7}), ("0f", [7])):
         data = bytes.fromhex(f"{head} {kind}0002 {ids} {tail}")
-        fields = {"txn_high_water_mark": 9, "open_txns": found, "abortedBits": b""}
+        fields = {"txn_high_water_mark": 9, "open_txns": txns, "abortedBits": b""}
         assert HIVE_CODEC.decode_struct("GetOpenTxnsResponse", data) == fields
         sent = HIVE_CODEC.encode_struct("GetOpenTxnsResponse", fields)
         assert sent == bytes.fromhex(f"{head} 0f0002 {ids} {tail}")
@@ -321,8 +321,8 @@ def test_damaged_bytes_either_decode_or_raise_protocol_error(data: st.DataObject
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(damaged) - 1))
         damaged[at] ^= 1 << data.draw(st.integers(0, 7))
-    found = decoded(lambda: EVERY_TYPE.decode_struct("All", bytes(damaged)))
-    assert not isinstance(found, ProtocolError) or bytes(damaged) != bytes(whole)
+    outcome = decoded(lambda: EVERY_TYPE.decode_struct("All", bytes(damaged)))
+    assert not isinstance(outcome, ProtocolError) or bytes(damaged) != bytes(whole)
 
 
 def decoded(decode: Callable[[], dict[str, Any]]) -> dict[str, Any] | ProtocolError:

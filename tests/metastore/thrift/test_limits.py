@@ -127,8 +127,10 @@ def test_a_large_request_is_scanned_in_slices(serve: Serve) -> None:
     running = serve(counting)
     with running.client() as client:
         names = [str(number) for number in range(200_000)]
-        (found,) = client.call("get_partitions_by_names", db_name="d", tbl_name="t", names=names)
-    assert found["values"] == ["200000"]
+        (partition,) = client.call(
+            "get_partitions_by_names", db_name="d", tbl_name="t", names=names
+        )
+    assert partition["values"] == ["200000"]
     assert running.server.slices.turns > 10
     assert running.on_loop(running.server.statistics).request_memory == 0
 
@@ -206,9 +208,11 @@ def test_the_total_memory_of_partial_messages_is_bounded_and_small_requests_are_
         answer = read_messages(second, 1)[0]
         head = decode_head(answer)
         assert head.sequence == 7
-        with pytest.raises(ThriftException, match=r"this node is full.*nothing was done") as told:
+        with pytest.raises(
+            ThriftException, match=r"this node is full.*nothing was done"
+        ) as refused:
             decode_result("get_database", answer, at=head.body)
-        assert told.value.name == "MetaException"
+        assert refused.value.name == "MetaException"
         assert small.call("get_all_databases") == ["d1"]
         assert running.server.statistics().full == 1
         assert running.server.statistics().request_memory <= settings.request_memory_bytes

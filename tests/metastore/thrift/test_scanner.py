@@ -58,10 +58,10 @@ def _messages() -> list[bytes]:
 
 
 def _read_all(scanner: Scanner) -> list[bytes]:
-    found = []
+    messages = []
     while (message := scanner.next_message()) is not None:
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def test_every_split_of_the_stream_gives_the_same_messages() -> None:
@@ -70,9 +70,9 @@ def test_every_split_of_the_stream_gives_the_same_messages() -> None:
     for cut in range(len(stream) + 1):
         scanner = Scanner()
         scanner.feed(stream[:cut])
-        found = _read_all(scanner)
+        first = _read_all(scanner)
         scanner.feed(stream[cut:])
-        assert found + _read_all(scanner) == messages
+        assert first + _read_all(scanner) == messages
         assert scanner.waiting == 0
 
 
@@ -81,11 +81,11 @@ def test_pieces_of_any_size_give_the_same_messages(size: int) -> None:
     messages = _messages() * 3
     stream = b"".join(messages)
     scanner = Scanner()
-    found = []
+    received = []
     for at in range(0, len(stream), size):
         scanner.feed(stream[at : at + size])
-        found += _read_all(scanner)
-    assert found == messages
+        received += _read_all(scanner)
+    assert received == messages
 
 
 def test_messages_are_buffered_until_they_are_taken() -> None:
@@ -113,8 +113,8 @@ def test_a_message_in_many_pieces_is_scanned_once(monkeypatch: pytest.MonkeyPatc
     scanner = Scanner()
     for at in range(0, len(message), 100):
         scanner.feed(message[at : at + 100])
-        found = scanner.next_message()
-    assert found == message
+        received = scanner.next_message()
+    assert received == message
     pieces = len(message) // 100
     # The size of each string is read once, and so are the sizes of the method name and the list.
     assert walked <= len(names) + 3
@@ -127,12 +127,12 @@ def test_a_message_of_50_mb_in_pieces_of_64_kb_is_returned_whole() -> None:
     assert len(message) > 50_000_000
     scanner = Scanner()
     view = memoryview(message)
-    found = None
+    received = None
     for at in range(0, len(message), 65536):
-        assert found is None
+        assert received is None
         scanner.feed(bytes(view[at : at + 65536]))
-        found = scanner.next_message()
-    assert found == message
+        received = scanner.next_message()
+    assert received == message
 
 
 def _head(name: str = "m") -> bytes:

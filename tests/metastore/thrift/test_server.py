@@ -74,16 +74,16 @@ def connect(running: Any) -> socket.socket:
 
 
 def read_messages(stream: socket.socket, count: int) -> list[bytes]:
-    scanner, found = Scanner(), list[bytes]()
-    while len(found) < count:
+    scanner, messages = Scanner(), list[bytes]()
+    while len(messages) < count:
         message = scanner.next_message()
         if message is not None:
-            found.append(message)
+            messages.append(message)
             continue
         data = stream.recv(65536)
-        assert data, f"the server closed after {len(found)} answers"
+        assert data, f"the server closed after {len(messages)} answers"
         scanner.feed(data)
-    return found
+    return messages
 
 
 def read_to_end(stream: socket.socket) -> bytes:

@@ -61,16 +61,16 @@ async def get_next_notification(call: Call) -> Struct:
     ahead = max(0, call.notifications.head() - last)
     work.spend(min(limit, ahead) if passes is None else ahead)
     rendered = HiveEvents(call.metastore)
-    found: list[bytes] = []
-    while len(found) < limit and (events := call.notifications.read(last, limit=PAGE)):
+    encoded: list[bytes] = []
+    while len(encoded) < limit and (events := call.notifications.read(last, limit=PAGE)):
         last = events[-1].event_id
         passing = filter(passes, rendered.render(events))
         # Encoded one by one: all texts together would need the memory of the answer once more.
-        found += (
+        encoded += (
             HIVE_CODEC.encode_struct("NotificationEvent", event)
-            for event in islice(passing, limit - len(found))
+            for event in islice(passing, limit - len(encoded))
         )
-    return {"events": found}
+    return {"events": encoded}
 
 
 def _filter(request: Struct) -> Callable[[Struct], bool] | None:
@@ -147,7 +147,7 @@ async def fire_listener_event(call: Call) -> Struct:
     if not request.args.get("successful"):
         return {}
     named = [insert.get("partitionVal") for insert in data.get("insertDatas") or ()]
-    values = [one for one in (request.args.get("partitionVals"), *named) if one]
+    values = [value for value in (request.args.get("partitionVals"), *named) if value]
     if values:
         _date_partitions(request, partitioned, values)
     else:

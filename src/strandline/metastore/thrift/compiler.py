@@ -225,11 +225,11 @@ class Compiler:
         kind, x = field.type, f"fields[{field.name!r}]"
         if kind.wire in (LIST, SET, MAP):
             return [
-                f"    found = {read}(data, at)",
-                "    if found is None:",
+                f"    decoded = {read}(data, at)",
+                "    if decoded is None:",
                 f"      at = skip(data, at, {kind.wire})",
                 "    else:",
-                f"      {x}, at = found",
+                f"      {x}, at = decoded",
             ]
         return self._decode_value(kind, x, "    ")
 
@@ -253,10 +253,10 @@ class Compiler:
             return [f"{pad}{x}, at = decode_{kind.name}(data, at)"]
         read = self._reader(kind)
         return [
-            f"{pad}found = {read}(data, at)",
-            f"{pad}if found is None:",
+            f"{pad}decoded = {read}(data, at)",
+            f"{pad}if decoded is None:",
             f"{pad}  raise ProtocolError('a container inside a container is of another type')",
-            f"{pad}{x}, at = found",
+            f"{pad}{x}, at = decoded",
         ]
 
     def _reader(self, kind: Type) -> str:

@@ -94,8 +94,8 @@ def _unequal(hive: Any, ours: Any, path: str) -> Iterator[tuple[str, str, str]]:
         for name in sorted(hive.keys() | ours.keys()):
             yield from _unequal(hive.get(name, ABSENT), ours.get(name, ABSENT), f"{path}.{name}")
     elif isinstance(hive, list) and isinstance(ours, list) and len(hive) == len(ours):
-        for number, (one, other) in enumerate(zip(hive, ours, strict=True)):
-            yield from _unequal(one, other, f"{path}[{number}]")
+        for number, (theirs, other) in enumerate(zip(hive, ours, strict=True)):
+            yield from _unequal(theirs, other, f"{path}[{number}]")
     else:
         yield path, _json(hive), _json(ours)
 

@@ -99,10 +99,10 @@ def _plain(value: str | None, folder: str) -> str | None:
 
 def _record() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = answers_of_hive(Path(folder))
+        recorded = answers_of_hive(Path(folder))
     entries = [
         json.dumps({"statement": STATEMENTS[number], "answer": answer}, ensure_ascii=False)
-        for number, answer in found.items()
+        for number, answer in recorded.items()
     ]
     FILE.write_text("[\n" + ",\n".join(entries) + "\n]\n")
 
