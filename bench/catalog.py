@@ -177,13 +177,13 @@ def raw_commits(database: Database, seconds: float = 1.0) -> float:
     blob, value = ("BYTEA", "%s") if database.dialect == "postgresql" else ("BLOB", "?")
     with database.write() as connection:
         connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS raw (id INTEGER, data {blob})")
-    done, end = 0, time.monotonic() + seconds
+    count, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         with database.write() as connection:
             for _ in range(2):
                 connection.exec_driver_sql(f"INSERT INTO raw VALUES (1, {value})", (bytes(500),))
-        done += 1
-    return done / seconds
+        count += 1
+    return count / seconds
 
 
 @benchmark(

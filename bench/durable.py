@@ -332,11 +332,11 @@ def stash_commits() -> list[Measured]:
         ratios, commits, inserts = [], [], []
         for turn in range(3):  # in turns, so that other load affects both equally
             inserts.append(raw_inserts(server.url(), SECONDS / 3))
-            done, end = 0, time.monotonic() + SECONDS / 3
+            count, end = 0, time.monotonic() + SECONDS / 3
             while time.monotonic() < end:
-                writer.insert(f"one_{turn}_{done}")
-                done += 1
-            commits.append(done / (SECONDS / 3))
+                writer.insert(f"one_{turn}_{count}")
+                count += 1
+            commits.append(count / (SECONDS / 3))
             ratios.append(commits[-1] / inserts[-1])
     return [
         Measured(statistics.median(ratios)),
@@ -355,12 +355,12 @@ def raw_inserts(address: str, seconds: float) -> float:
     with psycopg.connect(address) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS raw (id BIGINT, data BYTEA)")
         connection.commit()
-        done, end = 0, time.monotonic() + seconds
+        count, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
-            connection.execute("INSERT INTO raw VALUES (%s, %s)", (done, bytes(200)))
+            connection.execute("INSERT INTO raw VALUES (%s, %s)", (count, bytes(200)))
             connection.commit()
-            done += 1
-    return done / seconds
+            count += 1
+    return count / seconds
 
 
 @benchmark(

@@ -30,9 +30,9 @@ CODE = "for n in range(3):\n    print(n, flush=True)\n    reached('commit-sent')
     ("setting", "printed"), [("commit-sent", "0\n"), ("commit-sent:3", "0\n1\n2\n")]
 )
 def test_an_armed_point_kills_the_process_at_its_count(setting: str, printed: str) -> None:
-    done = run(setting, CODE)
-    assert done.returncode == -signal.SIGKILL
-    assert done.stdout == printed
+    completed = run(setting, CODE)
+    assert completed.returncode == -signal.SIGKILL
+    assert completed.stdout == printed
 
 
 @pytest.mark.parametrize("setting", ["", "commit-durable"])
@@ -41,7 +41,7 @@ def test_a_point_that_is_not_armed_does_nothing(setting: str) -> None:
 
 
 def test_a_point_that_does_not_exist_is_refused_at_the_start() -> None:
-    done = run("nowhere", CODE)
-    assert done.returncode != 0
-    assert "unknown point" in done.stderr
-    assert "commit-durable" in done.stderr
+    completed = run("nowhere", CODE)
+    assert completed.returncode != 0
+    assert "unknown point" in completed.stderr
+    assert "commit-durable" in completed.stderr

@@ -60,10 +60,10 @@ configure(level="info", form="text")
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 logging.getLogger("strandline.somewhere").error("two\\nlines")
 """
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stderr.endswith(" ERROR   somewhere: two\\nlines\n")
+    assert completed.stderr.endswith(" ERROR   somewhere: two\\nlines\n")
 
 
 @pytest.mark.usefixtures("restored")

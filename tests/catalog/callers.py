@@ -53,10 +53,10 @@ class Gate:
         self.sent.append(len(arguments[2]))
         if not self.after:
             self._wait()
-        done = self.real(*arguments, **named)
+        result = self.real(*arguments, **named)
         if self.after:
             self._wait()
-        return done
+        return result
 
     def _wait(self) -> None:
         self.reached.release()
@@ -81,8 +81,8 @@ class Call(threading.Thread):
 
     def run(self) -> None:
         try:
-            done = self.manager.execute(self.command, author=self.author, timeout=self.timeout)
-            self.version = done.version
+            executed = self.manager.execute(self.command, author=self.author, timeout=self.timeout)
+            self.version = executed.version
         except BaseException as error:
             self.error = error
 

@@ -169,8 +169,8 @@ class Service:
             asker.close()
 
         with ThreadPoolExecutor(threads) as workers:
-            for done in [workers.submit(work, n) for n in range(threads)]:
-                done.result()
+            for future in [workers.submit(work, n) for n in range(threads)]:
+                future.result()
         return answers
 
 

@@ -168,9 +168,9 @@ def redo_without_a_look(patch: pytest.MonkeyPatch) -> None:
         self: MetastorageLog, upper: int, token: Any, updates: Sequence[Update], **named: Any
     ) -> tuple[Update, ...]:
         self._store.invoke([], [Put(note, encode(updates[-1]))])
-        done = real(self, upper, token, updates, **named)
+        result = real(self, upper, token, updates, **named)
         self._store.invoke([], [Delete(note)])
-        return done
+        return result
 
     def join_and_redo(self: OpenableState, *, member: str) -> DurableCatalogState:
         state = join(self, member=member)
@@ -213,7 +213,7 @@ def main(address: str, rounds: int, *faults: str) -> None:
         "status": status,
         "calls": calls,
         "acknowledged": [
-            [number, commit] for number, (done, _, _) in enumerate(results) for commit in done
+            [number, commit] for number, (commits, _, _) in enumerate(results) for commit in commits
         ],
         "statuses": [status for _, status, _ in results],
     }

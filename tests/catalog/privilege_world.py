@@ -68,8 +68,8 @@ class Naive:
 
     def do(self, step: Step) -> bool:
         verb, *names = step
-        done: bool = getattr(self, verb)(*names)
-        return done
+        result: bool = getattr(self, verb)(*names)
+        return result
 
     def role(self, name: str, kind: str) -> bool:
         if name in self.roles:

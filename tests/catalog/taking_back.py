@@ -43,14 +43,18 @@ def undrop(manager: CatalogManager, name: str, *, kind: str = "table") -> Applie
     return _checked(manager, manager.execute(read_undrop(manager, kind, name), author="ann"))
 
 
-def _checked(manager: CatalogManager, done: Applied) -> Applied:
+def _checked(manager: CatalogManager, executed: Applied) -> Applied:
     """``done``, if each entry changes the kind in its verb: the verbs decide which folders move."""
-    (update,) = manager.updates(done.version, done.version + 1) if any(done.applied) else (None,)
+    (update,) = (
+        manager.updates(executed.version, executed.version + 1)
+        if any(executed.applied)
+        else (None,)
+    )
     for entry in update.entries if update else ():
         action, _, kind = entry.verb.partition("_")
         if action in ("rename", "restore", "drop") and kind in COLLECTIONS:
             assert kind in {change.kind for change in entry.changes}, f"a {entry.verb} of no {kind}"
-    return done
+    return executed
 
 
 BOOKS = frozenset(

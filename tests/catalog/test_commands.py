@@ -377,11 +377,11 @@ def test_a_table_may_be_renamed_to_its_own_name_in_another_case(manager: Catalog
 
 def test_drop_schema_cascade_drops_tables_and_views_in_one_version(manager: CatalogManager) -> None:
     after(manager, SCHEMA, TABLE, VIEW)
-    done = manager.execute(DropSchema(name="s", cascade=True), author="ann")
-    verbs = [verb for verb, _ in manager.history(done.version)[0].actions]
+    executed = manager.execute(DropSchema(name="s", cascade=True), author="ann")
+    verbs = [verb for verb, _ in manager.history(executed.version)[0].actions]
     assert verbs == ["drop_table", "drop_view", "drop_schema"]
-    assert done.catalog.schema("s") is None
-    assert manager.catalog(done.version - 1).table("s", "t") is not None
+    assert executed.catalog.schema("s") is None
+    assert manager.catalog(executed.version - 1).table("s", "t") is not None
 
 
 @pytest.mark.parametrize(
@@ -406,8 +406,8 @@ def test_a_command_without_effect_makes_no_version(
     manager: CatalogManager, command: Command
 ) -> None:
     before = after(manager, SCHEMA, TABLE, VIEW)
-    done = manager.execute(command, author="ann")
-    assert done.applied == (False,)
+    executed = manager.execute(command, author="ann")
+    assert executed.applied == (False,)
     assert manager.present() is before
 
 
@@ -417,12 +417,12 @@ def test_redefining_a_table_records_column_changes_and_other_changes_as_separate
     after(manager, SCHEMA, PLAIN)
     wider = table("p", "a bigint", "b string", "c int", transactional=False)
     wider = replace(wider, properties=(("k", "v"),), storage=StorageFormat(serde="x"))
-    done = manager.execute(AlterTable(schema="s", table="p", definition=wider), author="ann")
-    assert manager.history(done.version)[0].actions == (
+    executed = manager.execute(AlterTable(schema="s", table="p", definition=wider), author="ann")
+    assert manager.history(executed.version)[0].actions == (
         ("alter_column", {"table": "s.p", "added": ["c"], "altered": ["a"]}),
         ("alter_table", {"table": "s.p", "changed": ["storage", "property k"]}),
     )
-    assert shape(done.catalog, "p") == [("a", 1), ("b", 2), ("c", 3)]
+    assert shape(executed.catalog, "p") == [("a", 1), ("b", 2), ("c", 3)]
 
 
 def test_properties_are_set_and_unset(manager: CatalogManager) -> None:

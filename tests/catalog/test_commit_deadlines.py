@@ -170,10 +170,10 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
         ids.append(arguments[2][0].id)
         if len(ids) == 1:
             raise UnknownOutcome("cut")  # it was not appended, but the caller cannot know
-        done = real(*arguments, **named)
+        result = real(*arguments, **named)
         if len(ids) == 2:
             raise UnknownOutcome("cut")  # it was appended
-        return done
+        return result
 
     gate.real = lose_two_answers
     assert manager.execute(create("a"), author="ann").version == 3

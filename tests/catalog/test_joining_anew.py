@@ -68,15 +68,15 @@ def test_a_node_fenced_by_a_newer_epoch_reads_and_writes_under_that_epoch(
     append(holder, "theirs")
     with pytest.raises(Fenced, match="epoch 2"):  # validated and sent under the old epoch
         manager.execute(CreateSchema(name="late"), author="ann")
-    done = manager.execute(CreateSchema(name="mine"), author="ann")
+    executed = manager.execute(CreateSchema(name="mine"), author="ann")
     assert manager.token == holder.token
     assert manager.token.rank == (0, 2)
     names = [schema.name for schema in manager.present().schemas()]
     assert names == ["before", "default", "mine", "system", "theirs"]
     assert heard == [("applied", 3), ("reset", 5), ("applied", 6)]
-    assert done.version == 6
+    assert executed.version == 6
     assert manager.statistics().joined_anew == 1
-    assert manager.compact(done.version)
+    assert manager.compact(executed.version)
 
 
 def test_a_fenced_reader_reads_what_the_newer_holder_wrote(

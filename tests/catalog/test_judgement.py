@@ -213,14 +213,14 @@ def test_a_revoked_grant_does_not_allow_reading_old_versions_of_a_dropped_table(
 
     def may_read() -> bool:
         access = Access(enforced.latest_catalog(), "bob", history=enforced.catalog)
-        return access.at(then).allows(Privilege.SELECT, old)
+        return access.at(past).allows(Privilege.SELECT, old)
 
     revoke = RevokePrivileges(
         kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
     )
     root(USAGE_S, SELECT_T)
-    then = enforced.latest_catalog()
-    old = then.table("s", "t")
+    past = enforced.latest_catalog()
+    old = past.table("s", "t")
     assert old is not None
     root(DropTable(schema="s", table="t"))
     assert may_read()
@@ -233,8 +233,8 @@ def test_a_revoked_grant_does_not_allow_reading_old_versions_of_a_dropped_table(
 
 
 def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: CatalogManager) -> None:
-    then = enforced.latest_catalog()
-    old = then.table("s", "t")
+    past = enforced.latest_catalog()
+    old = past.table("s", "t")
     assert old is not None
     for command in (
         AlterSchema(name="s", owner="cleo"),
@@ -243,8 +243,8 @@ def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: Catal
     ):
         enforced.execute(command, author="root", identity="root")
     now = enforced.latest_catalog()
-    assert not Access(now, "ann", history=enforced.catalog).at(then).allows(Privilege.SELECT, old)
-    assert Access(now, "cleo", history=enforced.catalog).at(then).allows(Privilege.SELECT, old)
+    assert not Access(now, "ann", history=enforced.catalog).at(past).allows(Privilege.SELECT, old)
+    assert Access(now, "cleo", history=enforced.catalog).at(past).allows(Privilege.SELECT, old)
 
 
 # -- the checks themselves are tested --------------------------------------------------------------

@@ -27,7 +27,7 @@ SOAK_ROUNDS = 300
 
 def run(address: str, rounds: int, *faults: str) -> dict[str, Any]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, killed_commits.__file__, address, str(rounds), *faults],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
@@ -35,7 +35,7 @@ def run(address: str, rounds: int, *faults: str) -> dict[str, Any]:
         timeout=600,
         check=True,
     )
-    said: dict[str, Any] = json.loads(done.stdout)
+    said: dict[str, Any] = json.loads(completed.stdout)
     return said
 
 

@@ -30,8 +30,8 @@ from tests.catalog.validated import after_setup, new_catalog, validated
 Managers = Callable[..., CatalogManager]
 
 
-def entries(done: Validated) -> list[Entry]:
-    return [] if done.transaction is None else done.transaction.entries
+def entries(checked: Validated) -> list[Entry]:
+    return [] if checked.transaction is None else checked.transaction.entries
 
 
 # -- a command that is validated twice -------------------------------------------------------------
@@ -62,14 +62,14 @@ def test_a_version_replaced_by_a_snapshot_is_ready_after_a_restart(
     new_manager: Managers,
 ) -> None:
     manager = new_manager()
-    done = manager.execute(CreateSchema(name="s"), author="ann")
-    assert manager.compact(done.version)
+    executed = manager.execute(CreateSchema(name="s"), author="ann")
+    assert manager.compact(executed.version)
     again = new_manager()
-    assert again.catalog_ready(done.version, timeout=60).version == done.version
-    following = again.ready(done.version + 1)
+    assert again.catalog_ready(executed.version, timeout=60).version == executed.version
+    following = again.ready(executed.version + 1)
     assert not following.done()
     again.execute(CreateSchema(name="t"), author="ann")
-    assert following.result(timeout=60).version == done.version + 1
+    assert following.result(timeout=60).version == executed.version + 1
 
 
 def test_a_stopping_index_on_a_dropped_column_survives_a_snapshot(new_manager: Managers) -> None:
@@ -84,8 +84,8 @@ def test_a_stopping_index_on_a_dropped_column_survives_a_snapshot(new_manager: M
         DropIndex(schema="s", index="i"),
         DropColumns(schema="s", table="t", names=("b",)),
     ):
-        done = manager.execute(command, author="ann")
-    assert manager.compact(done.version)
+        executed = manager.execute(command, author="ann")
+    assert manager.compact(executed.version)
     stopping = new_manager().present().index(number)
     assert stopping is not None
     assert stopping.status is IndexStatus.STOPPING

@@ -34,9 +34,9 @@ def test_a_large_batch_becomes_one_version_or_none(manager: CatalogManager, comm
     with pytest.raises(AlreadyExists, match=r"s.t7 already exists"):
         manager.execute([*batch[:-1], create(7)], author="ann", timeout=120)
     assert manager.latest_catalog() is before
-    done = manager.execute(batch, author="ann", timeout=120)
-    assert done.version == before.version + 1
-    assert len(done.catalog.relation_names("s")) == commands - 1
+    executed = manager.execute(batch, author="ann", timeout=120)
+    assert executed.version == before.version + 1
+    assert len(executed.catalog.relation_names("s")) == commands - 1
 
 
 def test_planning_a_command_costs_the_same_however_many_commands_precede_it(
@@ -61,7 +61,7 @@ def test_many_changes_of_one_table_in_a_batch_become_one_version(manager: Catalo
         AddColumns(schema="s", table="t0", columns=(ColumnDefinition(f"c{n}", INT),))
         for n in range(50)
     ]
-    done = manager.execute(changes, author="ann")
-    table = done.catalog.table("s", "t0")
+    executed = manager.execute(changes, author="ann")
+    table = executed.catalog.table("s", "t0")
     assert table is not None
     assert (table.schema_version, len(table.columns)) == (51, 51)

@@ -42,8 +42,8 @@ def names(manager: CatalogManager) -> list[str]:
 
 def test_a_command_that_changes_nothing_makes_no_version(manager: CatalogManager) -> None:
     manager.execute(create("a"), author="ann")
-    done = manager.execute(create("a", if_not_exists=True), author="ann")
-    assert (done.version, done.applied) == (3, (False,))
+    executed = manager.execute(create("a", if_not_exists=True), author="ann")
+    assert (executed.version, executed.applied) == (3, (False,))
     assert manager.execute([], author="ann").version == 3
 
 
@@ -51,10 +51,10 @@ def test_the_catalog_as_of_a_time_is_the_version_active_at_that_time(
     manager: CatalogManager, wall: ManualWall
 ) -> None:
     wall.now += 1000
-    done = manager.execute(create("a"), author="ann")
-    assert shown(manager.active_catalog(done.time)) == ["a", "default"]
-    assert shown(manager.active_catalog(Timestamp(done.time - 1))) == ["default"]
-    assert manager.last_moment(2) == done.time - 1
+    executed = manager.execute(create("a"), author="ann")
+    assert shown(manager.active_catalog(executed.time)) == ["a", "default"]
+    assert shown(manager.active_catalog(Timestamp(executed.time - 1))) == ["default"]
+    assert manager.last_moment(2) == executed.time - 1
     assert manager.last_moment(3) is None
     wall.now += 1000
     assert manager.catalog_as_of(timestamp(wall.now)).version == 3

@@ -345,8 +345,10 @@ def test_the_entries_of_a_large_batch_are_one_version(
     manager: CatalogManager, commands: int
 ) -> None:
     began = time.process_time()
-    done = manager.execute([create(f"s{n}") for n in range(commands)], author="ann", timeout=300)
-    assert done.version == 3
+    executed = manager.execute(
+        [create(f"s{n}") for n in range(commands)], author="ann", timeout=300
+    )
+    assert executed.version == 3
     assert time.process_time() - began < 60  # ten thousand take about two seconds
     assert len(manager.present().schemas()) >= commands + 1
     entries: tuple[Entry, ...] = manager.updates(3, 4)[0].entries

@@ -89,22 +89,22 @@ def new_node(tmp_path: Path) -> Iterator[Nodes]:
 
 def carried_out(writer: Node, name: str, *others: Node) -> None:
     """Execute CREATE SCHEMA, and let the time that it takes pass on all nodes."""
-    done = threading.Event()
+    finished = threading.Event()
 
     def work() -> None:
         writer.manager.execute(CreateSchema(name=name), author="ann", timeout=60)
-        done.set()
+        finished.set()
 
     before = writer.manager.latest_catalog().version
     thread = threading.Thread(target=work)
     thread.start()
     while writer.manager.latest_catalog().version == before:
-        assert not done.wait(0.001)
+        assert not finished.wait(0.001)
     target = round_up(add_milliseconds(writer.manager.latest_catalog().time, SKEW))
     passed = max(0, milliseconds(target) - writer.wall.now)
     for node in (writer, *others):
         node.passes(passed)
-    assert done.wait(60)
+    assert finished.wait(60)
     thread.join()
 
 

@@ -186,9 +186,9 @@ class Nodes(RuleBasedStateMachine):
         """
         node = self.nodes[who]
         failure: StrandlineError | None = None
-        done = None
+        executed = None
         try:
-            done = node.manager.execute(commands, author="ann")
+            executed = node.manager.execute(commands, author="ann")
         except StrandlineError as error:
             failure = error
         assert node.wrong == []
@@ -202,14 +202,14 @@ class Nodes(RuleBasedStateMachine):
         except StrandlineError as error:
             refusal = error
         assert type(failure) is type(refusal), f"{failure!r}, not {refusal!r} from {commands}"
-        if done is None:
+        if executed is None:
             return
-        assert done.applied == tuple(applied)
+        assert executed.applied == tuple(applied)
         if any(applied):
             self.states.append(state)
-            self.learn(node, done.catalog, again)
-        assert done.version == self.head
-        self.agree(done.catalog)
+            self.learn(node, executed.catalog, again)
+        assert executed.version == self.head
+        self.agree(executed.catalog)
 
     def learn(self, node: Node, catalog: Catalog, again: Collection[int]) -> None:
         before = ids(self.catalogs[-1])

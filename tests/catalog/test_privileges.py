@@ -272,12 +272,12 @@ def test_enforce_privileges_turns_the_checks_on_and_off(
 
 
 def test_reads_of_past_versions_are_checked_against_present_privileges(world: World) -> None:
-    then, old = world.catalog, table(world)
+    past, old = world.catalog, table(world)
     allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "bob")
     allow(world, ObjectKind.TABLE, "s.t", Privilege.SELECT, "bob")
-    access = Access(world.catalog, "bob").at(then)
+    access = Access(world.catalog, "bob").at(past)
     access.require(Privilege.SELECT, old)
     granted = table(world)
     world.run(DropTable(schema="s", table="t"))
-    Access(world.catalog, "bob").at(then).require(Privilege.SELECT, granted)
-    assert not Access(world.catalog, "bob").at(then).allows(Privilege.SELECT, old)
+    Access(world.catalog, "bob").at(past).require(Privilege.SELECT, granted)
+    assert not Access(world.catalog, "bob").at(past).allows(Privilege.SELECT, old)

@@ -34,8 +34,8 @@ def run(manager: CatalogManager, scenario: Scenario) -> None:
     """Run a scenario on a new catalog; raises an error if the result is not the expected one."""
     for step in scenario.setup:
         batch = commands_of(step, manager.present())
-        done = manager.execute(batch, author="ann")
-        assert any(done.applied), f"a step of the setup did nothing: {batch}"
+        executed = manager.execute(batch, author="ann")
+        assert any(executed.applied), f"a step of the setup did nothing: {batch}"
     before = manager.present()
     actions: list[tuple[str, object]] = []
     match scenario.expect:
@@ -46,15 +46,15 @@ def run(manager: CatalogManager, scenario: Scenario) -> None:
             assert says in caught.value.message
             assert manager.latest_catalog() is before
         case Nothing():
-            done = manager.execute(commands_of(scenario.run, before), author="ann")
-            assert not any(done.applied)
+            executed = manager.execute(commands_of(scenario.run, before), author="ann")
+            assert not any(executed.applied)
             assert manager.latest_catalog() is before
         case Made(verbs, applied):
             batch = commands_of(scenario.run, before)
-            done = manager.execute(batch, author="ann")
-            assert done.version == before.version + 1
-            assert list(done.applied) == list(applied or [True] * len(batch))
-            actions = [*manager.history(done.version)[0].actions]
+            executed = manager.execute(batch, author="ann")
+            assert executed.version == before.version + 1
+            assert list(executed.applied) == list(applied or [True] * len(batch))
+            actions = [*manager.history(executed.version)[0].actions]
             if verbs is not None:
                 assert [verb for verb, _ in actions] == list(verbs)
     result = Result(before, manager.present(), actions, manager)

@@ -175,9 +175,9 @@ def a_node_that_was_stopped_never_answers_with_an_old_catalog(
         for turn in range(turns):
             assert asker.ask(sleeper.reader, "nothing")["found"] is False  # memory may answer now
             sleeper.pause()
-            done = time.monotonic() + delays * delay_ms / 1000
+            end = time.monotonic() + delays * delay_ms / 1000
             writer.ask("create", name=f"meanwhile_{turn}").result(60)
-            while time.monotonic() < done:
+            while time.monotonic() < end:
                 writer.ask("read", name="nothing").result(60)
             read = [sleeper.ask("read", name=f"meanwhile_{turn}") for _ in range(4)]
             sleeper.resume()

@@ -157,10 +157,10 @@ def test_a_batch_is_undone_as_a_whole_in_one_version(manager: CatalogManager) ->
         create_view("s.v"),
         DropTable(schema="s", table="a"),
     )
-    done = undo(manager, version)
-    assert done.version == version + 1
-    assert visible(done.catalog) == visible(before)
-    actions = manager.history(done.version)[0].actions
+    undone = undo(manager, version)
+    assert undone.version == version + 1
+    assert visible(undone.catalog) == visible(before)
+    actions = manager.history(undone.version)[0].actions
     assert [verb for verb, _ in actions] == [
         "drop_view",
         "restore_table",
@@ -187,8 +187,8 @@ def test_an_object_created_and_dropped_in_one_version_leaves_nothing_to_undo(
     manager: CatalogManager,
 ) -> None:
     version = run(manager, create_table("s.t"), DropTable(schema="s", table="t"))
-    done = undo(manager, version)
-    assert (done.version, done.applied) == (version, (False,))
+    undone = undo(manager, version)
+    assert (undone.version, undone.applied) == (version, (False,))
 
 
 # -- what prevents an undo -------------------------------------------------------------------------
@@ -476,11 +476,11 @@ def test_several_versions_are_undone_as_one_and_redone_as_one(manager: CatalogMa
     run(manager, DropTable(schema="s", table="gone"), create_table("s.made"))
     last = run(manager, SetTableProperties(schema="s", table="named", set=(("k", "v"),)))
     after = visible(manager.present())
-    done = undo_all(manager, first, last)
+    undone = undo_all(manager, first, last)
     assert visible(manager.present()) == before
-    undoes = {a.get("undoes") for _, a in manager.history(done.version)[0].actions}
+    undoes = {a.get("undoes") for _, a in manager.history(undone.version)[0].actions}
     assert undoes == {f"{first}..{last}"}
-    undo(manager, done.version)
+    undo(manager, undone.version)
     assert visible(manager.present()) == after
 
 

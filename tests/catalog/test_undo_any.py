@@ -176,8 +176,8 @@ def do_what_fits(manager: CatalogManager, wanted: list[Command]) -> Applied | No
         except StrandlineError:
             continue
         batch.append(command)
-    done = manager.execute(batch, author="ann") if batch else None
-    return done if done and any(done.applied) else None
+    executed = manager.execute(batch, author="ann") if batch else None
+    return executed if executed and any(executed.applied) else None
 
 
 def judged(catalog: Catalog, batch: list[Command]) -> None:
@@ -198,10 +198,10 @@ def test_the_last_version_can_be_undone_whatever_it_was(
 
 def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone: bool) -> None:
     before = manager.present()
-    done = do_what_fits(manager, batch)
-    if done is None:
+    executed = do_what_fits(manager, batch)
+    if executed is None:
         return
-    undone = undo(manager, done.version).catalog
+    undone = undo(manager, executed.version).catalog
     assert visible(undone) == visible(before)
     for difference in differences(before, undone):
         assert {field.field for field in difference.fields} <= {"schema_version", "next_column_id"}
@@ -210,12 +210,12 @@ def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone
         assert now is not None
         assert now.next_column_id >= table.next_column_id
         assert now.schema_versions[: len(table.schema_versions)] == table.schema_versions
-    for table in done.catalog.tables():
+    for table in executed.catalog.tables():
         now = undone.table_by_id(table.id)
         assert now is None or now.next_column_id >= table.next_column_id
     if not keep_undone:
         redone = undo(manager, undone.version).catalog
-        assert visible(redone) == visible(done.catalog)
+        assert visible(redone) == visible(executed.catalog)
 
 
 @SETTINGS
@@ -226,21 +226,21 @@ def test_undo_keeps_later_changes_or_is_refused(
     with prepared_store().manager() as manager:
         for batch, since in zip(batches, later, strict=False):
             before = manager.present()
-            done = do_what_fits(manager, batch)
+            executed = do_what_fits(manager, batch)
             do_what_fits(manager, since)
-            if done is not None:
-                _check_nothing_is_lost(manager, before, done)
+            if executed is not None:
+                _check_nothing_is_lost(manager, before, executed)
 
 
-def _check_nothing_is_lost(manager: CatalogManager, before: Catalog, done: Applied) -> None:
+def _check_nothing_is_lost(manager: CatalogManager, before: Catalog, executed: Applied) -> None:
     """Undoing restores what the version changed and keeps everything else, or it is refused."""
     present = manager.present()
     try:
-        undone = undo(manager, done.version)
+        undone = undo(manager, executed.version)
     except StrandlineError:
         assert manager.present() is present
         return
-    was, left, now = visible(before), visible(done.catalog), visible(present)
+    was, left, now = visible(before), visible(executed.catalog), visible(present)
     restored = visible(undone.catalog)
     for key in {*was, *left, *now, *restored}:
         back = where_it_is(restored.get(key))

@@ -97,9 +97,9 @@ def a_fresh_id(patch: Patch) -> None:
 def column_ids_go_back(patch: Patch) -> None:
     """The next column takes the id of a column whose addition was undone."""
 
-    def table(then: Any, *arguments: Any) -> Any:
-        back = rules.table_comes_back(then, *arguments)
-        return replace(back, next_column_id=then.next_column_id)
+    def table(past: Any, *arguments: Any) -> Any:
+        back = rules.table_comes_back(past, *arguments)
+        return replace(back, next_column_id=past.next_column_id)
 
     plant_undo(patch, "table", comes_back=table)
 
@@ -107,8 +107,8 @@ def column_ids_go_back(patch: Patch) -> None:
 def columns_come_back_not_null(patch: Patch) -> None:
     """A restored column is NOT NULL, although rows written meanwhile have no value for it."""
 
-    def table(then: Any, now: Any, of: net.Net, whole: Any) -> Any:
-        return rules.table_comes_back(then, now, replace(of, new=None), whole)
+    def table(past: Any, now: Any, of: net.Net, whole: Any) -> Any:
+        return rules.table_comes_back(past, now, replace(of, new=None), whole)
 
     plant_undo(patch, "table", comes_back=table)
 
@@ -165,8 +165,8 @@ def indexes_are_judged_step_by_step(patch: Patch) -> None:
 
     def back(self: _Step, change: Any) -> Any:
         if change.kind == "index" and change.old is not None:
-            then, now = net.value_of("index", change.old), self._now(change)
-            return replace(then, status=rules._status(then, now, together=False))
+            past, now = net.value_of("index", change.old), self._now(change)
+            return replace(past, status=rules._status(past, now, together=False))
         return real(self, change)
 
     patch.setattr(_Step, "_back", back)
@@ -249,8 +249,8 @@ def parameters_go_back_over_what_they_were(patch: Patch) -> None:
     def take(self: _Step) -> None:
         for change in self.entry.changes:
             if change.kind == "system_configuration" and change.old is not None:
-                then = net.value_of(change.kind, change.old)
-                rules.set_parameter_back(self.planning, None, then)
+                past = net.value_of(change.kind, change.old)
+                rules.set_parameter_back(self.planning, None, past)
         real(self)
 
     patch.setattr(_Step, "take", take)

@@ -23,8 +23,8 @@ def test_dropping_a_zone_decodes_only_tables_that_may_be_in_it(
     manager = new_manager()
     many = [create_table(f"s.t{n}") for n in range(TABLES)]
     zoned = create_table("s.zoned", zone="z")
-    done = manager.execute([SCHEMA, *many, CreateZone(name="z"), zoned], author="ann")
-    assert manager.compact(done.version)
+    executed = manager.execute([SCHEMA, *many, CreateZone(name="z"), zoned], author="ann")
+    assert manager.compact(executed.version)
     again = new_manager()  # it has only the encoded records
     decoded = []
 
@@ -42,8 +42,8 @@ def test_dropping_a_zone_decodes_only_tables_that_may_be_in_it(
 
 
 def test_an_empty_storage_location_of_a_zone_becomes_none(manager: CatalogManager) -> None:
-    done = manager.execute(CreateZone(name="z", storage_location=""), author="ann")
-    zone = done.catalog.zone_named("z")
+    executed = manager.execute(CreateZone(name="z", storage_location=""), author="ann")
+    zone = executed.catalog.zone_named("z")
     assert zone is not None
     assert zone.storage_location is None
 

@@ -32,8 +32,8 @@ def execute(*commands: Command, timeout: float = PATIENCE) -> Ask:
     """Execute the commands as one batch."""
 
     def ask(node: Node) -> Done:
-        done = node.manager.execute(commands, author="ann", timeout=timeout)
-        return Done(done.version, done.applied)
+        executed = node.manager.execute(commands, author="ann", timeout=timeout)
+        return Done(executed.version, executed.applied)
 
     return ask
 

@@ -157,18 +157,18 @@ class World:
 
     def call(self, name: str, work: Callable[[], object]) -> None:
         """Do ``work`` in a thread of that name."""
-        done: Future[object] = Future()
+        future: Future[object] = Future()
 
         def run() -> None:
             try:
                 result = work()
             except BaseException as error:
-                done.set_exception(error)
+                future.set_exception(error)
             else:
-                done.set_result(result)
+                future.set_result(result)
             self.tell()
 
-        self.calls[name] = done
+        self.calls[name] = future
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def tell(self) -> None:

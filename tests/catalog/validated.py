@@ -33,7 +33,7 @@ def after_setup(scenario: Scenario) -> Catalog:
     """The catalog after the setup of a scenario."""
     base = new_catalog()
     for step in scenario.setup:
-        done = validated(base, commands_of(step, base))
-        assert done.error is None
-        base = done.catalog
+        outcome = validated(base, commands_of(step, base))
+        assert outcome.error is None
+        base = outcome.catalog
     return base

@@ -43,9 +43,9 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:
-    done = CliRunner().invoke(main, ["log", str(store)])
-    assert done.exit_code == 0
-    lines = done.output.splitlines()
+    result = CliRunner().invoke(main, ["log", str(store)])
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
     assert [line.split()[0] for line in lines] == ["version", "2", "3", "4", "5"]
     assert "(trimmed)" in lines[2]
     assert "(trimmed)" not in lines[3]
@@ -55,8 +55,8 @@ def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:
 
 
 def test_json_output_has_one_object_per_line(store: Path) -> None:
-    done = CliRunner().invoke(main, ["log", str(store), "--output", "json", "--last", "2"])
-    records = [json.loads(line) for line in done.output.splitlines()]
+    result = CliRunner().invoke(main, ["log", str(store), "--output", "json", "--last", "2"])
+    records = [json.loads(line) for line in result.output.splitlines()]
     assert [(record["version"], record["author"], record["trimmed"]) for record in records] == [
         (4, "bob", False),
         (5, "bob", False),
@@ -67,9 +67,9 @@ def test_json_output_has_one_object_per_line(store: Path) -> None:
 
 
 def test_an_empty_user_is_refused(store: Path) -> None:
-    done = CliRunner().invoke(main, ["log", str(store), "--user", ""])
-    assert done.exit_code == 64
-    assert "--user names no user" in done.stderr
+    result = CliRunner().invoke(main, ["log", str(store), "--user", ""])
+    assert result.exit_code == 64
+    assert "--user names no user" in result.stderr
 
 
 def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
@@ -79,31 +79,31 @@ def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
         session.execute(CreateTable(schema="sales", definition=definition))
         text = "two\nlines \x1b[2J"
         session.execute(CommentOn(kind=ObjectKind.SCHEMA, name="sales", text=text))
-    done = CliRunner().invoke(main, ["log", str(store), "--last", "2"])
-    assert done.exit_code == 0
-    _, table, comment = done.output.splitlines()
+    result = CliRunner().invoke(main, ["log", str(store), "--last", "2"])
+    assert result.exit_code == 0
+    _, table, comment = result.output.splitlines()
     assert "[red]eve  create table sales.a[b]c[/d] (columns: x int)" in table
     assert r"text: two\nlines \x1b[2J" in comment
 
 
 def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["log", str(tmp_path)])
-    assert done.exit_code == 66
-    assert "there is no store" in done.stderr
+    result = CliRunner().invoke(main, ["log", str(tmp_path)])
+    assert result.exit_code == 66
+    assert "there is no store" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_instead_of_a_folder_is_refused(store: Path) -> None:
-    done = CliRunner().invoke(main, ["log", str(store / "strandline.db")])
-    assert done.exit_code == 66
-    assert "is a file; name the folder of a store" in done.stderr
+    result = CliRunner().invoke(main, ["log", str(store / "strandline.db")])
+    assert result.exit_code == 66
+    assert "is a file; name the folder of a store" in result.stderr
 
 
 def test_help_and_version_are_printed() -> None:
     for arguments in (["--help"], ["serve", "--help"], ["log", "--help"], ["demo", "--help"]):
-        done = CliRunner().invoke(main, arguments)
-        assert done.exit_code == 0
-        assert "Usage" in done.output
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0
+        assert "Usage" in result.output
     assert __version__ in CliRunner().invoke(main, ["--version"]).output
 
 

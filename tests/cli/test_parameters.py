@@ -32,9 +32,9 @@ def values(store: Path) -> dict[str, str | None]:
 
 def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
     assert values(store) == dict.fromkeys(PARAMETERS)
-    done = strandline("parameter", "set", store, "history_retention", "3 days", "--user", "ann")
-    assert done.exit_code == 0, done.stderr
-    assert "set configuration history_retention (value: 3 days)" in done.stdout
+    result = strandline("parameter", "set", store, "history_retention", "3 days", "--user", "ann")
+    assert result.exit_code == 0, result.stderr
+    assert "set configuration history_retention (value: 3 days)" in result.stdout
     assert values(store)["history_retention"] == "3 days"
     again = strandline("parameter", "set", store, "history_retention", "3 days")
     assert again.stdout == "it already has this value\n"

@@ -35,15 +35,15 @@ def test_a_copy_can_be_read_but_not_changed_before_it_is_relocated(copied: Path)
 
 def test_a_relocated_copy_can_be_changed(copied: Path) -> None:
     assert strandline("relocate", copied).exit_code == 75
-    done = strandline("relocate", copied, "--copy")
-    assert done.output.startswith(f"{copied} is a separate store now: environment ")
+    result = strandline("relocate", copied, "--copy")
+    assert result.output.startswith(f"{copied} is a separate store now: environment ")
     assert strandline("undo", copied, "3").exit_code == 0
 
 
 def test_a_moved_store_can_be_changed_after_it_is_relocated(copied: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "lake")
-    done = strandline("relocate", copied)
-    assert done.output == f"the store is now in {copied}\n"
+    result = strandline("relocate", copied)
+    assert result.output == f"the store is now in {copied}\n"
     assert strandline("undo", copied, "3").exit_code == 0
 
 

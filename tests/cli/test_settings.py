@@ -237,14 +237,14 @@ def test_a_folder_that_the_user_may_not_read_is_named(
 @pytest.mark.parametrize("arguments", [["--help"], ["config"]])
 def test_unwritable_output_gives_one_line_and_a_failure(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "strandline", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (
+    assert (completed.returncode, completed.stderr) == (
         IO_ERROR,
         "strandline: [Errno 28] No space left on device\n",
     )

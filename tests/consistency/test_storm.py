@@ -36,8 +36,8 @@ def test_the_history_of_a_storm_can_be_explained(
     seed = request.config.getoption("hypothesis_seed") or 1
     store = stores.new_store(kind, tmp_path / "lake")
     history, strikes = storm(store, seed=int(seed), operations=operations, every=every)
-    done = Counter(op.call for op in history.operations if op.is_done)
-    print(f"seed {seed}: {dict(done)}; strikes: {dict(Counter(strikes))}")
+    counts = Counter(op.call for op in history.operations if op.is_done)
+    print(f"seed {seed}: {dict(counts)}; strikes: {dict(Counter(strikes))}")
     judge(history.operations, tmp_path)
-    assert done["commit"] > operations / 50
+    assert counts["commit"] > operations / 50
     assert strikes

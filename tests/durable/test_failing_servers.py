@@ -240,8 +240,8 @@ class FailingFiles:
 def write(log: UpdateLog, commits: Commits, *, times: int, seed: int, compacts: bool) -> None:
     """Append ``times`` times, and trim the log now and then if ``compacts``."""
     choose = random.Random(seed)
-    done = 0
-    while done < times:
+    count = 0
+    while count < times:
         try:
             frontier = log.frontier()
             if compacts and choose.random() < 0.1 and frontier.upper > 3:
@@ -252,7 +252,7 @@ def write(log: UpdateLog, commits: Commits, *, times: int, seed: int, compacts: 
             update(frontier.upper + n, objects=choose.choice((1, 2, LARGE)))
             for n in range(choose.choice((1, 1, 3)))
         )
-        done += commits.append(log, updates, gives_up=lambda: choose.random() < 0.2)
+        count += commits.append(log, updates, gives_up=lambda: choose.random() < 0.2)
 
 
 def storm(

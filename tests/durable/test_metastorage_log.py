@@ -209,13 +209,13 @@ def test_a_trim_succeeds_although_a_concurrent_trim_was_first(
     assert any_log.frontier().since == 4
 
 
-@pytest.mark.parametrize(("others", "done"), [(3, False), (4, False), (2, True)])
+@pytest.mark.parametrize(("others", "is_compacted"), [(3, False), (4, False), (2, True)])
 def test_a_trim_overtaken_while_it_reads_the_log_changes_nothing_unless_it_is_higher(
-    any_log: MetastorageLog, store: Metastorage, others: int, done: bool
+    any_log: MetastorageLog, store: Metastorage, others: int, is_compacted: bool
 ) -> None:
     begin(any_log, 4)
     late = raced(store, lambda: any_log.compact(others, TOKEN), method="range")
-    assert late.compact(3, TOKEN) is done
+    assert late.compact(3, TOKEN) is is_compacted
     assert any_log.frontier().since == max(others, 3)
 
 

@@ -263,9 +263,9 @@ def test_the_time_of_an_append_is_found_after_its_version_was_trimmed(opening: O
     assert log.time_of(update(2)) is None
 
 
-@pytest.mark.parametrize(("others", "done"), [(2, True), (3, False), (4, False)])
+@pytest.mark.parametrize(("others", "is_compacted"), [(2, True), (3, False), (4, False)])
 def test_an_overtaken_compaction_changes_nothing_unless_it_is_higher(
-    opening: Open, others: int, done: bool, monkeypatch: pytest.MonkeyPatch
+    opening: Open, others: int, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
     begin(log, 5)
@@ -278,7 +278,7 @@ def test_an_overtaken_compaction_changes_nothing_unless_it_is_higher(
         return write(**named)
 
     monkeypatch.setattr(log._database, "write", overtaken)
-    assert log.compact(3, TOKEN) is done
+    assert log.compact(3, TOKEN) is is_compacted
     assert log.frontier().since == max(others, 3)
     assert log.snapshot(5) == expected
 

@@ -114,7 +114,7 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
     nodes = [place.node(), place.node()]
     written = 0
     lock = threading.Lock()
-    done = threading.Event()
+    finished = threading.Event()
 
     def write(number: int) -> None:
         nonlocal written
@@ -125,7 +125,7 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
 
     def read(number: int) -> int:
         reads = 0
-        while not done.is_set():
+        while not finished.is_set():
             floor = written
             assert nodes[number % 2].revision() >= floor
             reads += 1
@@ -136,7 +136,7 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
         try:
             list(threads.map(write, range(4)))
         finally:
-            done.set()
+            finished.set()
         assert all(reader.result() > 0 for reader in readers)
     assert [node.revision() for node in nodes] == [60 * times] * 2
 

@@ -173,11 +173,11 @@ def test_large_values_are_read_whole_during_writes_and_compactions(
     writer, reader = place.node(), place.node()
     values = [bytes([n]) * (2 * CHUNK_BYTES) for n in range(6)]
     put(writer, "a", values[0])
-    done = threading.Event()
+    finished = threading.Event()
 
     def read() -> int:
         reads = 0
-        while not done.is_set():
+        while not finished.is_set():
             entry = reader.get("a")
             assert entry is not None
             assert entry.value == values[entry.revision - 1]
@@ -191,7 +191,7 @@ def test_large_values_are_read_whole_during_writes_and_compactions(
                 put(writer, "a", value)
                 place.server.compact()
         finally:
-            done.set()
+            finished.set()
         assert reading.result() > 0
 
 

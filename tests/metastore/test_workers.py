@@ -470,8 +470,8 @@ def test_two_waits_that_end_in_two_threads_at_once_both_wake_the_loop() -> None:
         other = threading.Thread(target=first)
         other.start()
         other.join()
-        done, _ = await asyncio.wait(tasks, timeout=WAIT)
-        assert [task.result() for task in done] == [["done"], ["done"]]
+        finished, _ = await asyncio.wait(tasks, timeout=WAIT)
+        assert [task.result() for task in finished] == [["done"], ["done"]]
         workers.close()
 
     asyncio.run(drive())

@@ -88,9 +88,9 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     assert verified.exit_code == 65
     assert "older than it was" in verified.output
     for outcome in ("lost: all changes between", "nothing is missing"):
-        done = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
-        assert done.exit_code == 0, done.output
-        assert outcome in done.output
+        result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+        assert result.exit_code == 0, result.output
+        assert outcome in result.output
     with closing(open_engine(restored.settings.objects)) as database:
         assert last_time(database) > said
     append(restored)

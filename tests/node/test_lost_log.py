@@ -45,7 +45,7 @@ def test_effects_of_ddl_outside_the_catalog_are_redone_after_a_power_cut(
     crashed, before = tmp_path / "crashed", []
     monkeypatch.setattr(SqliteDatabase, "sync", lambda _: None)  # as if the cut came earlier
     rename = RenameTable(schema="default", table="t", new_name="u")
-    run_until_power_cut(folder, crashed, rename, then=lambda node: before.extend(events(node)))
+    run_until_power_cut(folder, crashed, rename, last_step=lambda node: before.extend(events(node)))
     with Node.open(crashed) as node:
         table = node.session(user="ann").table("default.u")
         assert table.location == f"file://{crashed}/warehouse/u"
@@ -63,9 +63,9 @@ def create_t() -> CreateTable:
 
 
 def run_until_power_cut(
-    folder: Path, crashed: Path, *commands: Command, then: Callable[[Node], object]
+    folder: Path, crashed: Path, *commands: Command, last_step: Callable[[Node], object]
 ) -> None:
-    """Create a table ``t``, give it a file, execute ``commands``; then cut the power."""
+    """Create a table ``t`` with a file, execute ``commands``, call ``last_step``, cut the power."""
     synced: list[int] = []
     with Node.open(folder) as node, pytest.MonkeyPatch.context() as patch:
         session = node.session(user="ann")
@@ -85,7 +85,7 @@ def run_until_power_cut(
         patch.setattr(MetastorageLog, "append", noted_append)
         patch.setattr(SqliteDatabase, "sync", noted_sync)
         session.execute(commands)
-        then(node)
+        last_step(node)
         shutil.copytree(folder, crashed)
     os.truncate(log_of(crashed), synced[-1])  # what was not synced is lost
     relocate(crashed, copy=True)
@@ -96,7 +96,7 @@ def test_tables_that_used_the_same_folder_keep_their_folders_after_a_power_cut(
 ) -> None:
     crashed = tmp_path / "crashed"
     rename = RenameTable(schema="default", table="t", new_name="u")
-    run_until_power_cut(folder, crashed, rename, create_t(), then=lambda _: None)
+    run_until_power_cut(folder, crashed, rename, create_t(), last_step=lambda _: None)
     with Node.open(crashed) as node:
         session = node.session(user="ann")
         for name in ("t", "u"):
@@ -115,7 +115,7 @@ def test_files_written_at_the_place_of_a_dropped_table_survive_a_power_cut(
         (folder / "warehouse" / "t" / "new").touch()
 
     drop = DropTable(schema="default", table="t", purge=purge)
-    run_until_power_cut(folder, crashed, drop, then=write_anew)
+    run_until_power_cut(folder, crashed, drop, last_step=write_anew)
     with Node.open(crashed) as node:
         assert (crashed / "warehouse" / "t" / "new").exists()
         session = node.session(user="ann")
@@ -150,9 +150,9 @@ def open_beside(node: Node) -> None:
     Node.open(node.folder, background=False).close()
 
 
-@pytest.mark.parametrize("then", [write_nothing, open_beside])
+@pytest.mark.parametrize("last_step", [write_nothing, open_beside])
 def test_the_head_file_names_no_event_that_a_power_cut_may_lose(
-    folder: Path, tmp_path: Path, then: Callable[[Node], None]
+    folder: Path, tmp_path: Path, last_step: Callable[[Node], None]
 ) -> None:
     crashed = tmp_path / "crashed"
     with Node.open(folder) as node:
@@ -160,7 +160,9 @@ def test_the_head_file_names_no_event_that_a_power_cut_may_lose(
             name="e", columns=(ColumnDefinition("a", INT),), kind=TableKind.EXTERNAL, location="/e"
         )
         node.session(user="ann").execute(CreateTable(schema="default", definition=elsewhere))
-    run_until_power_cut(folder, crashed, DropTable(schema="default", table="e"), then=then)
+    run_until_power_cut(
+        folder, crashed, DropTable(schema="default", table="e"), last_step=last_step
+    )
     with Node.open(crashed) as node:
         assert node.session(user="ann").tables("default") == ["t"]
 
@@ -261,9 +263,9 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
         relocate(crashed, copy=True)
     refused = CliRunner().invoke(main, ["log", str(crashed)])
     assert refused.exit_code == 65
-    done = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])
-    assert done.exit_code == 0, done.output
-    assert "lost" in done.output
+    result = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])
+    assert result.exit_code == 0, result.output
+    assert "lost" in result.output
     relocate(crashed, copy=True)
     with Node.open(crashed) as node:
         write_some(node, 1, first=10)

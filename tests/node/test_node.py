@@ -80,8 +80,8 @@ def test_a_change_in_one_process_is_read_by_another_as_soon_as_the_call_returns(
             present = node.catalogs.present()
             assert present.version >= version
             assert f"s{n}" in [schema.name for schema in present.schemas()]
-            done = node.session(user="ann").execute(CreateSchema(name=f"mine{n}"))
-            assert process.ask("version") >= done.version
+            executed = node.session(user="ann").execute(CreateSchema(name=f"mine{n}"))
+            assert process.ask("version") >= executed.version
 
 
 def test_processes_that_create_a_store_concurrently_share_it(
@@ -296,15 +296,15 @@ def test_a_hold_prevents_trimming_the_history_that_it_needs(
     with Node.open(folder) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name="a"))
-        done = session.execute(CreateSchema(name="b"))
-        hold = session.hold("reader", "ann", at=Timestamp(done.time + ticks))
+        executed = session.execute(CreateSchema(name="b"))
+        hold = session.hold("reader", "ann", at=Timestamp(executed.time + ticks))
         if stops:
             with pytest.raises(Conflict, match=f"hold {hold.hold_id} of ann needs the history"):
-                session.compact(done.version)
+                session.compact(executed.version)
             assert node.catalogs.earliest_catalog().version == 0
             session.release_hold(hold.hold_id)
-        assert session.compact(done.version)
-        assert not session.compact(done.version)
+        assert session.compact(executed.version)
+        assert not session.compact(executed.version)
 
 
 def test_a_folder_that_cannot_be_created_stops_no_ddl_and_no_node(folder: Path) -> None:
@@ -388,16 +388,16 @@ def test_a_failed_cleaning_is_logged_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [Unavailable("the disk is away"), ZeroDivisionError()]
-    done = threading.Event()
+    finished = threading.Event()
 
     def clean(_: Cleaner, *, stopped: Callable[[], bool]) -> None:
         if failures:
             raise failures.pop(0)
-        done.set()
+        finished.set()
 
     monkeypatch.setattr(Cleaner, "clean_new", clean)
     with Node.open(tmp_path / "s", settings=Settings(clean_interval_ms=1)):
-        assert done.wait(30)
+        assert finished.wait(30)
     messages = [record.message for record in caplog.records if "cleaning" in record.message]
     assert messages == [
         "cleaning failed: the disk is away; it will be tried again later",

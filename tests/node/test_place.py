@@ -111,8 +111,8 @@ def test_a_relocated_copy_changes_only_its_own_files(lake: Path, copied: Path) -
 
 
 def test_a_relocated_copy_has_its_own_environment(lake: Path, copied: Path) -> None:
-    done = relocate(copied, copy=True)
-    assert (done.old_path, done.path, done.copy) == (str(lake), str(copied), True)
+    relocated = relocate(copied, copy=True)
+    assert (relocated.old_path, relocated.path, relocated.copy) == (str(lake), str(copied), True)
     environments = set()
     for folder in (lake, copied):
         with Node.open(folder) as node, node.database.read() as connection:
@@ -120,7 +120,7 @@ def test_a_relocated_copy_has_its_own_environment(lake: Path, copied: Path) -> N
             assert fence is not None
             environments.add(fence.environment)
     assert len(environments) == 2
-    assert done.environment in environments
+    assert relocated.environment in environments
 
 
 def test_a_relocated_copy_gives_past_locations_in_its_own_folder(lake: Path, copied: Path) -> None:

@@ -137,8 +137,8 @@ def test_a_name_that_http_cannot_carry_gets_no_token(tmp_path: Path, user: str) 
 
 def test_the_token_command_prints_only_the_token(tmp_path: Path) -> None:
     path = tmp_path / "users"
-    done = CliRunner().invoke(main, ["token", str(path), "ann"])
-    assert (done.exit_code, Users(path).accepts("ann", done.stdout.strip())) == (0, True)
+    result = CliRunner().invoke(main, ["token", str(path), "ann"])
+    assert (result.exit_code, Users(path).accepts("ann", result.stdout.strip())) == (0, True)
     refused = CliRunner().invoke(main, ["token", str(tmp_path / "none" / "users"), "ann"])
     assert refused.exit_code == 64
     assert "no token was added" in refused.stderr

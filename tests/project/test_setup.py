@@ -84,14 +84,14 @@ def user(machine: Machine, *, number: int) -> None:
     machine.has("id", f"echo {number}")
 
 
-def apt_installs(machine: Machine, *, then: str = ":") -> None:
-    """An apt-get that logs each call without its options, and does ``then`` on an install."""
+def apt_installs(machine: Machine, *, on_install: str = ":") -> None:
+    """An apt-get that logs each call without its options, and does ``on_install`` on an install."""
     machine.has(
         "apt-get",
         f"""
         for word; do case $word in install|update) verb=$word ;; esac; last=$word; done
         echo "apt-get $verb $last" >>"$CALLS"
-        [ "$verb" = update ] || {{ {then}
+        [ "$verb" = update ] || {{ {on_install}
         }}
         """,
     )
@@ -182,7 +182,7 @@ def test_java_is_installed_for_root(machine: Machine, java_found: str) -> None:
         machine.has("java", java(java_found))
     machine.has("java17", java(17))
     user(machine, number=0)
-    apt_installs(machine, then=f'cp "{machine.programs}/java17" "{machine.programs}/java"')
+    apt_installs(machine, on_install=f'cp "{machine.programs}/java17" "{machine.programs}/java"')
     assert machine.setup("java").returncode == 0
     assert machine.calls() == ["apt-get install openjdk-17-jre-headless"]
 
@@ -192,7 +192,7 @@ def test_an_old_package_list_is_updated_and_a_newer_java_installed(machine: Mach
     machine.has("java21", java(21))
     user(machine, number=0)
     newer = f'case $last in *21*) cp "{machine.programs}/java21" "{machine.programs}/java" ;;'
-    apt_installs(machine, then=f"{newer} *) exit 100 ;; esac")
+    apt_installs(machine, on_install=f"{newer} *) exit 100 ;; esac")
     assert machine.setup("java").returncode == 0
     assert machine.calls() == [
         "apt-get install openjdk-17-jre-headless",
@@ -207,7 +207,7 @@ def test_java_is_installed_for_a_user_with_passwordless_sudo(machine: Machine) -
     machine.has("java17", java(17))
     user(machine, number=1000)
     machine.has("sudo", 'shift; echo "sudo ${1##*/}" >>"$CALLS"; [ "$1" = true ] || "$@"')
-    apt_installs(machine, then=f'cp "{machine.programs}/java17" "{machine.programs}/java"')
+    apt_installs(machine, on_install=f'cp "{machine.programs}/java17" "{machine.programs}/java"')
     assert machine.setup("java").returncode == 0
     assert machine.calls() == [
         "sudo true",

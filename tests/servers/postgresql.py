@@ -236,7 +236,7 @@ class PostgresServer:
         return False
 
     def _run(self, program: str, *arguments: object) -> None:
-        done = subprocess.run(
+        completed = subprocess.run(
             self._command(program, *arguments),
             capture_output=True,
             text=True,
@@ -244,8 +244,8 @@ class PostgresServer:
             cwd=self._folder,
             **_rights(),
         )
-        if done.returncode:
-            raise RuntimeError(f"{program} failed: {done.stderr}")
+        if completed.returncode:
+            raise RuntimeError(f"{program} failed: {completed.stderr}")
 
     def _command(self, program: str, *arguments: object) -> list[str]:
         return [str(_programs() / program), *map(str, arguments)]

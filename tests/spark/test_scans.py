@@ -123,8 +123,8 @@ def test_columns_are_read_by_id_after_renames_drops_and_type_changes(tables: Tab
     assert old == (1, 10, (5, None), None, None)
     assert new == (2, 20, (6, "z"), "new", "w")
     assert frame.filter("price > 10 AND s.y > 5 AND v = 'w'").count() == 1
-    then = tables.read("shop.t", version=created.catalog_version)
-    assert rows(then) == {(1, 10, "old", (("x", 5),)): 1}
+    past = tables.read("shop.t", version=created.catalog_version)
+    assert rows(past) == {(1, 10, "old", (("x", 5),)): 1}
 
 
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:

@@ -189,8 +189,8 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert after.catalog_version == before.catalog_version + 1
     assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
     assert tables.read("shop.c").columns == ["id", "price", "gone", "note"]
-    then = tables.read("shop.b", version=before.catalog_version)
-    assert rows(then) == {(1, 2, "x"): 1}
+    past = tables.read("shop.b", version=before.catalog_version)
+    assert rows(past) == {(1, 2, "x"): 1}
 
     assert tables.alter("shop.c", new_name="shop.d").descriptor.name == "d"
     assert tables.alter("shop.d", new_name="c").descriptor.name == "c"
@@ -212,8 +212,8 @@ def test_columns_swap_their_names_in_one_alter(tables: Tables) -> None:
     assert tables.read("shop.t").columns == ["b", "a"]
     assert rows(tables.read("shop.t")) == {(1, 2): 1, (3, 4): 1}
     assert rows(tables.read("shop.t", where="a = 2")) == {(1, 2): 1}
-    then = tables.read("shop.t", version=before.catalog_version)
-    assert (then.columns, rows(then)) == (["a", "b"], {(1, 2): 1})
+    past = tables.read("shop.t", version=before.catalog_version)
+    assert (past.columns, rows(past)) == (["a", "b"], {(1, 2): 1})
 
 
 def test_an_added_column_is_null_in_existing_rows_whatever_default_its_schema_has(

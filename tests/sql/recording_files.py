@@ -109,11 +109,11 @@ class Recording:
     def _noting(self, kind: str, real: _FileMethods) -> _FileMethods:
         noting = _FileMethods.from_buffer_copy(real)
         for name, form in (("write", _WRITE), ("sync", _SYNC), ("truncate", _TRUNCATE)):
-            done = form(getattr(real, name))
+            call = form(getattr(real, name))
 
-            def note(*arguments: int, name: str = name, done: Any = done) -> int:
+            def note(*arguments: int, name: str = name, call: Any = call) -> int:
                 self.events.append((name, kind))
-                code: int = done(*arguments)
+                code: int = call(*arguments)
                 return code
 
             setattr(noting, name, self._pointer(form(note)))

@@ -130,18 +130,18 @@ def test_begin_and_commit_times_follow_the_order_of_effects_under_sixteen_thread
 
     def work(_: int) -> list[Transaction]:
         started.wait()
-        done = []
+        ended = []
         for _ in range(5):
             begun = store.transactions.begin(user="t")
             seen = store.transactions.write_ids(FLIGHTS, txn_id=begun.txn_id)
             write_id = store.allocate(begun.txn_id, FLIGHTS)
-            done.append(store.transactions.commit(begun.txn_id))
+            ended.append(store.transactions.commit(begun.txn_id))
             again = store.transactions.write_ids(FLIGHTS, txn_id=begun.txn_id)
             assert again.canonical() == seen.with_own_write(write_id).canonical()
-        return done
+        return ended
 
     with ThreadPoolExecutor(16) as pool:
-        every = [transaction for done in pool.map(work, range(16)) for transaction in done]
+        every = [transaction for ended in pool.map(work, range(16)) for transaction in ended]
     assert [t.txn_id for t in sorted(every, key=lambda t: t.begin_time)] == list(range(1, 81))
     times = [time for t in every for time in (t.begin_time, t.commit_time)]
     assert len(set(times)) == len(times)

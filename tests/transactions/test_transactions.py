@@ -223,9 +223,9 @@ def test_an_autocommit_begins_writes_and_commits_in_one_step(store: Store) -> No
         records.add_footprint(
             step.connection, step.transaction.txn_id, FLIGHTS, frozenset([10, 11])
         )
-    done = store.transactions.get(step.transaction.txn_id)
-    assert (done.state, done.user, done.agent) == (COMMITTED, "hive", "thrift")
-    assert recorder.heard == [("commit", done.txn_id, ((FLIGHTS, 1),))]
+    ended = store.transactions.get(step.transaction.txn_id)
+    assert (ended.state, ended.user, ended.agent) == (COMMITTED, "hive", "thrift")
+    assert recorder.heard == [("commit", ended.txn_id, ((FLIGHTS, 1),))]
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=1)
 
 

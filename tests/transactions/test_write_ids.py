@@ -328,25 +328,25 @@ def test_opening_an_id_hides_it_and_all_unknown_ids_below_it(oracle: Oracle, w: 
 
 
 @given(oracles(), st.sets(ids))
-def test_committing_ids_makes_them_visible(oracle: Oracle, done: set[int]) -> None:
-    if done & oracle.aborted or any(w > oracle.hwm for w in done):
+def test_committing_ids_makes_them_visible(oracle: Oracle, given_ids: set[int]) -> None:
+    if given_ids & oracle.aborted or any(w > oracle.hwm for w in given_ids):
         with pytest.raises(IllegalChange):
-            oracle.of().commit(done)
+            oracle.of().commit(given_ids)
         return
-    after = oracle.of().commit(done)
-    expected = Oracle(oracle.hwm, oracle.opened - done, oracle.aborted)
+    after = oracle.of().commit(given_ids)
+    expected = Oracle(oracle.hwm, oracle.opened - given_ids, oracle.aborted)
     assert described(after) == expected
     assert after.min_open == derived_min_open(expected)
 
 
 @given(oracles(), st.sets(ids))
-def test_aborting_ids_does_not_change_what_is_visible(oracle: Oracle, done: set[int]) -> None:
-    if not done <= oracle.opened | oracle.aborted:
+def test_aborting_ids_does_not_change_what_is_visible(oracle: Oracle, given_ids: set[int]) -> None:
+    if not given_ids <= oracle.opened | oracle.aborted:
         with pytest.raises(IllegalChange):
-            oracle.of().abort(done)
+            oracle.of().abort(given_ids)
         return
-    after = oracle.of().abort(done)
-    expected = Oracle(oracle.hwm, oracle.opened - done, oracle.aborted | done)
+    after = oracle.of().abort(given_ids)
+    expected = Oracle(oracle.hwm, oracle.opened - given_ids, oracle.aborted | given_ids)
     assert described(after) == expected
     assert after.min_open == derived_min_open(expected)
     assert described(after).committed == oracle.committed

@@ -534,7 +534,7 @@ def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) 
     cache = dml.cached()
     cache.start()
     wrong: list[object] = []
-    done = threading.Event()
+    finished = threading.Event()
 
     def both() -> None:
         txn = dml.transactions.begin(user="reader", read_only=True).txn_id
@@ -547,7 +547,7 @@ def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) 
 
     def read() -> None:
         try:
-            while not done.is_set():
+            while not finished.is_set():
                 both()
         except Exception as error:
             wrong.append(error)
@@ -560,7 +560,7 @@ def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) 
         for table_id in (FLIGHTS, CANCELLATIONS):
             dml.store.stage(txn, table_id, add=[data_file(f"{number:03d}")])
         dml.transactions.commit(txn)
-    done.set()
+    finished.set()
     for reader in readers:
         reader.join()
     cache.stop()

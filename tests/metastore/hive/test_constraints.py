@@ -88,9 +88,11 @@ def test_constraints_are_read_as_of_a_version(hive: HiveNode, client: ThriftClie
     version = hive.node.metastore.catalogs.present().version
     request = {"dbname": "d1", "tablename": "t", "constraintname": "n"}
     client.call("drop_constraint", req=request)
-    then = f"d1@{version}"
+    past_schema = f"d1@{version}"
     assert listed(client) == {}
-    assert listed(client, schema=then)["notNullConstraints"] == [{**NOT_NULL[0], "table_db": then}]
+    assert listed(client, schema=past_schema)["notNullConstraints"] == [
+        {**NOT_NULL[0], "table_db": past_schema}
+    ]
 
 
 def test_foreign_keys_to_a_table_are_found_in_all_schemas(client: ThriftClient) -> None:

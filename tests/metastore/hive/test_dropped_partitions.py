@@ -76,8 +76,8 @@ def test_each_past_time_shows_its_own_partition_of_the_same_name(hive: HiveNode,
         stub.drop_partition("d1", "t1", ["b"], True)
         add(hive, stub, "b", text=f"again {number}")
     assert len({text for _, text in moments}) == 3
-    for then, text in moments:
-        assert texts(stub, then)["b"] == text
+    for schema, text in moments:
+        assert texts(stub, schema)["b"] == text
     assert texts(stub, "d1")["b"] == "again 2 b"
 
 

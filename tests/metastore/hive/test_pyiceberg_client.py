@@ -183,8 +183,8 @@ def test_rows_are_appended_deleted_and_read(hive: HiveNode, catalog: Any) -> Non
         *(1, 3),
         *(10, 11, 12),
     ]
-    then = catalog.load_table(f"d1@{before}.orders").scan().to_arrow()
-    assert sorted(then["id"].to_pylist()) == [1, 2, 3]
+    past_rows = catalog.load_table(f"d1@{before}.orders").scan().to_arrow()
+    assert sorted(past_rows["id"].to_pylist()) == [1, 2, 3]
     assert hive.node.transactions.locks.list() == []
 
 

@@ -373,11 +373,11 @@ def test_a_past_schema_shows_the_rows_of_its_version(session: Session, stub: Any
     version = session.history()[-1].version
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
     dml.append(session, "d1.orders", {"id": 2, "what": "y"})
-    then = f"d1@{version}"
-    assert f"FROM `{then}`." in text(stub, schema=then)
-    (hidden_table,) = hidden(stub, schema=then)
+    past_schema = f"d1@{version}"
+    assert f"FROM `{past_schema}`." in text(stub, schema=past_schema)
+    (hidden_table,) = hidden(stub, schema=past_schema)
     assert len(names(hidden_table)) == 1
-    assert hidden_table.dbName == then
+    assert hidden_table.dbName == past_schema
 
 
 def test_a_snapshot_of_the_past_is_held_for_its_client(

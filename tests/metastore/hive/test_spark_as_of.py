@@ -20,7 +20,7 @@ class Past:
     """The schema ``past``, and its name as of before its last changes."""
 
     spark: SparkProcess
-    then: str
+    schema: str
     folder: Path
 
     def state(self) -> object:
@@ -91,7 +91,7 @@ def test_every_statement_that_would_change_a_past_schema_is_refused_without_effe
     before = past.state()
     for statement, reason in REFUSED.items():
         with pytest.raises(SparkError, match=reason):
-            past.spark.sql(statement.replace("{}", past.then))
+            past.spark.sql(statement.replace("{}", past.schema))
     assert past.state() == before
 
 
@@ -100,46 +100,50 @@ def test_saving_into_a_past_table_is_refused_and_changes_nothing(past: Past) -> 
     tables = ["plain", "parted", "hive_plain", "later"]
     for table, mode in itertools.product(tables, ["append", "overwrite"]):
         with pytest.raises(SparkError, match=f"into a view is not allowed|{READ_ONLY}"):
-            past.spark.save("SELECT 9 AS x", f"{past.then}.{table}", mode=mode)
+            past.spark.save("SELECT 9 AS x", f"{past.schema}.{table}", mode=mode)
     assert past.state() == before
 
 
 def test_columns_and_partitions_are_those_of_the_past_version(past: Past) -> None:
-    spark, then = past.spark, past.then
-    assert [row[:2] for row in spark.sql(f"DESCRIBE TABLE {then}.parted")] == [
+    spark, past_schema = past.spark, past.schema
+    assert [row[:2] for row in spark.sql(f"DESCRIBE TABLE {past_schema}.parted")] == [
         ["A", "int"],
         ["P", "int"],
     ]
-    assert spark.column(f"SHOW COLUMNS IN {then}.plain") == ["Id", "name"]
-    assert spark.sql(f"SELECT * FROM {then}.plain ORDER BY Id") == [[1, "a"], [2, "b"]]
-    assert spark.sql(f"SELECT * FROM {then}.hive_plain") == [[1, "x  "]]
-    assert spark.sql(f"SELECT * FROM {then}.hive_parted WHERE p = 'x'") == [[1, "x"]]
-    assert spark.column(f"SELECT P FROM {then}.parted ORDER BY P") == [1, 2]
-    tables = spark.column(f"SHOW TABLES IN {then}", 1)
+    assert spark.column(f"SHOW COLUMNS IN {past_schema}.plain") == ["Id", "name"]
+    assert spark.sql(f"SELECT * FROM {past_schema}.plain ORDER BY Id") == [[1, "a"], [2, "b"]]
+    assert spark.sql(f"SELECT * FROM {past_schema}.hive_plain") == [[1, "x  "]]
+    assert spark.sql(f"SELECT * FROM {past_schema}.hive_parted WHERE p = 'x'") == [[1, "x"]]
+    assert spark.column(f"SELECT P FROM {past_schema}.parted ORDER BY P") == [1, 2]
+    tables = spark.column(f"SHOW TABLES IN {past_schema}", 1)
     assert tables == ["hive_parted", "hive_plain", "parted", "plain"]
 
 
 def test_filters_columns_and_partitions_are_pushed_down_as_in_the_present_table(past: Past) -> None:
-    plan = past.spark.column(f"EXPLAIN FORMATTED SELECT A FROM {past.then}.parted WHERE P = 2")[0]
+    plan = past.spark.column(f"EXPLAIN FORMATTED SELECT A FROM {past.schema}.parted WHERE P = 2")[0]
     assert "parted/P=2]" in plan
     assert "PartitionFilters: [isnotnull(P" in plan
-    plan = past.spark.column(f"EXPLAIN FORMATTED SELECT Id FROM {past.then}.plain WHERE Id > 1")[0]
+    plan = past.spark.column(f"EXPLAIN FORMATTED SELECT Id FROM {past.schema}.plain WHERE Id > 1")[
+        0
+    ]
     assert "PushedFilters: [IsNotNull(Id), GreaterThan(Id,1)]" in plan
     assert "ReadSchema: struct<Id:int>" in plan
 
 
 def test_a_past_table_can_be_joined_with_the_present_used_in_views_and_cached(past: Past) -> None:
-    spark, then = past.spark, past.then
-    joined = f"SELECT o.A, n.extra FROM {then}.parted o JOIN past.parted n USING (A) ORDER BY 1"
+    spark, past_schema = past.spark, past.schema
+    joined = (
+        f"SELECT o.A, n.extra FROM {past_schema}.parted o JOIN past.parted n USING (A) ORDER BY 1"
+    )
     assert spark.sql(joined) == [[1, None], [2, None]]
-    spark.sql(f"CREATE VIEW old_ones AS SELECT A FROM {then}.parted WHERE P = 1")
+    spark.sql(f"CREATE VIEW old_ones AS SELECT A FROM {past_schema}.parted WHERE P = 1")
     assert spark.column("SELECT A FROM old_ones") == [1]
-    spark.sql(f"CREATE TEMPORARY VIEW old_plain AS SELECT * FROM {then}.plain")
+    spark.sql(f"CREATE TEMPORARY VIEW old_plain AS SELECT * FROM {past_schema}.plain")
     assert spark.column("SELECT count(*) FROM old_plain") == [2]
-    spark.sql(f"CACHE TABLE {then}.plain")
-    assert spark.column(f"SELECT count(*) FROM {then}.plain") == [2]
-    spark.sql(f"UNCACHE TABLE {then}.plain")
-    spark.sql(f"USE {then}")
+    spark.sql(f"CACHE TABLE {past_schema}.plain")
+    assert spark.column(f"SELECT count(*) FROM {past_schema}.plain") == [2]
+    spark.sql(f"UNCACHE TABLE {past_schema}.plain")
+    spark.sql(f"USE {past_schema}")
     assert spark.column("SELECT name FROM plain WHERE Id = 2") == ["b"]
     spark.sql("USE nyc")
     spark.sql("DROP VIEW old_ones")
@@ -158,9 +162,9 @@ def test_types_that_hive_cannot_express_and_that_are_not_null_can_be_read(
         "INSERT INTO odd VALUES ('a', timestamp_ntz'2026-01-01', named_struct('X', 1, 'y', "
         "array(2)), map('k', named_struct('z', 3)), 4, DEFAULT)"
     )
-    then = f"`nyc@{served.node.metastore.catalogs.present().version}`.odd"
-    assert spark.sql("SELECT * FROM odd") == spark.sql(f"SELECT * FROM {then}")
-    assert spark.column("DESCRIBE odd", 1)[:5] == spark.column(f"DESCRIBE {then}", 1)[:5]
+    past_table = f"`nyc@{served.node.metastore.catalogs.present().version}`.odd"
+    assert spark.sql("SELECT * FROM odd") == spark.sql(f"SELECT * FROM {past_table}")
+    assert spark.column("DESCRIBE odd", 1)[:5] == spark.column(f"DESCRIBE {past_table}", 1)[:5]
 
 
 def test_a_past_table_can_be_read_after_it_was_overwritten_renamed_and_dropped(
@@ -168,12 +172,12 @@ def test_a_past_table_can_be_read_after_it_was_overwritten_renamed_and_dropped(
 ) -> None:
     spark.sql("CREATE TABLE moved (a INT) USING parquet")
     spark.sql("INSERT INTO moved VALUES (1)")
-    then = f"`nyc@{served.node.metastore.catalogs.present().version}`.moved"
-    rows = f"SELECT a FROM {then}"
+    past_table = f"`nyc@{served.node.metastore.catalogs.present().version}`.moved"
+    rows = f"SELECT a FROM {past_table}"
     assert spark.column(rows) == [1]
     spark.sql("INSERT OVERWRITE moved VALUES (2)")
     # Spark caches the list of files by table name, and does not know that both names share them.
-    spark.sql(f"REFRESH TABLE {then}")
+    spark.sql(f"REFRESH TABLE {past_table}")
     assert spark.column(rows) == [2]
     spark.sql("ALTER TABLE moved RENAME TO elsewhere")
     assert spark.column(rows) == [2]

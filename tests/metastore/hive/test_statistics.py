@@ -101,12 +101,12 @@ def test_statistics_can_be_read_as_of_a_time_and_are_restored_with_their_partiti
     store(client, numbers(), part="p=1")
     store(client, texts(), part="p=1")
     store(client, numbers(), part="p=2")
-    then = f"d1@{exact_text(hive.node.metastore.catalogs.complete_now())}"
+    past_schema = f"d1@{exact_text(hive.node.metastore.catalogs.complete_now())}"
     parts = {"names": ["p=1", "p=2"]}
     drop = {"dbName": "d1", "tblName": "parted", "parts": parts, "deleteData": True}
     client.call("drop_partitions_req", req=drop)
     assert of_parts(client, "p=1", "p=2") == {}
-    assert of_parts(client, "p=1", schema=then) == {"p=1": ["a", "b"]}
+    assert of_parts(client, "p=1", schema=past_schema) == {"p=1": ["a", "b"]}
     hive.node.session(user="ann").undrop_partitions("d1.parted", partitions=["p=1"])
     assert of_parts(client, "p=1", "p=2") == {"p=1": ["a", "b"]}
 

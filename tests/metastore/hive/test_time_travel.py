@@ -53,18 +53,18 @@ def test_a_table_as_of_a_version_is_shown_under_the_requested_schema_name(
 
 def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("t1"))
-    then = exact_text(hive.node.metastore.catalogs.complete_now()).lower()
+    moment = exact_text(hive.node.metastore.catalogs.complete_now()).lower()
     stub.drop_table("d1", "t1", True)
     stub.create_table(table("t2"))
-    assert stub.get_tables(f"d1@{then}", "*") == ["t1"]
+    assert stub.get_tables(f"d1@{moment}", "*") == ["t1"]
     assert stub.get_all_tables("d1") == ["t2"]
-    database = stub.get_database(f"d1@{then}")
+    database = stub.get_database(f"d1@{moment}")
     # The location is unusable: Spark writes the rows of a new table before it creates the table.
     assert (database.name, database.locationUri) == (
-        f"d1@{then}",
+        f"d1@{moment}",
         "can-be-read-and-not-changed:/d1",
     )
-    assert "/.dropped/" in files(stub, f"d1@{then}", "t1").sd.location
+    assert "/.dropped/" in files(stub, f"d1@{moment}", "t1").sd.location
 
 
 def test_partitions_are_read_as_of_a_time_and_as_of_a_version(hive: HiveNode, stub: Any) -> None:
@@ -208,17 +208,17 @@ def test_every_write_to_a_past_schema_is_refused_and_changes_nothing(
     hive: HiveNode, stub: Any
 ) -> None:
     parted(stub, "a")
-    then = version(hive)
+    past_version = version(hive)
 
     def state() -> tuple[int, Any, Any]:
         names = stub.get_partition_names("d1", "t1", -1)
         return version(hive), plain(stub.get_table("d1", "t1")), names
 
     before = state()
-    hidden = files(stub, f"d1@{then}", "t1").tableName
+    hidden = files(stub, f"d1@{past_version}", "t1").tableName
     for table_name in ("t1", hidden):
         for name, write in WRITES.items():
-            kind, text = refusal(lambda w=write, t=table_name: w(stub, f"d1@{then}", t))
+            kind, text = refusal(lambda w=write, t=table_name: w(stub, f"d1@{past_version}", t))
             assert kind in ("InvalidOperationException", "MetaException"), name
             assert "can be read and not changed" in text, name
     assert state() == before

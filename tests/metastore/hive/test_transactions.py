@@ -274,19 +274,19 @@ def test_no_write_ids_are_allocated_for_a_table_that_cannot_be_written(
 def test_valid_write_ids_are_those_committed_when_the_open_transactions_were_read(
     stub: Any, table: str
 ) -> None:
-    done, still_open, later = opened(stub, 3)
-    allocated(stub, [done, still_open, later])
-    commit(stub, done)
+    committed, still_open, later = opened(stub, 3)
+    allocated(stub, [committed, still_open, later])
+    commit(stub, committed)
     now = open_now(stub)
     # Aborted transactions of other tests are listed until they are cleaned up.
-    assert [txn_id for txn_id in now["open_txns"] if txn_id >= done] == [still_open, later]
+    assert [txn_id for txn_id in now["open_txns"] if txn_id >= committed] == [still_open, later]
     txns = ValidTxnList.derive(now["txn_high_water_mark"], unfinished=now["open_txns"])
-    then = {"writeIdHighWaterMark": 3, "invalidWriteIds": [2, 3], "minOpenWriteId": 2}
-    assert seen(stub, validTxnList=str(txns)) == then | {"abortedBits": b""}
+    expected = {"writeIdHighWaterMark": 3, "invalidWriteIds": [2, 3], "minOpenWriteId": 2}
+    assert seen(stub, validTxnList=str(txns)) == expected | {"abortedBits": b""}
     assert seen(stub) == {"writeIdHighWaterMark": 1, "invalidWriteIds": [], "abortedBits": b""}
     commit(stub, later)
     # The answer for the earlier list does not change; a request without a list sees more.
-    assert seen(stub, validTxnList=str(txns)) == then | {"abortedBits": b""}
+    assert seen(stub, validTxnList=str(txns)) == expected | {"abortedBits": b""}
     present = seen(stub)
     assert (present["writeIdHighWaterMark"], present["invalidWriteIds"]) == (3, [2])
     abort(stub, still_open)
@@ -374,8 +374,8 @@ def test_a_session_can_stage_files_in_a_transaction_that_a_hive_client_opens_and
         seen_ids = there.open([table]).write_ids[table_id]
         assert there.files(table_id, seen_ids).data_files == (file,)
     assert seen(stub)["writeIdHighWaterMark"] == 1
-    then = f"d1@{exact_text(before)}.t"
-    assert seen(stub, table=then)["writeIdHighWaterMark"] == 0
+    past_table = f"d1@{exact_text(before)}.t"
+    assert seen(stub, table=past_table)["writeIdHighWaterMark"] == 0
 
 
 def test_the_second_transaction_that_changes_a_file_is_aborted_at_its_commit(

@@ -40,11 +40,11 @@ def test_a_batch_of_ddl_makes_one_version_and_reports_which_commands_applied(
 ) -> None:
     name = new_schema_name()
     again = CreateSchema(name=name, if_not_exists=True)
-    done = session.execute([CreateSchema(name=name, comment="Été"), again, create(name)])
-    assert done.applied == (True, False, True)
+    executed = session.execute([CreateSchema(name=name, comment="Été"), again, create(name)])
+    assert executed.applied == (True, False, True)
     table = session.table(f"{name}.t")
-    assert table.catalog_version == done.version
-    assert session.history(start=done.version)[0].time == done.time
+    assert table.catalog_version == executed.version
+    assert session.history(start=executed.version)[0].time == executed.time
 
 
 def test_a_single_command_can_be_passed_without_a_list(session: Session, schema: str) -> None:
@@ -53,8 +53,8 @@ def test_a_single_command_can_be_passed_without_a_list(session: Session, schema:
 
 def test_a_batch_without_commands_changes_nothing(session: Session) -> None:
     before = session.history()[-1].version
-    done = session.execute([])
-    assert (done.applied, session.history()[-1].version) == ((), before)
+    executed = session.execute([])
+    assert (executed.applied, session.history()[-1].version) == ((), before)
 
 
 def test_the_state_of_the_catalog_is_counted(session: Session, schema: str) -> None:
@@ -173,12 +173,12 @@ def test_a_table_can_be_read_as_of_a_version_and_a_time(
     session: Session, table: ResolvedTable
 ) -> None:
     name, before = f"{table.schema}.t", table.catalog_version
-    done = session.execute(
+    executed = session.execute(
         AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),))
     )
     assert session.table(name, at=AsOf(version=before)) == table
-    assert session.table(name, at=AsOf(time=Timestamp(done.time - 1))) == table
-    assert len(session.table(name, at=AsOf(time=done.time)).descriptor.columns) == 3
+    assert session.table(name, at=AsOf(time=Timestamp(executed.time - 1))) == table
+    assert len(session.table(name, at=AsOf(time=executed.time)).descriptor.columns) == 3
     assert session.tables(table.schema, at=AsOf(version=before)) == ["t"]
 
 
@@ -206,13 +206,13 @@ def test_a_version_is_undone_and_redone(session: Session, schema: str) -> None:
 
 def test_versions_are_compared_by_object_and_field(session: Session, table: ResolvedTable) -> None:
     before = AsOf(version=table.catalog_version)
-    done = session.execute(
+    executed = session.execute(
         [
             AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),)),
             SetTableProperties(schema=table.schema, table="t", set=(("a", "1"),)),
         ]
     )
-    after = AsOf(version=done.version)
+    after = AsOf(version=executed.version)
     (difference,) = session.differences(before, after)
     assert (difference.kind, difference.id, difference.name) == (
         "table",
@@ -233,8 +233,8 @@ def test_versions_are_compared_by_object_and_field(session: Session, table: Reso
 def test_the_history_names_the_author_and_the_actions_of_a_version(
     session: Session, schema: str
 ) -> None:
-    done = session.execute(create(schema))
-    (version,) = session.history(start=done.version, end=done.version + 1)
+    executed = session.execute(create(schema))
+    (version,) = session.history(start=executed.version, end=executed.version + 1)
     ((verb, arguments),) = version.actions
     assert (version.author, version.trimmed, verb) == (USER, False, "create_table")
     assert arguments["table"] == f"{schema}.t"

@@ -130,12 +130,12 @@ def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     orders = alice.table("s.t")
     write_ids = alice.open(["s.t"]).write_ids_of("s.t")
-    then = AsOf(version=orders.catalog_version)
+    past = AsOf(version=orders.catalog_version)
     reads: list[Callable[[], object]] = [
         lambda: bob.table("s.t"),
-        lambda: bob.table("s.t", at=then),
+        lambda: bob.table("s.t", at=past),
         lambda: bob.open(["s.t"]),
-        lambda: bob.open(["s.t"], at=then),
+        lambda: bob.open(["s.t"], at=past),
         lambda: bob.files(orders.descriptor.id, write_ids),
     ]
     by_name: list[Callable[[], object]] = [*reads[:4], lambda: bob.table("s.never")]

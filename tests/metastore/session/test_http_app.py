@@ -168,8 +168,8 @@ def test_an_unknown_transaction_is_answered_with_404(client: httpx.Client) -> No
 
 def test_arguments_with_defaults_may_be_left_out(client: httpx.Client) -> None:
     assert client.post("begin", json={}).json()["state"] == "OPEN"
-    done = client.post("execute", json=table())
-    assert done.json()["applied"] == [True]
+    response = client.post("execute", json=table())
+    assert response.json()["applied"] == [True]
 
 
 @pytest.mark.parametrize(

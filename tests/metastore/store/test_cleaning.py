@@ -324,8 +324,8 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
     assert "leftovers" in said.output
     assert said.output.endswith("nothing was removed; --yes removes it\n")
     assert leftover.exists()
-    done = run(main, ["clean", str(store), "--yes", "--output", "json"])
-    (line,) = map(json.loads, done.output.splitlines())
+    result = run(main, ["clean", str(store), "--yes", "--output", "json"])
+    (line,) = map(json.loads, result.output.splitlines())
     assert line == {
         "what": "leftovers",
         "table": "default.t",

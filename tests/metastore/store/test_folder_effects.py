@@ -313,21 +313,21 @@ def test_moves_of_many_folders_share_a_sql_transaction(
     names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
     node.ddl(*(create(node, name) for name in names))
     version = node.ddl(DropSchema(name="nyc", cascade=True), project=False)
-    done: list[str] = []
+    steps: list[str] = []
     sync, move = warehouse.sync_folder, node.log.move_projection
 
     def noted_sync(folder: Path) -> None:
-        done.append(folder.name)
+        steps.append(folder.name)
         sync(folder)
 
     def noted_move(*args: object, **more: object) -> object:
-        done.append("commit")
+        steps.append("commit")
         return move(*args, **more)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
     monkeypatch.setattr(node.log, "move_projection", noted_move)
     node.projector.project_up_to(version)
-    turns = " ".join(done).split(" commit")
+    turns = " ".join(steps).split(" commit")
     assert [sorted(turn.split()) for turn in turns] == [
         [".dropped", "nyc.db"],
         [".dropped", "nyc.db"],

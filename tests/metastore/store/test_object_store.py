@@ -305,8 +305,8 @@ def test_a_plain_change_is_its_own_transaction(dml: Dml) -> None:
         change.stage(add=[new_partition(partition("month=2"), name="month=2")])
     now = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None)
     assert [row.as_(PartitionRow).location for row in now] == ["/else", "month=2"]
-    then = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=before)
-    assert [row.as_(PartitionRow).location for row in then] == ["month=1"]
+    past_rows = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=before)
+    assert [row.as_(PartitionRow).location for row in past_rows] == ["month=1"]
     assert dml.verbs().count(COMMIT) == 2
 
 

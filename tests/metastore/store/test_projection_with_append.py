@@ -227,21 +227,21 @@ def in_folder(tmp_path: Path) -> Iterator[Node]:
 def test_a_version_is_committed_after_its_folders_are_synced(
     in_folder: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
+    steps: list[str] = []
     sync, commit = warehouse.sync_folder, SqliteDatabase._commit
 
     def noted_sync(folder: Path) -> None:
         sync(folder)
-        done.append(folder.name)
+        steps.append(folder.name)
 
     def noted_commit(*arguments: Any) -> None:  # Any: as in the real function
-        done.append("committed")
+        steps.append("committed")
         commit(*arguments)
 
     monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
     monkeypatch.setattr(SqliteDatabase, "_commit", noted_commit)
     execute(in_folder, create("a"), create("b", schema="s"), create("c", schema="s"))
-    assert done == ["warehouse", "s.db", "committed"]
+    assert steps == ["warehouse", "s.db", "committed"]
     assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
 
 

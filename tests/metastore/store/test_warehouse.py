@@ -122,15 +122,15 @@ def test_a_move_without_source_and_target_returns_missing(tmp_path: Path) -> Non
 def test_a_move_is_synced_before_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
+    steps: list[str] = []
     rename, sync = os.rename, warehouse.sync_folder
 
     def noted_rename(source: Path, target: Path) -> None:
         rename(source, target)
-        done.append("rename")
+        steps.append("rename")
 
     def noted_sync(folder: Path) -> None:
-        done.append(str(folder))
+        steps.append(str(folder))
         sync(folder)
 
     monkeypatch.setattr(os, "rename", noted_rename)
@@ -138,8 +138,8 @@ def test_a_move_is_synced_before_it_returns(
     (tmp_path / "db").mkdir()
     (tmp_path / "db/t").mkdir()
     FOLDERS.move(str(tmp_path / "db/t"), str(tmp_path / "db/.dropped/3"))
-    assert done[0] == "rename"
-    assert set(done[1:]) == {str(tmp_path / "db/.dropped"), str(tmp_path / "db")}
+    assert steps[0] == "rename"
+    assert set(steps[1:]) == {str(tmp_path / "db/.dropped"), str(tmp_path / "db")}
 
 
 def test_a_folder_is_emptied_without_following_links(tmp_path: Path) -> None:
@@ -325,23 +325,23 @@ def test_a_location_below_a_table_is_relative_to_it(
 
 def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folders that the rename changed are synced after it: a power cut cannot undo it."""
-    done: list[tuple[str, str]] = []
+    steps: list[tuple[str, str]] = []
     rename, fsync = os.rename, os.fsync
 
     def renaming(old: Path, new: Path) -> None:
         rename(old, new)
-        done.append(("rename", str(new)))
+        steps.append(("rename", str(new)))
 
     def syncing(descriptor: int) -> None:
         fsync(descriptor)
-        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        steps.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
 
     (tmp_path / "a" / "t").mkdir(parents=True)
     monkeypatch.setattr(os, "rename", renaming)
     monkeypatch.setattr(os, "fsync", syncing)
     assert FOLDERS.move(f"{tmp_path}/a/t", f"{tmp_path}/b/c/t") is Moved.MOVED
-    assert done[0] == ("rename", f"{tmp_path}/b/c/t")
-    assert {what for verb, what in done[1:] if verb == "sync"} == {
+    assert steps[0] == ("rename", f"{tmp_path}/b/c/t")
+    assert {what for verb, what in steps[1:] if verb == "sync"} == {
         f"{tmp_path}/b/c",
         f"{tmp_path}/b",
         f"{tmp_path}/a",

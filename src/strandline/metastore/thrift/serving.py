@@ -39,13 +39,15 @@ Sliced = Generator[None, None, T]
 
 
 class Slicing(Generic[T]):
-    """A computation in progress. ``done`` is called on the loop with its result or its error."""
+    """A computation in progress. ``on_end`` is called on the loop with its result or its error."""
 
-    __slots__ = ("cancelled", "done", "work")
+    __slots__ = ("cancelled", "on_end", "work")
 
-    def __init__(self, work: Sliced[T], done: Callable[[T | None, Exception | None], None]) -> None:
+    def __init__(
+        self, work: Sliced[T], on_end: Callable[[T | None, Exception | None], None]
+    ) -> None:
         self.work = work
-        self.done = done
+        self.on_end = on_end
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -72,10 +74,10 @@ class Slices:
         self.turns = 0
 
     def begin(
-        self, work: Sliced[T], done: Callable[[T | None, Exception | None], None]
+        self, work: Sliced[T], on_end: Callable[[T | None, Exception | None], None]
     ) -> Slicing[T]:
         """Compute ``work`` from the next turn of the loop on, and call ``done`` at its end."""
-        slicing = Slicing(work, done)
+        slicing = Slicing(work, on_end)
         self._waiting.append(slicing)
         self._schedule()
         return slicing
@@ -111,7 +113,7 @@ class Slices:
         if slicing.cancelled:
             slicing.work.close()
         else:
-            slicing.done(result, failure)
+            slicing.on_end(result, failure)
 
 
 @dataclass(frozen=True, slots=True)
