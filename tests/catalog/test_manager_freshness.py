@@ -6,16 +6,19 @@ from memory, was suspended in between, or has a wall clock that is set.
 
 from __future__ import annotations
 
+import re
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.catalog import Catalog, CatalogManager, initial_catalog
+from strandline.catalog import Behind, Catalog, CatalogManager, initial_catalog
 from strandline.catalog.commands import CreateSchema
 from strandline.clock import (
     HybridClock,
@@ -25,7 +28,7 @@ from strandline.clock import (
     round_up,
     system_elapsed,
 )
-from strandline.durable import Frontier, MetastorageLog, durable_state
+from strandline.durable import Frontier, MetastorageLog, SetBack, durable_state
 from strandline.errors import NotFresh, Unavailable, VersionNotFound
 from strandline.metastorage import Head, SqlMetastorage
 from strandline.sql import open_sqlite
@@ -548,6 +551,73 @@ def test_a_log_that_was_set_back_is_an_error(new_node: Nodes) -> None:
     with pytest.raises(Unavailable, match=f"had version {version + 4} .* ends at {version}: its"):
         manager.sync(up_to=Frontier(0, version + 5))
     manager.sync()
+
+
+def created(manager: CatalogManager, name: str) -> None:
+    manager.execute(CreateSchema(name=name), author="ann", timeout=2)
+
+
+@contextmanager
+def set_back(folder: Path) -> Iterator[None]:
+    """At the end of the block, the log of the catalog is again as it was before."""
+    tables = "metastorage", "metastorage_head"
+    with closing(sqlite3.connect(folder / "strandline.db", isolation_level=None)) as database:
+        rows = {table: database.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+        yield
+        for table in tables:
+            database.execute(f"DELETE FROM {table}")
+            values = ", ".join("?" * len(rows[table][0]))
+            database.executemany(f"INSERT INTO {table} VALUES ({values})", rows[table])
+
+
+@pytest.mark.parametrize("others", [1, 2])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda manager: manager.look(),
+        lambda manager: created(manager, "later"),
+        lambda manager: manager.catalog_at(
+            manager.now(), upper=manager.latest_catalog().version + 1
+        ),
+        lambda manager: manager.check_head(),
+    ],
+    ids=["read", "change", "transaction", "health"],
+)
+def test_a_node_that_slept_while_its_log_lost_a_version_and_got_others_does_not_go_on(
+    new_node: Nodes, tmp_path: Path, call: Callable[[CatalogManager], object], others: int
+) -> None:
+    """The log is as long as before, or longer, but the version that the node has read is lost."""
+    sleeper, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    created(sleeper.manager, "kept")
+    with set_back(tmp_path):
+        created(sleeper.manager, "lost")
+    for number in range(others):
+        created(writer.manager, f"other{number}")
+    sleeper.passes(60_000)
+    with pytest.raises((SetBack, Behind)):  # `Behind`: the caller syncs, and tries again
+        call(sleeper.manager)
+    lost = r"has read version (\d+) .* has another version \1: a standby .* start the node again"
+    with pytest.raises(SetBack, match=lost):
+        sleeper.manager.sync()
+    with pytest.raises(SetBack, match=lost):
+        created(sleeper.manager, "later")
+    assert re.search(lost, sleeper.manager.set_back.result(timeout=0))
+    assert [writer.has(name) for name in ("kept", "lost", "other0", "later")] == [1, 0, 1, 0]
+
+
+def test_a_version_is_seen_although_the_log_has_lost_a_trim(
+    new_node: Nodes, tmp_path: Path
+) -> None:
+    """The revision of the store after the version is the one that it had after the trim."""
+    reader, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    created(writer.manager, "kept")
+    with set_back(tmp_path):
+        reader.manager.sync()
+        assert writer.manager.state.compact(writer.manager.latest_catalog().version)
+        reader.manager.sync()
+    reader.manager.sync()
+    created(writer.manager, "other")
+    assert reader.has("other")
 
 
 def test_elapsed_time_is_positive_and_never_goes_back() -> None:

@@ -20,6 +20,14 @@ the result aside before the child appends (`expect`). If the log then has that s
 id, applying it costs one lookup, and no reader of the present waits for the decoding. If another
 version came first, the node drops the prepared result.
 
+**A log that was set back.** A standby without the last commits may take over, or an older backup be
+restored. Then versions that a node has applied are lost, and other nodes append other versions of
+the same numbers. A log that ends earlier shows it. A log that has caught up meanwhile does not. So
+a node that did not see the log for `AWAY_MS` compares the id of its latest update with the one in
+the log. While it looks at the log all the time, others have no time for this. *Rejected*: comparing
+at each look (a read of the last update), and the id of the update before in each update (a new
+format, and an append would still have to compare it).
+
 What must stay true: versions are applied once, in order, by the thread that holds the apply lock; a
 listener sees a version only after `CatalogFollower.catalog` can return it; the failure of a
 listener is counted and logged, and does not stop the others.
@@ -46,7 +54,7 @@ from strandline.catalog.events import (
     OnReset,
 )
 from strandline.catalog.history import AwaitedVersions, History
-from strandline.clock import HybridClock, Timestamp, add_milliseconds
+from strandline.clock import HybridClock, Timestamp, add_milliseconds, system_elapsed
 from strandline.durable import (
     AppliedUpdate,
     CatalogTransaction,
@@ -76,6 +84,11 @@ OWN_SECONDS = 1.0
 """The longest time that a reader waits for a large update of this node."""
 SHORT_SECONDS = 1.0
 """How long the log may seem to end before what was applied, until it is checked."""
+AWAY_MS = 1500
+"""After so long without a look at the log, which takes at most two rounds, the log may be another.
+
+It may have been set back, and continued by other nodes.
+"""
 AHEAD_MS = 1000
 """The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
@@ -142,10 +155,12 @@ class CatalogApplier:
         state: DurableCatalogState,
         clock: HybridClock,
         *,
+        elapsed: Callable[[], int] = system_elapsed,
         join_anew: JoinAnew = joined_anew,
         announce: Announce | None = None,
     ) -> None:
         self._state = state
+        self._elapsed = elapsed
         self._announce = announce
         self._clock = clock
         self._join_anew = join_anew
@@ -173,6 +188,7 @@ class CatalogApplier:
         From then on, every call that needs the log raises `SetBack`; the process should end.
         """
         self._own_commit = float("-inf")  # when this node last applied its own append
+        self._looked_at: float = elapsed()  # before the last look at the log that succeeded
         self._history = self._recovered(state)
         # `since`: where the log began. `upper`: the version after the last one for which every
         # listener was called.
@@ -180,7 +196,9 @@ class CatalogApplier:
 
     def _recovered(self, state: DurableCatalogState) -> History:
         """Every version that a newly opened or joined state has read."""
-        history = History(*map(self._activated, state.take_recovered()))
+        recovered = state.take_recovered()
+        history = History(*map(self._activated, recovered))
+        self._latest_id = recovered[-1].update.id
         self._log_time.hear(self._given(history.latest))
         return history
 
@@ -223,9 +241,12 @@ class CatalogApplier:
         while not self._stop.is_set():
             try:
                 self._leave_room()
-                if self._state.log.listen(self._seen, timeout=quiet):
+                began = self._elapsed()
+                if self._state.log.listen(self._seen, timeout=quiet) or self._was_away():
                     self.sync()
                     quiet = ROUND_SECONDS
+                else:
+                    self._looked_at = began
                 quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
                 pause = 0.1
                 self._applier_failure = None
@@ -233,6 +254,7 @@ class CatalogApplier:
             except Exception as error:
                 if self._stop.is_set():
                     return
+                self._looked_at = float("-inf")
                 self._applier_failures += 1
                 self._applier_failure = str(error)
                 if isinstance(error, Unavailable | Fenced | SetBack):
@@ -259,7 +281,7 @@ class CatalogApplier:
     def check_head(self) -> None:
         """Read the head of the log from the store. Raises what the store raises, and `SetBack`."""
         frontier = self._state.log.check().frontier
-        if frontier.upper <= self._history.latest.version:
+        if frontier.upper <= self._history.latest.version or self._was_away():
             self.sync(up_to=frontier)
 
     def lag(self) -> int:
@@ -307,13 +329,20 @@ class CatalogApplier:
         """
         with self._applying:
             self._await_own()
+            began = self._elapsed()
             try:
                 frontier = up_to or self._state.log.frontier()
                 self._refuse_set_back(frontier, is_checked=up_to is not None)
+                if self._was_away():
+                    self._refuse_other_versions()
                 frontier = self._apply_all(frontier)
             except Fenced:
                 self._begin_anew()
                 frontier = self._apply_all(self._state.log.frontier())
+            except Unavailable:
+                self._looked_at = float("-inf")
+                raise
+            self._looked_at = began
             if self._listeners.calling:
                 return  # a listener reads; its version is not complete yet
             self._listeners.call()  # for what an interrupt left pending
@@ -323,6 +352,8 @@ class CatalogApplier:
     @contextmanager
     def own_append(self, transactions: Sequence[CatalogTransaction]) -> Iterator[None]:
         """In the block, the calling thread commits ``transactions`` and calls `apply_own`."""
+        if self._was_away():
+            self.sync()
         changes = sum(
             len(entry.changes) for transaction in transactions for entry in transaction.entries
         )
@@ -393,10 +424,9 @@ class CatalogApplier:
     def _refuse_set_back(self, frontier: Frontier, *, is_checked: bool) -> None:
         """Raise `SetBack` if the log ends before the latest version that was applied here.
 
-        A standby that had not received the last commits took over, or a backup was restored. What
-        follows in the log may then be other versions of the same numbers. ``frontier`` may be older
-        than the latest version, so the log is checked; one that was not read by a check often is,
-        for a moment. The caller holds the lock, so no version is applied meanwhile.
+        ``frontier`` may be older than the latest version, so the log is checked; one that was not
+        read by a check often is, for a moment. The caller holds the lock, so no version is applied
+        meanwhile.
         """
         if self._lost_versions is not None:
             raise SetBack(self._lost_versions)
@@ -409,15 +439,31 @@ class CatalogApplier:
         if is_checked or now - self._short_since > SHORT_SECONDS:
             end = self._state.log.check().frontier.upper - 1
             if end < latest:
-                raise self._lost(latest, end)
+                raise self._lost(f"ends at version {end}")
             self._short_since = None
 
-    def _lost(self, latest: int, end: int) -> SetBack:
-        """The error for a log that had version ``latest`` and now ends at ``end``; kept for all."""
+    def _was_away(self) -> bool:
+        """Whether this node did not see the log for so long that it may be another one."""
+        return self._elapsed() - self._looked_at > AWAY_MS
+
+    def _refuse_other_versions(self) -> None:
+        """Raise `SetBack` if the log has another update than this node at its latest version.
+
+        The caller holds the lock.
+        """
+        latest, known_id = self._history.latest.version, self._latest_id
+        log = self._state.log
+        if not known_id or log.time_of(Update(latest, known_id, "", "", ())) is not None:
+            return
+        if latest > log.check().frontier.since:  # else the update was trimmed, and a snapshot is
+            raise self._lost(f"has another version {latest}")
+
+    def _lost(self, found: str) -> SetBack:
+        """The error for a log that has lost the latest version; kept for all calls."""
         lost = SetBack(
-            f"this node has read version {latest} of the catalog, but its log now ends at version "
-            f"{end}: a standby without the last commits took over, or an older backup was "
-            "restored. What was in between is lost; start the node again to go on without it"
+            f"this node has read version {self._history.latest.version} of the catalog, but its "
+            f"log now {found}: a standby without the last commits took over, or an older backup "
+            "was restored. What was in between is lost; start the node again to go on without it"
         )
         self._state.refuse(lost)
         self._lost_versions = lost.message
@@ -481,6 +527,7 @@ class CatalogApplier:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.warning("%s", error)
             self._history = History(self._activated(self._state.start()))
+            self._latest_id = b""
             self._log_time.hear(self._given(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))
             return
@@ -492,6 +539,7 @@ class CatalogApplier:
         before = self._history.latest
         catalog = self._activated(applied)
         self._history.append(catalog)
+        self._latest_id = applied.update.id
         for change in applied.update.changes():
             if change.old is None:
                 continue

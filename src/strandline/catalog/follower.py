@@ -83,8 +83,7 @@ class CatalogFollower(CatalogApplier):
         join_anew: JoinAnew = joined_anew,
         announce: Announce | None = None,
     ) -> None:
-        super().__init__(state, clock, join_anew=join_anew, announce=announce)
-        self._elapsed = elapsed
+        super().__init__(state, clock, elapsed=elapsed, join_anew=join_anew, announce=announce)
         self._horizon = _NOTHING_KNOWN
         self._half_used = _NOTHING_KNOWN  # the last horizon that a reader used in its second half
         self._look_ahead = threading.Event()
@@ -305,6 +304,11 @@ class CatalogFollower(CatalogApplier):
             raise Behind(
                 f"the log ends at version {upper - 1}, but the latest version that this node has "
                 f"applied is {self._history.latest.version}"
+            )
+        elif self._was_away():
+            raise Behind(
+                "this node has not read the log for a while, so the log may have lost versions "
+                "that were applied here"
             )
         return self._history.at_time(at)
 

@@ -28,7 +28,6 @@ updates, with their ids, again: whichever attempt succeeds, the updates are in t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeVar
@@ -189,8 +188,7 @@ class MetastorageLog(UpdateLog):
     ) -> None:
         self._store = store
         self._chunk_bytes = chunk_bytes
-        self._lock = threading.Lock()
-        self._seen: tuple[int, Frontier] | None = None
+        self._seen: tuple[int, Frontier] | None = None  # a revision, and a frontier read after it
         self._fence: tuple[FenceToken, bytes] | None = None  # the token and its bytes, as last read
 
     @property
@@ -208,17 +206,13 @@ class MetastorageLog(UpdateLog):
             return seen[1]
         frontier = self._read_frontier()
         # The frontier may belong to a later revision; then the next call reads it again.
-        self._saw(revision, frontier)
+        # Also if the revision is a lower one: the store may have been set back.
+        self._seen = (revision, frontier)
         return frontier
 
     @property
     def frontier_is_cheap(self) -> bool:
         return self._store.revision_is_cheap
-
-    def _saw(self, revision: int, frontier: Frontier) -> None:
-        with self._lock:
-            if self._seen is None or self._seen[0] < revision:
-                self._seen = (revision, frontier)
 
     def _read_frontier(self) -> Frontier:
         # All of them only grow. Since is read first, so a compaction between the reads gives an old
@@ -280,7 +274,10 @@ class MetastorageLog(UpdateLog):
             seen = self._seen
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing was written between that read and this append, so no `since` has moved.
-                self._saw(outcome.revision, replace(seen[1], upper=updates[-1].version + 1))
+                self._seen = (
+                    outcome.revision,
+                    replace(seen[1], upper=updates[-1].version + 1),
+                )
             return at_times(updates, times, outcome.time)
         return self._refused(token, updates, times)
 
