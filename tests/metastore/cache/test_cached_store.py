@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -204,6 +206,33 @@ def test_the_store_answers_if_the_log_cannot_be_read(
     monkeypatch.setattr(dml.log, "read_next", away)
     assert files(cache) == ["a"]
     assert hits(cache) == (1, 1)
+
+
+@ONLY_PROOF
+@pytest.mark.parametrize("others", [(), ("b",), ("b", "c")])
+def test_rows_that_the_database_has_lost_are_forgotten(
+    dml: Dml, caplog: pytest.LogCaptureFixture, others: tuple[str, ...]
+) -> None:
+    """The next writer gets the write id, and perhaps the event, of the rows that were lost."""
+    cache = dml.cached()
+    dml.append("kept")
+    with (
+        closing(sqlite3.connect(dml.folder / "strandline.db")) as live,
+        closing(sqlite3.connect(":memory:")) as copy,
+    ):
+        live.backup(copy)
+        dml.append("lost")
+        assert files(cache) == ["kept", "lost"]
+        copy.backup(live)
+    for name in others:
+        dml.append(name)
+    write_ids = dml.transactions.write_ids(FLIGHTS)
+    assert files(cache) == [*others, "kept"]
+    assert files(cache, write_ids=write_ids) == [*others, "kept"]
+    assert "was set back" in caplog.text
+    dml.append("d")
+    assert files(cache) == [*others, "d", "kept"]
+    assert caplog.text.count("was set back") == 1
 
 
 def test_memory_is_bounded_and_the_least_recently_used_table_is_evicted(dml: Dml) -> None:

@@ -10,6 +10,10 @@ notification of a commit may still be on its way: there, memory counts as level 
 not changed, but for at most ``staleness`` seconds after the look. Reading the mark takes
 microseconds, so each reader of the present can compare it.
 
+If the database was set back (a standby without the last commits took over, or an older backup was
+restored), the log may have ended earlier and have other events now. So each read of the log begins
+with the last event that was applied. If it is another one than before, memory is dropped.
+
 A look also reads up to which catalog version DDL was projected. Memory may answer for the places of
 tables to readers of catalogs up to that version.
 """
@@ -24,6 +28,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from strandline.catalog.verbs import verb_named
+from strandline.clock import Timestamp
 from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.metastore.cache.replica_set import (
     MAX_ROWS,
@@ -94,6 +99,7 @@ class LogApplier:
         self._staleness = staleness if callable(staleness) else lambda: staleness
         self._monotonic = monotonic
         self._applying = threading.Lock()
+        self._last_applied: tuple[int, Timestamp] | None = None  # the last event, if it was read
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
         self._looks = 0  # that have begun; changed under `_checking`
@@ -115,14 +121,39 @@ class LogApplier:
         """`apply`; return also the log's position when the events were read."""
         with self._applying:
             applied = self._replicas.applied_event
-            position, events = self._notifications.read_next(applied, limit=limit)
+            position, events = self._notifications.read_next(applied - 1, limit=limit + 1)
+            if events and events[0].event_id == applied:
+                last = events.pop(0)
+                is_set_back = self._is_another(last)
+                self._last_applied = last.event_id, last.time
+            else:
+                is_set_back = position.event_id < applied
+            if is_set_back:
+                logger.error(
+                    "event %d of the notification log was applied here, but is not in it: the "
+                    "database was set back, and what it has lost is dropped from memory",
+                    applied,
+                )
+                self._start_after(position.event_id)
+                return position, 0
             if events and events[0].event_id != applied + 1:
                 # The log was cleaned beyond `applied`: the events in between are unknown.
-                self._replicas.restart(events[0].event_id - 1)
-                self._on_move(None)
+                self._start_after(events[0].event_id - 1)
             for run in _runs(events):
                 self._apply_run(run)
+            if events:
+                self._last_applied = events[-1].event_id, events[-1].time
             return position, len(events)
+
+    def _is_another(self, event: Notification) -> bool:
+        """Whether an event has the id of the last one that was applied, and is not that one."""
+        known = self._last_applied
+        return known is not None and known[0] == event.event_id and known[1] != event.time
+
+    def _start_after(self, event_id: int) -> None:
+        """Drop all of memory, and continue after this event."""
+        self._replicas.restart(event_id)
+        self._on_move(None)
 
     def _apply_run(self, run: Sequence[Notification]) -> None:
         """Apply consecutive events as one change: DDL, or stagings under one write id.
