@@ -620,6 +620,23 @@ def test_a_version_is_seen_although_the_log_has_lost_a_trim(
     assert reader.has("other")
 
 
+def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(
+    new_node: Nodes,
+) -> None:
+    """The clock of a machine was ahead for a moment."""
+    fast, slow, reader = new_node(), new_node(), new_node()
+    fast.wall.now += 7_200_000
+    carried_out(fast, "a")
+    for name in ("b", "c"):
+        reader.manager.look()
+        slow.manager.execute(CreateSchema(name=name), author="ann", timeout=5)
+        reader.passes(DELAY - SKEW + 1)
+        assert reader.has("a")
+        assert reader.has(name)
+    lead = slow.clock.ahead_of_wall(slow.manager.look())
+    assert lead <= 7_200_000 + 3 * (DELAY + SKEW), "the time of the log runs away"
+
+
 def test_elapsed_time_is_positive_and_never_goes_back() -> None:
     first = system_elapsed()
     assert 0 < first <= system_elapsed()

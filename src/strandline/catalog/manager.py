@@ -13,6 +13,12 @@ active at that time + `delay`. `delay` and `skew` (the largest allowed differenc
 of two machines) are fixed when a catalog is created, because changing them could reorder
 activations. In a catalog in a folder both are 0.
 
+A clock that is ahead, even for a moment, takes the time of the log along, and no other clock passes
+an activation before it has caught up. So if the clocks are behind by more than the skew explains,
+a call does not wait for them. It waits for the same *elapsed* time, and then moves the time of the
+log past the activation. It returns when no node uses an earlier look at the log any more. While
+this happens, the time of the log moves no faster than the clocks, so they catch up with it.
+
 What must stay true: a refused command changes nothing and consumes no id; an appended command is
 never reported as refused.
 """
@@ -23,7 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strandline.catalog.applier import DEFAULT_TIMEOUT, Announce, JoinAnew
+from strandline.catalog.applier import AHEAD_MS, DEFAULT_TIMEOUT, Announce, JoinAnew
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import Effects, GroupCommit
@@ -190,6 +196,9 @@ class CatalogManager(CatalogFollower):
             self._clock.update(catalog.time)
             return
         target = round_up(add_milliseconds(catalog.time, self.skew))
+        if self._clock.ahead_of_wall(target) > self.delay + 2 * self.skew + AHEAD_MS:
+            self._activate(target, end)
+            return
         while True:
             left = max(0.0, end - time.monotonic())
             try:
@@ -200,6 +209,25 @@ class CatalogManager(CatalogFollower):
                 self._check_running()
             else:
                 return
+
+    def _activate(self, target: Timestamp, end: float) -> None:
+        """`_await_activation` if the time of the log is too far ahead to wait for the clocks."""
+        if self._clock.current() < target:
+            self._wait(self.delay + self.skew, end)
+            self._clock.update(target)
+            self.look()
+        self._wait(self.delay - self.skew, end)  # so long is an earlier look of a node valid
+
+    def _wait(self, ms: int, end: float) -> None:
+        """Wait for so many milliseconds. Raises `DeadlineExceeded` if the call ends before."""
+        left = end - time.monotonic()
+        self._stop.wait(max(0.0, min(ms / 1000, left)))
+        self._check_running()
+        if left < ms / 1000:
+            raise DeadlineExceeded(
+                "the time of the log is far ahead of this machine's clock, and the call ended "
+                "before the version was activated in spite of it"
+            )
 
     def compact(self, version: int) -> bool:
         """Trim all versions below ``version``. Return False if that was already done.
