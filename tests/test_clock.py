@@ -239,10 +239,13 @@ def test_a_far_forward_jump_of_the_wall_clock_is_refused_and_has_no_later_effect
     for _ in range(2):
         with pytest.raises(WrongClock, match="it jumped forward"):
             clock.now()
+    with pytest.raises(WrongClock, match="it jumped forward"):
+        clock.check()
     assert parts(clock.current()) == (1_000_010, 0)
     assert clock.ahead_of_wall(before) == -10
     clock.update(before)
     wall.now = 1_000_020
+    clock.check()
     assert parts(clock.now()) == (1_000_020, 0)
 
 

@@ -171,16 +171,25 @@ class HybridClock:
         Raises `WrongClock` while the wall clock is further ahead than elapsed time allows.
         """
         with self._moved:
-            read_ms, accepted_ms = self._wall_and_reckoned()
-            if read_ms != accepted_ms:
-                raise WrongClock(
-                    f"this machine's clock says {_shown(read_ms)}, but it should be about "
-                    f"{_shown(accepted_ms)}: it jumped forward by more than the allowed "
-                    f"{self.max_ahead_ms} ms, and nothing was written. Set the clock, or restart "
-                    "the node if the clock is right"
-                )
-            self._latest = max(self._latest + 1, accepted_ms << LOGICAL_BITS)
+            self._latest = max(self._latest + 1, self._accepted() << LOGICAL_BITS)
             return Timestamp(self._latest)
+
+    def check(self) -> None:
+        """Raise the `WrongClock` that `now` would raise."""
+        with self._moved:
+            self._accepted()
+
+    def _accepted(self) -> int:
+        """The wall clock's time. Raises `WrongClock` if it is not plausible."""
+        read_ms, accepted_ms = self._wall_and_reckoned()
+        if read_ms != accepted_ms:
+            raise WrongClock(
+                f"this machine's clock says {_shown(read_ms)}, but it should be about "
+                f"{_shown(accepted_ms)}: it jumped forward by more than the allowed "
+                f"{self.max_ahead_ms} ms, and nothing was written. Set the clock, or restart "
+                "the node if the clock is right"
+            )
+        return accepted_ms
 
     def current(self) -> Timestamp:
         """Return the current time without moving the clock. No later ``now()`` is below it."""

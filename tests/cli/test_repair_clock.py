@@ -48,12 +48,14 @@ def test_a_store_years_ahead_can_be_written_again_once_its_time_is_accepted(fold
             with pytest.raises(WrongClock, match="strandline repair-clock STORE"):
                 attempt()
         assert session.tables("default") == []
+        assert [problem.check for problem in node.health.report()] == ["clock"]
         output = run("repair-clock", folder)
         assert "the store is 1,4" in output
         assert "nothing was changed; if this machine's clock is right, add --yes" in output
         with pytest.raises(WrongClock):
             session.begin()
         assert "the store can be written again" in run("repair-clock", folder, "--yes")
+        assert node.health.report() == []
         first, second = (session.execute(CreateSchema(name=name)) for name in "ab")
         assert second.time > first.time
         assert milliseconds(first.time) == milliseconds(second.time)

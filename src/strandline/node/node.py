@@ -29,7 +29,7 @@ from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
 from strandline.catalog.system_views.synchronization import synchronize_system_views
-from strandline.clock import WallClock, system_wall_clock
+from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
@@ -60,6 +60,7 @@ from strandline.node.membership import (
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
+from strandline.sql import check_time
 from strandline.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -260,6 +261,7 @@ class Node:
             "catalog applier", lambda: self.catalogs.check_applier(longest=self._longest_lag())
         )
         self.health.add("fence", lambda: self._check_fence(guard))
+        self.health.add("clock", lambda: self._check_clock(clock))
         store.watch()
         self._chores = chores = Chores()
         self.storage = StorageRecorder(database, folders, self.catalogs, settings, chores)
@@ -462,6 +464,10 @@ class Node:
     def _check_fence(self, guard: Guard) -> None:
         with self.database.read() as connection:
             guard(connection)
+
+    def _check_clock(self, clock: HybridClock) -> None:
+        with self.database.read() as connection:
+            check_time(connection, clock)
 
     def session(self, *, user: str, host: str = "") -> LocalSession:
         """Return a session in this process for ``user``. It is valid while the node is open."""

@@ -43,12 +43,23 @@ def take_time(
     read or a lease: then a store whose time is far ahead does not refuse. Raises `WrongClock`.
     """
     taken = Timestamp(value(connection, *take_time_query(clock, bounded=bounded, count=count)))
-    if bounded and clock.is_too_far_ahead(taken):
+    if bounded:
+        _refuse_far_ahead(connection, clock, taken)
+    clock.update(taken)
+    return taken
+
+
+def check_time(connection: Connection, clock: HybridClock) -> None:
+    """Raise the `WrongClock` that a write would raise now."""
+    clock.check()
+    _refuse_far_ahead(connection, clock, stored_time(connection))
+
+
+def _refuse_far_ahead(connection: Connection, clock: HybridClock, taken: Timestamp) -> None:
+    if clock.is_too_far_ahead(taken):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(taken) > accepted + clock.max_ahead_ms:
             raise clock.too_far_ahead(taken, todo="run `strandline repair-clock STORE`")
-    clock.update(taken)
-    return taken
 
 
 def take_time_query(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
