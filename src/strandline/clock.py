@@ -63,6 +63,11 @@ def system_elapsed() -> int:
     return _time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 
+def elapsed_seconds() -> float:
+    """`system_elapsed` in seconds, for what other machines can change while this one sleeps."""
+    return system_elapsed() / 1000
+
+
 def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
     """Return the timestamp of ``milliseconds`` since 1970 and a ``logical`` counter.
 

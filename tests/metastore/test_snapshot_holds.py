@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline import clock
+from strandline.clock import MIN_TIMESTAMP, Timestamp, system_elapsed
 from strandline.errors import DeadlineExceeded, VersionNotFound
 from strandline.metastore import snapshot_holds
 from strandline.metastore.snapshot_holds import SnapshotHolds
@@ -78,3 +79,16 @@ def test_a_hold_time_of_zero_takes_no_hold(dml: Dml) -> None:
     at = dml.transactions.latest_time()
     SnapshotHolds(dml.transactions.holds, 0).keep(at, last=at)
     assert dml.transactions.holds.list() == ()
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_a_hold_expires_while_the_machine_sleeps(dml: Dml, monkeypatch: pytest.MonkeyPatch) -> None:
+    dml.append("a")
+    at = dml.transactions.latest_time()
+    kept = SnapshotHolds(dml.transactions.holds, HOUR_MS)
+    kept.keep(at, last=at)
+    woken = system_elapsed() + 2 * HOUR_MS + 1
+    monkeypatch.setattr(clock, "system_elapsed", lambda: woken)
+    dml.wall_ms += 2 * HOUR_MS + 1
+    kept.keep(at, last=at)
+    assert [hold.at for hold in dml.transactions.holds.list()] == [at]

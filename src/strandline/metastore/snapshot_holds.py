@@ -15,10 +15,9 @@ writer may be the one that raises the low watermark, and cleaning may follow at 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import Timestamp, elapsed_seconds, format_timestamp
 from strandline.errors import DeadlineExceeded, VersionNotFound
 from strandline.transactions.holds import Holds
 
@@ -37,7 +36,7 @@ class SnapshotHolds:
         holds: Holds,
         ttl_ms: int,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self._holds = holds
         self.ttl_ms = ttl_ms

@@ -9,7 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from strandline import work
+from strandline import clock, work
+from strandline.clock import system_elapsed
 from strandline.errors import Unavailable
 from strandline.metastore.cache import cached_store, log_applier, replica_set
 from strandline.metastore.cache.cached_store import CachedStore
@@ -366,6 +367,19 @@ def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale
     assert cache.mark() == mark
     dml.append("a")
     assert cache.mark() is None
+
+
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+def test_memory_is_not_fresh_after_the_machine_slept(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached(staleness=600.0)
+    assert cache.look()
+    assert cache._applier.is_known_level()
+    woken = system_elapsed() + 601_000
+    monkeypatch.setattr(clock, "system_elapsed", lambda: woken)
+    monkeypatch.setattr(dml.log, "mark", lambda: -1)  # a notification is on its way
+    assert not cache._applier.is_known_level()
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)

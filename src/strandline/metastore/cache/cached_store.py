@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from strandline import work
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, elapsed_seconds
 from strandline.metastore.cache.following import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import MAX_ROWS, HeldReplica, ReplicaSet
@@ -160,7 +159,7 @@ class CachedStore(ObjectStore):
         zone_partitions: Callable[[int], frozenset[int] | None] = lambda table_id: None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         staleness: float | Callable[[], float] = DEFAULT_STALENESS,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self._store = store
         self._notifications = notifications
