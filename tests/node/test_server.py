@@ -17,6 +17,7 @@ import uvicorn
 
 from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
+from strandline.errors import StrandlineError
 from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.thrift import ApplicationException, ThriftServer
 from strandline.metastore.thrift import server as thrift_server
@@ -31,7 +32,7 @@ from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import toy
 from tests.node.test_http_connections import Toy
-from tests.servers.served_node import ServedNode, few_descriptors
+from tests.servers.served_node import ServedNode, committer_dies, few_descriptors
 from tests.servers.stores import new_store
 
 WAIT = 60.0
@@ -167,3 +168,13 @@ def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: P
                 assert session.execute(CreateSchema(name="a")).version
         with node.thrift() as client:
             assert "a" in client.call("get_all_databases")
+
+
+def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: Path) -> None:
+    """It would be reported as healthy, and its callers would wait for the thread."""
+    store = new_store("folder", tmp_path)
+    Node.open(store.address, settings=store.settings).close()
+    with closing(ServedNode(store, plants=[committer_dies])) as node:
+        with node.session() as session, pytest.raises(StrandlineError):
+            session.execute(CreateSchema(name="a"))
+        assert node.ended() == 1

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from strandline.catalog.group_commit import GroupCommit
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, server
@@ -164,6 +165,15 @@ def few_descriptors(_: pytest.MonkeyPatch) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (340, 340))
 
 
+def committer_dies(patch: pytest.MonkeyPatch) -> None:
+    """A plant: the thread that commits changes of the catalog ends with an error."""
+
+    def die(*_: object) -> bool:
+        raise MemoryError("planted")
+
+    patch.setattr(GroupCommit, "_await_callers", die)
+
+
 # -- in the test --------------------------------------------------------------------------------
 
 
@@ -215,6 +225,10 @@ class ServedNode:
         """Send SIGTERM, and wait until it has ended without an error."""
         self._process.signal(signal.SIGTERM)
         assert self._process.finish() == 0
+
+    def ended(self) -> int | None:
+        """Wait until it has ended by itself; the exit status."""
+        return self._process.finish()
 
     def close(self) -> None:
         self._process.close()

@@ -13,7 +13,9 @@ import resource
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ import uvicorn
 from strandline import __version__, work
 from strandline.config import Settings
 from strandline.durable import SetBack
-from strandline.errors import AddressInUse, InvalidInput
+from strandline.errors import AddressInUse, InvalidInput, StrandlineError
 from strandline.logs import kept
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.hive import HiveMetastoreService
@@ -204,15 +206,22 @@ async def _serve(
     stopping = asyncio.create_task(stop.wait())
     replaced = asyncio.wrap_future(node.replaced)
     set_back = asyncio.wrap_future(node.catalogs.set_back)
-    ends: list[asyncio.Future[Any]] = [serving, stopping, replaced, set_back]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    with _ended_thread() as in_thread:
+        ended_thread = asyncio.wrap_future(in_thread)
+        ends: list[asyncio.Future[Any]] = [serving, stopping, replaced, set_back, ended_thread]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if replaced.done():
         logger.warning("stopping: %s", replaced.result(), extra=kept())
-    lost = set_back.result() if set_back.done() else None
-    if lost is not None:
-        logger.error("stopping: %s", lost, extra=kept())
-    replaced.cancel()
-    set_back.cancel()
+    failure: StrandlineError | None = None
+    if set_back.done():
+        failure = SetBack(set_back.result())
+    elif ended_thread.done():
+        failure = StrandlineError(ended_thread.result())
+    if failure is not None:
+        logger.error("stopping: %s", failure, extra=kept())
+        await asyncio.to_thread(node.catalogs.stop)  # calls may wait for the thread that ended
+    for end in (replaced, set_back, ended_thread):
+        end.cancel()
     node.stop_waiting()  # another process may hold the write lock for long
     children.stop_waiting()
     http.leave()
@@ -221,8 +230,34 @@ async def _serve(
     await serving
     children.close()
     workers.close()
-    if lost is not None:
-        raise SetBack(lost)
+    if failure is not None:
+        raise failure
+
+
+@contextmanager
+def _ended_thread() -> Iterator[Future[str]]:
+    """A future with a message, which completes when a thread of this process ends by an error.
+
+    Threads handle the errors of their work. Another error, for example a lack of memory, may end
+    one, and calls would wait for it in vain.
+    """
+    ended: Future[str] = Future()
+    log = threading.excepthook
+
+    def report(error: threading.ExceptHookArgs, /) -> None:
+        log(error)
+        name = "?" if error.thread is None else error.thread.name
+        with suppress(InvalidStateError):  # another thread was first
+            ended.set_result(
+                f"the thread {name} of this node ended with an unexpected error "
+                f"({error.exc_type.__name__}: {error.exc_value}); start the node again"
+            )
+
+    threading.excepthook = report
+    try:
+        yield ended
+    finally:
+        threading.excepthook = log
 
 
 def _security(settings: Settings) -> ssl.SSLContext | None:
