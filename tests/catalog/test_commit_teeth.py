@@ -125,12 +125,6 @@ def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCommit, "_append", append)
 
 
-def events_backwards(patch: pytest.MonkeyPatch) -> None:
-    """The events of one version are delivered in reverse order."""
-    real = AppliedVersion.events
-    patch.setattr(AppliedVersion, "events", lambda self: real(self)[::-1])
-
-
 def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
     """Listeners run in their own threads, and no caller waits for them."""
     real = Listeners.call
@@ -156,7 +150,6 @@ TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
     forget_the_failed: commits.test_a_caller_is_validated_after_the_callers_before_it_and_fails_alone,  # noqa: E501 - a name that states a fact
     exchange_the_authors: commits.test_each_caller_that_shares_an_append_is_the_author_of_its_own_version,  # noqa: E501 - a name that states a fact
     tell_the_refused_at_once: commits.test_a_refused_caller_is_answered_once_the_version_that_refuses_it_is_in_the_log,  # noqa: E501 - a name that states a fact
-    events_backwards: listeners.test_each_entry_fires_one_event_with_the_catalogs_before_and_after,
     listeners_in_a_thread_of_their_own: listeners.test_the_call_and_the_next_version_wait_until_the_listener_has_returned,  # noqa: E501 - a name that states a fact
 }
 

@@ -215,7 +215,7 @@ def test_listeners_of_every_node_receive_every_version_in_order_and_can_read_it(
     def listener(index: int, manager: CatalogManager) -> Callable[[AppliedVersion], None]:
         def listen(applied: AppliedVersion) -> None:
             version = applied.update.version
-            verbs = [event.verb for event in applied.events()]
+            verbs = [entry.verb for entry in applied.update.entries]
             assert manager.catalog(version) is applied.catalog
             assert applied.before.version == version - 1
             heard[index].append((version, verbs))

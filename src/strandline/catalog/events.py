@@ -1,4 +1,4 @@
-"""The events that listeners of the catalog receive, and the history that people read."""
+"""The versions that listeners of the catalog receive, and the history that people read."""
 
 from __future__ import annotations
 
@@ -13,28 +13,11 @@ from strandline.catalog.catalog import Catalog
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import UpdateLog
-from strandline.durable.update import Arguments, AuditEvent, Entry, Update
+from strandline.durable.update import Arguments, AuditEvent, Update
 from strandline.errors import CorruptData
 from strandline.wire.registry import decode
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEvent:
-    """One entry of an applied update. The listener can read ``before`` and ``catalog``."""
-
-    version: int
-    time: Timestamp
-    author: str
-    entry: Entry
-    before: Catalog
-    catalog: Catalog
-
-    @property
-    def verb(self) -> str:
-        """The verb of the entry."""
-        return self.entry.verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +27,6 @@ class AppliedVersion:
     update: Update
     before: Catalog
     catalog: Catalog
-
-    def events(self) -> list[CatalogEvent]:
-        """The events of this version, one for each entry that is not silent."""
-        return [
-            CatalogEvent(
-                self.update.version,
-                self.update.time,
-                self.update.author,
-                entry,
-                self.before,
-                self.catalog,
-            )
-            for entry in self.update.entries
-            if not entry.silent
-        ]
 
 
 @dataclass(frozen=True, slots=True)
