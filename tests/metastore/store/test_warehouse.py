@@ -142,26 +142,6 @@ def test_a_move_is_synced_before_it_returns(
     assert set(steps[1:]) == {str(tmp_path / "db/.dropped"), str(tmp_path / "db")}
 
 
-def test_a_folder_is_emptied_without_following_links(tmp_path: Path) -> None:
-    for name in ("t/sub/deep", "other"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "f").touch()
-    (tmp_path / "t" / ".hidden").touch()
-    (tmp_path / "t" / "link").symlink_to(tmp_path / "other")
-    FOLDERS.clear(f"file:{tmp_path}/t")
-    assert list((tmp_path / "t").iterdir()) == []
-    assert (tmp_path / "other" / "f").exists()
-    FOLDERS.clear(str(tmp_path / "none"))
-    assert not (tmp_path / "none").exists()
-
-
-def test_what_cannot_be_emptied_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FolderRefused, match="could not empty the folder"):
-        FOLDERS.clear(str(tmp_path / "file"))
-    assert (tmp_path / "file").exists()
-
-
 def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file/below", Path("/proc/strandline/t")):

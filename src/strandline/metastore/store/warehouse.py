@@ -230,22 +230,6 @@ class Warehouse:
         _note(unsynced, [os.path.dirname(path)])
         return True
 
-    def clear(self, location: str | Place) -> None:
-        """Delete everything in the folder, if it exists. Links are deleted, not followed."""
-        path = self.path_text(location)
-        if _is_missing(path):
-            return
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        delete_folder(Path(entry.path))
-                    else:
-                        Path(entry.path).unlink(missing_ok=True)
-            sync_folder(Path(path))
-        except OSError as error:
-            raise _failed("empty", path, error) from error
-
 
 def delete_folder(path: Path) -> None:
     """Delete a folder with its contents, if it exists. Raises `OSError`."""
