@@ -42,14 +42,14 @@ result is the column's smallest value, not a value that wrapped around to the to
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
 from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.model.identifiers import normalize
-from strandline.model.type_text import quote_name, simple_string
+from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BIGINT,
     BINARY,
@@ -284,17 +284,6 @@ def _refuse_redundant(
             )
         names.add(name)
         sources.add(source)
-
-
-def partitioned_by(fields: Iterable[PartitionField], columns: Mapping[int, str]) -> tuple[str, ...]:
-    """Return the texts that describe ``fields``. ``columns`` maps ids to names."""
-    texts = []
-    for field in fields:
-        kind, name = field.transform.kind, quote_name(columns[field.source_id])
-        width = f"{field.transform.width}, " if kind in _WITH_WIDTH else ""
-        identity = kind is TransformKind.IDENTITY
-        texts.append(name if identity else f"{kind.name.lower()}({width}{name})")
-    return tuple(texts)
 
 
 def misfit(
