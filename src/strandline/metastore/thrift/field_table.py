@@ -125,7 +125,6 @@ class FieldTable:
     ``structs`` also holds unions, exceptions, and the ``<method>_args`` and ``<method>_result``.
     """
 
-    enums: Mapping[str, Mapping[str, int]]
     structs: Mapping[str, StructSpec]
     methods: Mapping[str, MethodSpec]
 
@@ -135,14 +134,13 @@ def load_field_table(text: str) -> FieldTable:
     return _Reader(text).table()
 
 
-_ENUM = re.compile(r"enum (\w+) = (.+)")
+_ENUM = re.compile(r"enum (\w+) = .+")
 _STRUCT = re.compile(r"(struct|union|exception) (\w+) =(.*)")
 _OLDER = re.compile(r"older (\w+) when (\d+) (\S+) = (.+)")
 _METHOD = re.compile(r"method (\w+)\((.*)\) -> (\S+)(?: throws (.+))?")
 _ONEWAY = re.compile(r"oneway (\w+)\((.*)\)")
 _FIELD = re.compile(r"(\d+):(?:(-)|(\w+)([!?~]?) (\S+))")
 _THROWS = re.compile(r"(\d+):(\w+)(~?)")
-_MEMBER = re.compile(r"(\w+) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,6 @@ class _Reader:
     """Parser in two passes: names first, so that a line may use a name that is defined below."""
 
     def __init__(self, text: str) -> None:
-        self.enums: dict[str, Mapping[str, int]] = {}
         self.structs: dict[str, StructSpec] = {}
         self.methods: dict[str, MethodSpec] = {}
         self.lines = list(_logical_lines(text))
@@ -169,11 +166,7 @@ class _Reader:
             self._name(line)
         for line in self.lines:
             self._define(line)
-        return FieldTable(
-            MappingProxyType(self.enums),
-            MappingProxyType(self.structs),
-            MappingProxyType(self.methods),
-        )
+        return FieldTable(MappingProxyType(self.structs), MappingProxyType(self.methods))
 
     def _name(self, line: _Line) -> None:
         if match := _ENUM.fullmatch(line.text):
@@ -187,9 +180,9 @@ class _Reader:
         self.defined[name] = kind
 
     def _define(self, line: _Line) -> None:
-        if match := _ENUM.fullmatch(line.text):
-            self.enums[match[1]] = self._members(line, match[2])
-        elif match := _STRUCT.fullmatch(line.text):
+        if _ENUM.fullmatch(line.text):
+            return  # it was named in the first pass; its members are there for readers
+        if match := _STRUCT.fullmatch(line.text):
             kind, name, fields = match.groups()
             self.structs[name] = StructSpec(name, kind, self._fields(line, fields))
         elif match := _OLDER.fullmatch(line.text):
@@ -200,17 +193,6 @@ class _Reader:
             self._method(line, match[1], match[2], "void", "", oneway=True)
         else:
             raise line.wrong("it is not a definition")
-
-    def _members(self, line: _Line, text: str) -> Mapping[str, int]:
-        members: dict[str, int] = {}
-        for item in _items(text):
-            match = _MEMBER.fullmatch(item)
-            if match is None:
-                raise line.wrong(f"{item!r} is not a member of an enumeration")
-            if match[1] in members or int(match[2]) in members.values():
-                raise line.wrong(f"the member {item} is defined twice")
-            members[match[1]] = int(match[2])
-        return MappingProxyType(members)
 
     def _fields(self, line: _Line, text: str) -> tuple[FieldSpec, ...]:
         fields: list[FieldSpec] = []
