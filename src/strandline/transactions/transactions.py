@@ -37,7 +37,6 @@ and cannot answer for a past time); locks (others would have to wait for a write
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -84,8 +83,6 @@ from strandline.transactions.transaction import (
 )
 from strandline.transactions.transaction_ends import TransactionEnds
 from strandline.transactions.transaction_reads import PATIENCE
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 300_000
 DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000

@@ -106,7 +106,6 @@ class Demo:
     ``tables`` is the transactional client, over ``session``.
     """
 
-    folder: Path
     node: NodeProcess
     plain: SparkSession
     session: Session

@@ -55,7 +55,6 @@ def run(
         spark = stack.enter_context(_spark(node, place))
         session = stack.enter_context(_session(client, node, settings))
         demo = Demo(
-            folder=place,
             node=node,
             plain=spark,
             session=session,

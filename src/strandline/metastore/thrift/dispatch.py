@@ -55,20 +55,19 @@ class ConnectionInfo:
     """What is known of one client. It lives as long as its connection, and only its handlers and
     its server change it.
 
-    ``user`` is the user name that the client sent with ``set_ugi`` ("" before that).
-    ``attributes`` is for the handlers' own use. ``is_large`` means that the request in progress has
-    too many arguments for work on the event loop that takes time for each of them. ``recent`` are
-    the last requests, including those that a kept answer served; a long request is an empty entry.
-    ``on_leave`` is called when the client has left; a handler that waits sets it.
+    ``user`` is the user name that the client sent with ``set_ugi`` ("" before that). ``is_large``
+    means that the request in progress has too many arguments for work on the event loop that takes
+    time for each of them. ``recent`` are the last requests, including those that a kept answer
+    served; a long request is an empty entry. ``on_leave`` is called when the client has left; a
+    handler that waits sets it.
     """
 
-    __slots__ = ("_message", "attributes", "id", "is_large", "on_leave", "peer", "recent", "user")
+    __slots__ = ("_message", "id", "is_large", "on_leave", "peer", "recent", "user")
 
     def __init__(self, connection_id: int, peer: str) -> None:
         self.id = connection_id
         self.peer = peer
         self.user = ""
-        self.attributes: dict[str, Any] = {}  # Any: the handlers choose what they keep
         self.is_large = False
         self.on_leave: Callable[[], object] = bool
         self.recent: deque[bytes] = deque(maxlen=_RECENT)
