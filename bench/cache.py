@@ -35,7 +35,6 @@ from strandline.metastore.store.rows import (
     PartitionRow,
     RowKind,
     new_file,
-    new_partition,
 )
 from strandline.model.partitioning import PartitionValue
 from strandline.model.types import INT, STRING
@@ -57,7 +56,7 @@ COLUMNS = (ColumnDefinition("k", INT), ColumnDefinition("p", STRING))
 def partition(number: int) -> NewRow:
     """Return a partition as a client adds it, without a folder."""
     value = f"{number:06d}"
-    return new_partition(PartitionRow(values=(value,), location=f"p={value}"), name=f"p={value}")
+    return NewRow.of(PartitionRow(values=(value,), location=f"p={value}"), name=f"p={value}")
 
 
 def add_partitions(store: ObjectStore, table_id: int, count: int) -> None:

@@ -22,7 +22,7 @@ from strandline.catalog.commands import (
 from strandline.cli import main
 from strandline.clock import parse_timestamp
 from strandline.metastore.interface import AsOf
-from strandline.metastore.store.rows import DataFile, DeleteFile, PartitionRow, new_partition
+from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.snapshots import paths_of
@@ -151,7 +151,7 @@ def test_log_with_data_shows_partitions_of_plain_tables(store: Path) -> None:
         table = TableDefinition(name="plain", columns=COLUMNS)
         session.execute(CreateTable(schema="store", definition=table))
         table_id = session.table("store.plain").descriptor.id
-        row = new_partition(PartitionRow(values=("1",), location="k=1"), name="k=1")
+        row = NewRow.of(PartitionRow(values=("1",), location="k=1"), name="k=1")
         with node.store.change(table_id, author="ann") as change:
             change.stage(add=[row])
     (commit,) = lines("log", store, "--data", "--table", "store.plain", "--last", 1)

@@ -29,7 +29,7 @@ from strandline.cli import main
 from strandline.cli.stores import reading
 from strandline.clock import system_wall_clock
 from strandline.errors import NotFound
-from strandline.metastore.store.rows import PartitionRow, RowKind, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.conftest import ManualWall
@@ -284,7 +284,7 @@ def test_dropped_partitions_are_restored_by_name_or_as_the_last_drop(store: Path
             for row in rows:
                 (store / "warehouse/shop.db/sales" / row.location).mkdir()
             with node.store.change(table.id, author="ann") as change:
-                change.stage(add=[new_partition(row, name=row.location) for row in rows])
+                change.stage(add=[NewRow.of(row, name=row.location) for row in rows])
 
         def drop(name: str) -> None:
             with node.store.change(table.id, author="ann") as change:
@@ -318,7 +318,7 @@ def test_drops_of_partitions_a_minute_apart_are_separate_drops(store: Path) -> N
         for row in rows:
             (folder / row.location).mkdir()
         with node.store.change(table.id, author="ann") as change:
-            change.stage(add=[new_partition(row, name=row.location) for row in rows])
+            change.stage(add=[NewRow.of(row, name=row.location) for row in rows])
         for name in ("k=1", "k=2"):
             wall.now += 60_000
             with node.store.change(table.id, author="ann") as change:

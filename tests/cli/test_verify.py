@@ -27,9 +27,9 @@ from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store.rows import (
     DataFile,
     DeleteFile,
+    NewRow,
     PartitionRow,
     RowKind,
-    new_partition,
 )
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import BIGINT
@@ -109,7 +109,7 @@ def store(tmp_path: Path) -> Store:
         (store.folder / "warehouse/shop.db/p/k=1").mkdir()
         plain_id = session.table("shop.p").descriptor.id
         with node.store.change(plain_id, author="ann") as change:
-            change.stage(add=[new_partition(partition, name="k=1")])
+            change.stage(add=[NewRow.of(partition, name="k=1")])
     return store
 
 

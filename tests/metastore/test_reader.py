@@ -21,7 +21,7 @@ from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.store.projection import Projector
-from strandline.metastore.store.rows import PartitionRow, RowKind, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import INT
@@ -55,7 +55,7 @@ def create(node: Node, name: str, *, location: str | None = None) -> TableDescri
 def add_partition(node: Node, table: TableDescriptor, value: str) -> None:
     name = f"p={value}"
     with node.store.change(table.id, author="ann") as change:
-        change.stage(add=[new_partition(PartitionRow(values=(value,), location=name), name=name)])
+        change.stage(add=[NewRow.of(PartitionRow(values=(value,), location=name), name=name)])
 
 
 def reader(node: Node, *, user: str | None = None) -> Reader:

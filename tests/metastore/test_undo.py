@@ -36,7 +36,7 @@ from strandline.errors import (
 )
 from strandline.metastore.hive.events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
-from strandline.metastore.store.rows import DataFile, PartitionRow, RowKind, new_partition
+from strandline.metastore.store.rows import DataFile, NewRow, PartitionRow, RowKind
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT, STRING
 from strandline.node import Node
@@ -96,9 +96,7 @@ def test_a_plain_table_is_restored_with_its_files_and_partitions(
     (folder(session, "p") / "day=1").mkdir()
     (folder(session, "p") / "day=1" / "f").write_text("rows")
     with node.store.change(before.descriptor.id, author="ann") as change:
-        change.stage(
-            add=[new_partition(PartitionRow(values=("1",), location="day=1"), name="day=1")]
-        )
+        change.stage(add=[NewRow.of(PartitionRow(values=("1",), location="day=1"), name="day=1")])
     session.execute(drop("p"))
     assert not Path(before.location.removeprefix("file://")).exists()
     session.undrop("shop.p")

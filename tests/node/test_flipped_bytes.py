@@ -36,7 +36,6 @@ from strandline.metastore.store.rows import (
     PartitionRow,
     RowKind,
     new_file,
-    new_partition,
 )
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import INT
@@ -76,7 +75,7 @@ def make_store(folder: Path) -> None:
         with node.store.change(ids["a.t2"], author="ann") as change:
             change.stage(
                 add=[
-                    new_partition(PartitionRow(values=(f"{n}",), location=f"m={n}"), name=f"m={n}")
+                    NewRow.of(PartitionRow(values=(f"{n}",), location=f"m={n}"), name=f"m={n}")
                     for n in range(12)
                 ]
             )

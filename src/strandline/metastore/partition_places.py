@@ -27,7 +27,7 @@ from strandline.errors import (
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import NewRow, PartitionRow, Row
+from strandline.metastore.store.rows import PartitionRow, Row
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
@@ -297,14 +297,10 @@ def undrop_partitions(
                 move = places.bring_back(change, row)
                 if move is not None:
                     moved.append(move)
-            change.stage(add=[_again(row) for row in (*rows, *statistics)])
+            change.stage(add=[row.replaced_by(row.content) for row in (*rows, *statistics)])
     except BaseException:
         for source, target in reversed(moved):
             with suppress(StrandlineError):
                 metastore.folders.move(target, source)
         raise
     return sorted(row.name for row in rows)
-
-
-def _again(row: Row) -> NewRow:
-    return NewRow.of(row.content, name=row.name, bucket=row.bucket)

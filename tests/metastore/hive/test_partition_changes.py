@@ -14,7 +14,7 @@ from strandline.errors import Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.rows import PartitionRow, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
 from tests.servers.thrift_client import decode_result
@@ -172,7 +172,7 @@ def test_names_and_filters_of_many_partitions_are_answered_from_memory(call: Cal
     with call.node.store.change(table.id, author="ann") as change:
         change.stage(
             add=[
-                new_partition(PartitionRow(values=(f"{n}",), location=f"p={n}"), name=f"p={n}")
+                NewRow.of(PartitionRow(values=(f"{n}",), location=f"p={n}"), name=f"p={n}")
                 for n in range(FEW, 5_000)
             ]
         )

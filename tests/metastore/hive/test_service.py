@@ -19,7 +19,7 @@ from strandline.config import Settings
 from strandline.errors import Overloaded
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Call
-from strandline.metastore.store.rows import PartitionRow, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.thrift import (
     HIVE_METASTORE,
     ApplicationException,
@@ -108,7 +108,7 @@ def test_rows_of_another_node_are_seen_at_once_even_if_metadata_may_be_stale_for
             table_id = other.session(user="ann").table("d1.t1").descriptor.id
             with other.store.change(table_id, author="ann") as change:
                 row = PartitionRow(values=("a",), location="p=a")
-                change.stage(add=[new_partition(row, name="p=a")])
+                change.stage(add=[NewRow.of(row, name="p=a")])
             assert client.get_partition_names("d1", "t1", -1) == ["p=a"]
 
 

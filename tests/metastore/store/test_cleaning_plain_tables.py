@@ -24,7 +24,6 @@ from strandline.metastore.store.rows import (
     PartitionRow,
     Row,
     RowKind,
-    new_partition,
     new_statistics,
 )
 from strandline.model.types import BIGINT
@@ -60,7 +59,7 @@ class Parted:
     @staticmethod
     def partition(name: str, *, created: int = 0) -> NewRow:
         row = PartitionRow(values=(name[2:],), location=name, created=created)
-        return new_partition(row, name=name)
+        return NewRow.of(row, name=name)
 
     def rows(self, name: str) -> list[Row]:
         store = self.lake.node.store

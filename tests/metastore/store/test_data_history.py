@@ -11,7 +11,7 @@ import pytest
 from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.metastore.store import data_history
-from strandline.metastore.store.rows import PartitionRow, new_partition, new_statistics
+from strandline.metastore.store.rows import NewRow, PartitionRow, new_statistics
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.servers import stores
@@ -36,7 +36,7 @@ def add_partition(node: Node, table_id: int, name: str) -> int:
     row = PartitionRow(values=(name[2:],), location=name)
     with node.store.change(table_id, author="ann") as change:
         partition, _ = change.stage(
-            add=[new_partition(row, name=name), new_statistics((), name=name)]
+            add=[NewRow.of(row, name=name), new_statistics((), name=name)]
         ).row_ids
     return partition
 
@@ -71,7 +71,7 @@ def test_a_long_history_and_a_large_commit_are_too_long_for_a_thread(
         names = [f"k={number}" for number in range(60)]
         rows = [PartitionRow(values=(name[2:],), location=name) for name in names]
         with node.store.change(table_id, author="ann") as change:
-            change.stage(add=[new_partition(row, name=row.location) for row in rows])
+            change.stage(add=[NewRow.of(row, name=row.location) for row in rows])
     else:
         for number in range(60):
             add_partition(node, table_id, f"k={number}")

@@ -21,11 +21,11 @@ from strandline.metastore.store import tables
 from strandline.metastore.store.notifications import COMMIT, WRITE
 from strandline.metastore.store.rows import (
     DataFile,
+    NewRow,
     PartitionRow,
     RowKind,
     TableParametersRow,
     new_parameters,
-    new_partition,
 )
 from strandline.metastore.store.upgrades import STEPS
 from strandline.model.places import Place
@@ -209,7 +209,7 @@ def test_touching_a_file_conflicts_with_removing_it(dml: Dml) -> None:
 def test_two_transactions_that_add_the_same_name_conflict(dml: Dml) -> None:
     first, second = dml.begin(), dml.begin()
     for txn in (first, second):
-        row = new_partition(partition("month=1"), name="month=1")
+        row = NewRow.of(partition("month=1"), name="month=1")
         dml.store.stage(txn, FLIGHTS, add=[row])
     dml.transactions.commit(first)
     with pytest.raises(WriteConflict):
@@ -296,13 +296,13 @@ def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
 
 def test_a_plain_change_is_its_own_transaction(dml: Dml) -> None:
     with dml.store.change(FLIGHTS, author="hive") as change:
-        change.stage(add=[new_partition(partition("month=1"), name="month=1")])
+        change.stage(add=[NewRow.of(partition("month=1"), name="month=1")])
         assert list(change.visible(RowKind.PARTITION)) == ["month=1"]
     before = dml.transactions.write_ids(FLIGHTS)
     with dml.store.change(FLIGHTS, author="hive") as change:
         (row,) = change.visible(RowKind.PARTITION).values()
-        change.replace({row.row_id: new_partition(partition("month=1", "/else"), name="month=1")})
-        change.stage(add=[new_partition(partition("month=2"), name="month=2")])
+        change.replace({row.row_id: NewRow.of(partition("month=1", "/else"), name="month=1")})
+        change.stage(add=[NewRow.of(partition("month=2"), name="month=2")])
     now = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None)
     assert [row.as_(PartitionRow).location for row in now] == ["/else", "month=2"]
     past_rows = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=before)

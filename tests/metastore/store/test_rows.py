@@ -25,7 +25,6 @@ from strandline.metastore.store.rows import (
     TableParametersRow,
     new_file,
     new_parameters,
-    new_partition,
     new_statistics,
     row_context,
 )
@@ -124,7 +123,7 @@ def stored(new: NewRow) -> Row:
 @pytest.mark.parametrize(
     ("new", "kind", "name", "content"),
     [
-        (new_partition(PARTITION, name="m=1"), RowKind.PARTITION, "m=1", PARTITION),
+        (NewRow.of(PARTITION, name="m=1"), RowKind.PARTITION, "m=1", PARTITION),
         (new_file(FILE, bucket=4), RowKind.DATA_FILE, "p/a", FILE),
         (
             new_file(DeleteFile(path="d", file_ids=(), counts=())),

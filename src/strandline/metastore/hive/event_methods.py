@@ -27,7 +27,6 @@ from strandline.metastore.store.rows import (
     Row,
     RowKind,
     TableParametersRow,
-    new_partition,
 )
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.workers import off_loop
@@ -175,12 +174,7 @@ def _date_partitions(
         for name, own in names.items():
             if name not in rows:
                 raise ObjectNotFound(f"partition values=[{', '.join(own)}]")
-        change.replace(
-            {
-                row.row_id: new_partition(_dated(row), name=row.name, bucket=row.bucket)
-                for row in rows.values()
-            }
-        )
+        change.replace({row.row_id: row.replaced_by(_dated(row)) for row in rows.values()})
 
 
 def _dated(row: Row) -> PartitionRow:

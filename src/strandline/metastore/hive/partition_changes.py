@@ -31,7 +31,7 @@ from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
-from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
 from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -80,7 +80,7 @@ def _stored(
     """Return the rows of these partitions (by name), each assigned to its zone partition."""
     zone = ZonePartitions.of(partitioned.table, call.reader.catalog)
     return [
-        new_partition(row, name=name, bucket=zone.of_values(row.values))
+        NewRow.of(row, name=name, bucket=zone.of_values(row.values))
         for name, row in partitions.items()
     ]
 
@@ -456,9 +456,7 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
     def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
         partitions = [(row, row.as_(PartitionRow)) for row in rows]
         return {
-            row.row_id: new_partition(
-                replace(partition, columns=None), name=row.name, bucket=row.bucket
-            )
+            row.row_id: row.replaced_by(replace(partition, columns=None))
             for row, partition in partitions
             if partition.columns is not None
         }

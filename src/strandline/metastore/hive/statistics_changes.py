@@ -38,7 +38,6 @@ from strandline.metastore.store.rows import (
     RowKind,
     TableParametersRow,
     new_parameters,
-    new_partition,
     new_statistics,
 )
 from strandline.metastore.store.staging import Staging
@@ -172,8 +171,7 @@ class _Holder:
     def with_parameters(self, parameters: Properties) -> NewRow:
         if self.is_table or self.row is None:
             return new_parameters(parameters)
-        partition = replace(self.row.as_(PartitionRow), parameters=parameters)
-        return new_partition(partition, name=self.row.name, bucket=self.row.bucket)
+        return self.row.replaced_by(replace(self.row.as_(PartitionRow), parameters=parameters))
 
 
 def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:

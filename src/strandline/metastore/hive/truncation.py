@@ -42,7 +42,6 @@ from strandline.metastore.store.rows import (
     RowKind,
     TableParametersRow,
     new_parameters,
-    new_partition,
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import Moved, Unsynced, delete_folder
@@ -216,8 +215,7 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
 
 def _emptied_partition(row: Row) -> NewRow:
     partition = row.as_(PartitionRow)
-    emptied = replace(partition, parameters=_emptied(partition.parameters))
-    return new_partition(emptied, name=row.name, bucket=row.bucket)
+    return row.replaced_by(replace(partition, parameters=_emptied(partition.parameters)))
 
 
 def _emptied(parameters: Properties) -> Properties:

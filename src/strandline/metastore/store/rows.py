@@ -270,6 +270,10 @@ class Row(_StoredRow):
             )
         return content
 
+    def replaced_by(self, content: Content) -> NewRow:
+        """A new row of the same name in the same bucket."""
+        return NewRow.of(content, name=self.name, bucket=self.bucket)
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -293,10 +297,6 @@ class NewRow:
     def of(cls, content: Content, *, name: str, bucket: int = TABLE_LEVEL) -> NewRow:
         """The row that holds ``content``."""
         return cls(_KINDS[type(content)], name, encode(content), bucket)
-
-
-def new_partition(content: PartitionRow, *, name: str, bucket: int = TABLE_LEVEL) -> NewRow:
-    return NewRow.of(content, name=name, bucket=bucket)
 
 
 def new_file(content: DataFile | DeleteFile, *, bucket: int = TABLE_LEVEL) -> NewRow:
