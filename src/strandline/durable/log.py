@@ -43,6 +43,7 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
+from strandline.metastorage import Beside
 from strandline.sql import Query
 
 READ_AT_ONCE = 1000
@@ -401,6 +402,16 @@ def at_times(
     if times is None:
         return tuple(update.at(time) for update in updates)
     return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
+
+
+def beside_append(
+    companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
+) -> Beside:
+    """What ``companion`` writes in the invoke that appends ``updates``; ``times`` as given."""
+    return Beside(
+        lambda connection, time: companion.write(connection, at_times(updates, times, time)),
+        companion.asks,
+    )
 
 
 def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:

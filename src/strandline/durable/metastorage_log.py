@@ -42,6 +42,7 @@ from strandline.durable.log import (
     Scanned,
     UpdateLog,
     at_times,
+    beside_append,
     check_times,
     check_versions,
     refuse_absent,
@@ -55,7 +56,6 @@ from strandline.errors import CorruptData, Unavailable, VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.metastorage import (
     Absent,
-    Beside,
     DeleteRange,
     Exists,
     KeyValue,
@@ -157,15 +157,6 @@ def _update_in(pair: KeyValue) -> Update:
     return decode(pair.value, Update).at(time_of(pair))
 
 
-def _beside(
-    companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
-) -> Beside:
-    return Beside(
-        lambda connection, time: companion.write(connection, at_times(updates, times, time)),
-        companion.asks,
-    )
-
-
 def upper_within(
     get: Callable[[C, str], KeyValue | None], version_key: str = VERSION
 ) -> Callable[[C], int]:
@@ -265,7 +256,7 @@ class MetastorageLog(UpdateLog):
         if new_token is not None:
             operations.append(Put(FENCE, encode(new_token)))
         if companion is not None:
-            operations.append(_beside(companion, updates, times))
+            operations.append(beside_append(companion, updates, times))
         try:
             outcome = self._store.invoke(conditions, operations)
         except (Unavailable, OSError) as error:

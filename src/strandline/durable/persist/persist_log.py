@@ -42,6 +42,7 @@ from strandline.durable.log import (
     Scanned,
     UpdateLog,
     at_times,
+    beside_append,
     check_times,
     check_versions,
     refuse_absent,
@@ -82,7 +83,7 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.fencing import FenceToken
-from strandline.metastorage import Absent, Beside, Metastorage, Operation, Put
+from strandline.metastorage import Absent, Metastorage, Operation, Put
 from strandline.wire.registry import decode, decode_up_to
 
 MAX_UPDATES = 50_000
@@ -173,7 +174,7 @@ class PersistLog(UpdateLog):
         if self._version_key is not None:
             beside.append(Put(self._version_key, b"%020d" % updates[-1].version))
         if companion is not None:
-            beside.append(_beside(companion, updates, times))
+            beside.append(beside_append(companion, updates, times))
         try:
             after = self._commit(updates, rows, token, new_token, given[-1], beside)
         except AlreadyCommitted as committed:
@@ -312,15 +313,6 @@ class PersistLog(UpdateLog):
 
 def _frontier_in(state: ShardState) -> Frontier:
     return Frontier(state.since, state.upper, state.pruned)
-
-
-def _beside(
-    companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
-) -> Beside:
-    return Beside(
-        lambda connection, time: companion.write(connection, at_times(updates, times, time)),
-        companion.asks,
-    )
 
 
 def open_persist_log(
