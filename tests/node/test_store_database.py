@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -23,8 +24,8 @@ from strandline.errors import (
 )
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node
 from strandline.node.store_database import (
-    BackgroundCheck,
     accept_loss,
+    examine_in_background,
     head_of,
     open_store_database,
 )
@@ -290,9 +291,10 @@ def test_damage_found_in_the_background_stops_writes_and_is_logged(
     with closing(database):
         assert not database.was_checked
         database.check_damage()
-        check = BackgroundCheck(database)
-        check.start()
-        check.join()
+        examine_in_background(database)
+        for thread in threading.enumerate():
+            if thread.name == "integrity":
+                thread.join()
         assert "is damaged" in caplog.text
         with pytest.raises(CorruptData, match="restore from a backup"):
             database.check_damage()

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from strandline.clock import HybridClock, WallClock, system_wall_clock
@@ -36,7 +37,7 @@ from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import DATABASE_FILE, settle
 from strandline.node.store_database import (
-    BackgroundCheck,
+    examine_in_background,
     keep_head,
     open_store_database,
     refuse_foreign_parts,
@@ -152,7 +153,7 @@ def _open_folder(
         staleness_ms=0,
         claim=lambda environment: None,
         watch=lambda: keep_head(folder, database),
-        examine=lambda: BackgroundCheck(database).start(),
+        examine=partial(examine_in_background, database),
         checks=lambda environment: (
             ("database in its place", database.check_place),
             ("database sound", database.check_damage),

@@ -175,28 +175,18 @@ def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
     return before, marks
 
 
-class BackgroundCheck:
-    """Checks a database for damage that was too large to be checked when it was opened."""
+def examine_in_background(database: SqliteDatabase) -> None:
+    """Check in a thread a database that was too large to be checked when it was opened."""
+    if not database.was_checked:
+        threading.Thread(target=_examine, args=(database,), name="integrity", daemon=True).start()
 
-    def __init__(self, database: SqliteDatabase) -> None:
-        self._database = database
-        self._thread = threading.Thread(target=self._run, name="integrity", daemon=True)
 
-    def start(self) -> None:
-        """Start the check in its own thread, unless the database was checked already."""
-        if not self._database.was_checked:
-            self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of the check."""
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            damage = self._database.find_damage()
-        except (StrandlineError, sqlite3.Error) as error:
-            logger.warning("reading %s through failed: %s", self._database.path, error)
-            return
-        for line in damage:
-            logger.error("%s is damaged: %s", self._database.path, line)
+def _examine(database: SqliteDatabase) -> None:
+    """Log the damage of a database."""
+    try:
+        damage = database.find_damage()
+    except (StrandlineError, sqlite3.Error) as error:
+        logger.warning("reading %s through failed: %s", database.path, error)
+        return
+    for line in damage:
+        logger.error("%s is damaged: %s", database.path, line)
