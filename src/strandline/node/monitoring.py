@@ -32,7 +32,7 @@ from strandline.metastore.session.openapi import openapi_text
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.workers import Workers
 from strandline.node.metrics import METRICS_TYPE, metrics_text
-from strandline.node.node import Counted, Problem
+from strandline.node.node import Counted, Lag, Problem
 
 DEADLINE = 2.0
 """Seconds after which a health check counts as failed, and a request for a page fails."""
@@ -55,21 +55,6 @@ class Health:
     catalog_version: int
     earliest_version: int
     problems: tuple[dict[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatistics:
-    """How many versions of the log this node has not applied yet."""
-
-    lag: int
-
-
-class _Log:
-    def __init__(self, catalogs: CatalogManager) -> None:
-        self._catalogs = catalogs
-
-    def statistics(self) -> LogStatistics:
-        return LogStatistics(self._catalogs.lag())
 
 
 class Monitoring:
@@ -97,7 +82,7 @@ class Monitoring:
     ) -> None:
         self._catalogs = catalogs
         self._check_health = check_health
-        self._parts = {"log": _Log(catalogs), **parts}
+        self._parts = {"log": Lag(catalogs.lag), **parts}
         self._calls = calls
         self._workers = Workers(threads=_THREADS, max_calls=_MAX_WAITING)
 

@@ -131,18 +131,20 @@ class Counted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerStatistics:
-    """How many events of the notification log the memory of this node does not reflect yet."""
+class LagStatistics:
+    """How many events or versions of a log the memory of this node does not reflect yet."""
 
     lag: int
 
 
-class _Follower:
-    def __init__(self, store: CachedStore) -> None:
-        self._store = store
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A follower of a log, as a part with statistics."""
 
-    def statistics(self) -> FollowerStatistics:
-        return FollowerStatistics(self._store.lag())
+    behind: Callable[[], int]
+
+    def statistics(self) -> LagStatistics:
+        return LagStatistics(self.behind())
 
 
 class Node:
@@ -481,7 +483,7 @@ class Node:
             "transactions": self.transactions,
             "projection": self.projector,
             "store": self.store,
-            "follower": _Follower(self.store),
+            "follower": Lag(self.store.lag),
             "cleaner": self.cleaner,
             "database": self.database,
         }
