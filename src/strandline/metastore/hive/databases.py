@@ -86,25 +86,17 @@ def get_catalog(request: Request) -> Struct:
     return {"catalog": {"name": DEFAULT_DATABASE, "locationUri": place}}
 
 
-@reads("get_databases")
+@reads("get_databases", "get_all_databases")
 async def get_databases(call: Call) -> list[str]:
-    pattern = call.args.get("pattern")
-    own = None if pattern is None else without_catalog(pattern)
-    return await call.reader.matching_names(await _reached(call), own)
-
-
-@reads("get_all_databases")
-async def get_all_databases(call: Call) -> list[str]:
-    return await _reached(call)
-
-
-async def _reached(call: Call) -> list[str]:
-    """Return the names of the schemas that the user reaches, sorted."""
+    """Return the names of the schemas that the user reaches, sorted: those that match, or all."""
     catalog, access = call.reader.catalog, call.reader.access
     if catalog.contents.count("schema") > work.AT_ONCE:
         await off_loop()
     shown = (schema for schema in catalog.schemas() if is_shown(schema) and access.reaches(schema))
-    return sorted(schema.name.lower() for schema in shown)
+    names = sorted(schema.name.lower() for schema in shown)
+    pattern = call.args.get("pattern")
+    own = None if pattern is None else without_catalog(pattern)
+    return await call.reader.matching_names(names, own)
 
 
 @changes("create_database")
@@ -159,12 +151,19 @@ async def alter_database(call: Call) -> None:
 
 @changes("drop_database")
 async def drop_database(call: Call) -> None:
-    _drop(
-        call,
-        call.text("name"),
-        delete_data=call.args.get("deleteData", False),
-        cascade=call.args.get("cascade", False),
-    )
+    name, cascade = present_schema(call.text("name")), call.args.get("cascade", False)
+    if name == DEFAULT_SCHEMA:
+        raise meta_exception("Can not drop default database")
+    if call.reader.catalog.schema(name) is None:
+        raise ObjectNotFound(call.text("name"))
+    if not cascade and call.reader.catalog.relation_names(name):
+        raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
+    if not cascade and call.reader.catalog.functions(name):
+        raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
+    if cascade:
+        refuse_cascade(call.reader.catalog, name)
+    command = DropSchema(name=name, cascade=cascade)
+    call.execute(command if call.args.get("deleteData") else _DropKeepingData(command))
 
 
 @changes("drop_database_req")
@@ -175,23 +174,6 @@ async def drop_database_req(call: Call) -> None:
     except ObjectNotFound:
         if not request.args.get("ignoreUnknownDb"):
             raise
-
-
-def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
-    name = present_schema(sent)
-    if name == DEFAULT_SCHEMA:
-        raise meta_exception("Can not drop default database")
-    schema = call.reader.catalog.schema(name)
-    if schema is None:
-        raise ObjectNotFound(sent)
-    if not cascade and call.reader.catalog.relation_names(name):
-        raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
-    if not cascade and call.reader.catalog.functions(name):
-        raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
-    if cascade:
-        refuse_cascade(call.reader.catalog, name)
-    command = DropSchema(name=name, cascade=cascade)
-    call.execute(command if delete_data else _DropKeepingData(command))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ version, like everything in a schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from strandline import work
 from strandline.catalog.commands import (
     AlterFunction,
@@ -174,12 +172,10 @@ def _class(function: Struct) -> str:
 
 
 def _resources(function: Struct) -> tuple[tuple[str, str], ...]:
-    return tuple(_pairs(function))
-
-
-def _pairs(function: Struct) -> Iterator[tuple[str, str]]:
+    resources = []
     for resource in function.get("resourceUris") or ():
         kind = _RESOURCE_NAMES.get(resource.get("resourceType"))
         if kind is None:
             raise InvalidInput(f"{resource.get('resourceType')} is not a type of resource")
-        yield kind, resource.get("uri") or ""
+        resources.append((kind, resource.get("uri") or ""))
+    return tuple(resources)

@@ -194,31 +194,31 @@ def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:
 
 @changes("update_table_column_statistics")
 async def update_table_column_statistics(call: Call) -> bool:
-    await _set_one(call, call.struct("stats_obj"), of_table=True)
+    await _set(call, [call.struct("stats_obj")], of_table=True)
     return True
 
 
 @changes("update_partition_column_statistics")
 async def update_partition_column_statistics(call: Call) -> bool:
-    await _set_one(call, call.struct("stats_obj"), of_table=False)
+    await _set(call, [call.struct("stats_obj")], of_table=False)
     return True
 
 
 @changes("update_table_column_statistics_req")
 async def update_table_column_statistics_req(call: Call) -> Struct:
     request = call.of("req")
-    await _set_one(request, _only(request), of_table=True)
+    await _set(request, _only(request), of_table=True)
     return {"result": True}
 
 
 @changes("update_partition_column_statistics_req")
 async def update_partition_column_statistics_req(call: Call) -> Struct:
     request = call.of("req")
-    await _set_one(request, _only(request), of_table=False)
+    await _set(request, _only(request), of_table=False)
     return {"result": True}
 
 
-def _only(request: Call) -> Struct:
+def _only(request: Call) -> list[Struct]:
     """Return the statistics of a request that may have only those of one table or partition."""
     listed = request.structs("colStats")
     if len(listed) != 1 or request.args.get("needMerge"):
@@ -227,11 +227,7 @@ def _only(request: Call) -> Struct:
             f" {bool(request.args.get('needMerge'))}; send those of one table or partition, or call"
             " set_aggr_stats_for, which merges"
         )
-    return listed[0]
-
-
-async def _set_one(call: Call, statistics: Struct, *, of_table: bool) -> None:
-    await _set(call, [statistics], of_table=of_table)
+    return listed
 
 
 @changes("set_aggr_stats_for")

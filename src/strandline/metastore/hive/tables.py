@@ -75,16 +75,11 @@ async def get_table_req(call: Call) -> Struct:
     return {"table": struct}
 
 
-@reads("get_tables")
+@reads("get_tables", "get_all_tables")
 async def get_tables(call: Call) -> list[str]:
     """Return the names that match a pattern; none if the schema does not exist."""
     scope = await call.reader.find_scope(call.text("db_name"))
     return [] if scope is None else await _names(call, scope, call.args.get("pattern"))
-
-
-@reads("get_all_tables")
-async def get_all_tables(call: Call) -> list[str]:
-    return await get_tables(call)
 
 
 @reads("get_tables_by_type")
