@@ -28,8 +28,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.configuration import ParameterValue
@@ -71,6 +71,8 @@ from strandline.transactions import (
     ValidWriteIdList,
 )
 
+T = TypeVar("T")
+
 DEFAULT_TIMEOUT = 60.0
 LONGEST_TIMEOUT = 365 * 86_400.0
 """Longer timeouts, such as `math.inf`, are cut to this: a socket and JSON have limits."""
@@ -105,41 +107,35 @@ class HttpSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        return self._change("execute", timeout, commands=commands)
+        return self._change(Session.execute, timeout, commands=commands)
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
-        table: ResolvedTable = self._repeat("table", name=name, at=at)
-        return table
+        return self._repeat(Session.table, name=name, at=at)
 
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
-        names: list[str] = self._repeat("tables", schema=schema, at=at)
-        return names
+        return self._repeat(Session.tables, schema=schema, at=at)
 
     def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-        versions: list[VersionInfo] = self._repeat("history", start=start, end=end)
-        return versions
+        return self._repeat(Session.history, start=start, end=end)
 
     def compact(self, version: int) -> bool:
-        was_trimmed: bool = self._repeat("compact", version=version)
-        return was_trimmed
+        return self._repeat(Session.compact, version=version)
 
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
-        differences: tuple[Difference, ...] = self._repeat("differences", old=old, new=new)
-        return differences
+        return self._repeat(Session.differences, old=old, new=new)
 
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
-        return self._change("undo", timeout, version=version, through=through)
+        return self._change(Session.undo, timeout, version=version, through=through)
 
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
-        return self._change("undrop", timeout, name=name, kind=kind)
+        return self._change(Session.undrop, timeout, name=name, kind=kind)
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
-        names: list[str] = self._once(
-            "undrop_partitions",
+        return self._once(
+            Session.undrop_partitions,
             {"name": name, "partitions": partitions},
             look="list the partitions of the table: either all of them are back, or none is",
         )
-        return names
 
     def data_history(
         self,
@@ -149,48 +145,39 @@ class HttpSession(Session):
         table: str | None = None,
         limit: int = MOST_COMMITS,
     ) -> list[DataCommit]:
-        commits: list[DataCommit] = self._repeat(
-            "data_history", since=since, until=until, table=table, limit=limit
+        return self._repeat(
+            Session.data_history, since=since, until=until, table=table, limit=limit
         )
-        return commits
 
     def status(self) -> CatalogStatus:
-        status: CatalogStatus = self._repeat("status")
-        return status
+        return self._repeat(Session.status)
 
     def roles(self) -> list[Role]:
-        roles: list[Role] = self._repeat("roles")
-        return roles
+        return self._repeat(Session.roles)
 
     def parameters(self) -> list[ParameterValue]:
-        parameters: list[ParameterValue] = self._repeat("parameters")
-        return parameters
+        return self._repeat(Session.parameters)
 
     # -- for the operator of the store ---------------------------------------------------------
 
     def config(self) -> list[SettingValue]:
-        settings: list[SettingValue] = self._repeat("config")
-        return settings
+        return self._repeat(Session.config)
 
     def clean(self) -> Cleanable:
-        cleanable: Cleanable = self._repeat("clean", in_shares=False)
-        return cleanable
+        return self._repeat(Session.clean, in_shares=False)
 
     def dump(self, *, ignore: Sequence[str] = (), stats_only: bool = False) -> bytes:
-        dump: bytes = self._repeat("dump", in_shares=False, ignore=ignore, stats_only=stats_only)
-        return dump
+        return self._repeat(Session.dump, in_shares=False, ignore=ignore, stats_only=stats_only)
 
     def verify(self, *, pages: bool = False) -> VerificationReport:
-        report: VerificationReport = self._repeat("verify", in_shares=False, pages=pages)
-        return report
+        return self._repeat(Session.verify, in_shares=False, pages=pages)
 
     # -- snapshots -----------------------------------------------------------------------------
 
     def open(
         self, names: Sequence[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        snapshot: Snapshot = self._repeat("open", names=distinct_names(names), at=at, txn_id=txn_id)
-        return snapshot
+        return self._repeat(Session.open, names=distinct_names(names), at=at, txn_id=txn_id)
 
     def files(
         self,
@@ -199,52 +186,43 @@ class HttpSession(Session):
         *,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
-        files: TableFiles = self._repeat(
-            "files", table_id=table_id, write_ids=write_ids, bounds=bounds
-        )
-        return files
+        return self._repeat(Session.files, table_id=table_id, write_ids=write_ids, bounds=bounds)
 
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
     ) -> Hold:
-        hold: Hold = self._once(
-            "hold",
+        return self._once(
+            Session.hold,
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
             look="take another hold: a hold that is not renewed expires by itself",
         )
-        return hold
 
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
-        hold: Hold = self._repeat("renew_hold", hold_id=hold_id, ttl_ms=ttl_ms)
-        return hold
+        return self._repeat(Session.renew_hold, hold_id=hold_id, ttl_ms=ttl_ms)
 
     def release_hold(self, hold_id: int) -> None:
-        self._repeat("release_hold", hold_id=hold_id)
+        self._repeat(Session.release_hold, hold_id=hold_id)
 
     def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
-        usage: list[StorageUsage] = self._repeat("storage_usage", table=table)
-        return usage
+        return self._repeat(Session.storage_usage, table=table)
 
     def holders(self) -> Holders:
-        holders: Holders = self._repeat("holders")
-        return holders
+        return self._repeat(Session.holders)
 
     # -- transactions --------------------------------------------------------------------------
 
     def begin(self, *, read_only: bool = False) -> Transaction:
-        begun: Transaction = self._once(
-            "begin",
+        return self._once(
+            Session.begin,
             {"read_only": read_only},
             look="begin another transaction: an unused transaction times out by itself",
         )
-        return begun
 
     def transaction(self, txn_id: int) -> Transaction:
-        transaction: Transaction = self._repeat("transaction", txn_id=txn_id)
-        return transaction
+        return self._repeat(Session.transaction, txn_id=txn_id)
 
     def heartbeat(self, txn_id: int) -> None:
-        self._repeat("heartbeat", txn_id=txn_id)
+        self._repeat(Session.heartbeat, txn_id=txn_id)
 
     def stage(
         self,
@@ -288,13 +266,19 @@ class HttpSession(Session):
 
     # -- lost answers --------------------------------------------------------------------------
 
-    def _repeat(self, name: str, /, *, in_shares: bool = True, **arguments: Any) -> Any:
+    # In these, ``call`` is the method of `Session` that the node is asked to call.
+
+    def _repeat(self, call: Callable[..., T], /, *, in_shares: bool = True, **arguments: Any) -> T:
         """Send a call that may be sent any number of times.
 
         Without ``in_shares``, an attempt may take all of the time: for a call that the node begins
         anew at each attempt, and that may take long.
         """
-        return self._send_until_answered(name, arguments, self._attempts(name), in_shares=in_shares)
+        name = call.__name__
+        answer: T = self._send_until_answered(
+            name, arguments, self._attempts(name), in_shares=in_shares
+        )
+        return answer
 
     def _send_until_answered(
         self,
@@ -311,7 +295,9 @@ class HttpSession(Session):
             except Lost as loss:
                 attempts.pause(loss)
 
-    def _change(self, call: str, timeout: float, /, **arguments: Any) -> Executed:
+    def _change(
+        self, call: Callable[..., Executed], timeout: float, /, **arguments: Any
+    ) -> Executed:
         """Send a call that makes a version of the catalog."""
         timeout = min(timeout, LONGEST_TIMEOUT)
         executed: Executed = self._once(
@@ -323,13 +309,19 @@ class HttpSession(Session):
         return executed
 
     def _once(
-        self, name: str, arguments: Mapping[str, Any], *, look: str, patience: float | None = None
-    ) -> Any:
+        self,
+        call: Callable[..., T],
+        arguments: Mapping[str, Any],
+        *,
+        look: str,
+        patience: float | None = None,
+    ) -> T:
         """Send a call that must not reach the node twice."""
-        attempts = self._attempts(name, look=look, seconds=patience)
+        attempts = self._attempts(call.__name__, look=look, seconds=patience)
         while True:
             try:
-                return self._transport.send(name, arguments, attempts.left())
+                answer: T = self._transport.send(call.__name__, arguments, attempts.left())
+                return answer
             except Lost as loss:
                 if loss.sent and loss.answer is not None:
                     raise loss.answer from None
