@@ -172,5 +172,5 @@ def relation_struct(
     if isinstance(relation, ViewDescriptor):
         return view_struct(relation, schema=schema)
     if relation.transactional:
-        return transactional_struct(relation, schema=schema, location=place, counted=())
+        return transactional_struct(relation, schema=schema, location=place)
     return table_struct(relation, schema=schema, location=place, counted=())

@@ -52,13 +52,7 @@ _STORAGE = StorageFormat(
 )
 
 
-def transactional_struct(
-    table: TableDescriptor,
-    *,
-    schema: str,
-    location: str,
-    counted: Properties,
-) -> Struct:
+def transactional_struct(table: TableDescriptor, *, schema: str, location: str) -> Struct:
     """Return the ``Table`` of a transactional table in an event. All its columns are plain ones."""
     hidden = {TRANSACTIONAL, SCHEMA, EXTERNAL}
     shown = replace(
@@ -71,7 +65,7 @@ def transactional_struct(
             (name, value) for name, value in table.properties if name not in hidden
         ),
     )
-    struct = table_struct(shown, schema=schema, location=location, counted=counted)
+    struct = table_struct(shown, schema=schema, location=location, counted=())
     struct["parameters"] |= schema_parameters(table.columns, (), defaults=False)
     return struct
 
