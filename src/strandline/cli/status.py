@@ -6,7 +6,7 @@ They read the store without joining it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import click
 from rich.text import Text
@@ -34,33 +34,8 @@ MOST_SHOWN = 20
 """The number of open transactions, and of holds, that are listed; all are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The record that ``--output json`` prints. Times are texts, sizes are in bytes."""
-
-    store: str
-    environment: str
-    catalog_log: str
-    deploy_generation: int
-    epoch: int
-    epoch_time: str
-    version: int
-    version_time: str
-    earliest_version: int
-    schemas: int
-    tables: int
-    views: int
-    roles: int
-    privileges_enforced: bool
-    database_bytes: int
-    open_transactions: int
-    oldest_transactions: tuple[str, ...]
-    holds: int
-    oldest_holds: tuple[str, ...]
-
-
-def status_of(store: Store) -> Status:
-    """Read the status of the store without joining it. Raises `NotFound`."""
+def status_of(store: Store) -> dict[str, object]:
+    """Return what ``--output json`` prints, with times as texts. Raises `NotFound`."""
     address = address_of(store)
     with database_of(store) as database:
         size = database.size()
@@ -75,18 +50,16 @@ def status_of(store: Store) -> Status:
             database_bytes=size,
         )
         holders, now = holders_on(connection, store, catalog)
-        return Status(
-            store=address.name,
-            **{
-                **asdict(status),
-                "epoch_time": format_timestamp(status.epoch_time),
-                "version_time": format_timestamp(status.version_time),
-            },
-            open_transactions=holders.transactions,
-            oldest_transactions=_shown(holders, HolderType.TRANSACTION, now),
-            holds=holders.holds,
-            oldest_holds=_shown(holders, HolderType.HOLD, now),
-        )
+        return {
+            "store": address.name,
+            **asdict(status),
+            "epoch_time": format_timestamp(status.epoch_time),
+            "version_time": format_timestamp(status.version_time),
+            "open_transactions": holders.transactions,
+            "oldest_transactions": _shown(holders, HolderType.TRANSACTION, now),
+            "holds": holders.holds,
+            "oldest_holds": _shown(holders, HolderType.HOLD, now),
+        }
 
 
 def _shown(holders: Holders, holder_type: HolderType, now: Timestamp) -> tuple[str, ...]:
@@ -112,11 +85,11 @@ def status(store: Store, *, output: str) -> None:
     """
     status = status_of(store)
     if output == "json":
-        print_json(asdict(status))
+        print_json(status)
         return
     table = new_table()
-    for name, value in asdict(status).items():
-        text = "\n".join(map(in_one_line, value)) if isinstance(value, tuple | list) else str(value)
+    for name, value in status.items():
+        text = "\n".join(map(in_one_line, value)) if isinstance(value, tuple) else str(value)
         if text:
             table.add_row(Text(name.replace("_", " ")), Text(text))
     new_console().print(table)

@@ -6,7 +6,7 @@ Reading changes nothing, so a catalog of an older release is refused until a nod
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect
@@ -60,11 +60,9 @@ def address_of(store: Store) -> StoreAddress:
     return store_address(store, load(store).settings)
 
 
-@contextmanager
-def database_of(store: Store, *, read_only: bool = True) -> Iterator[Database]:
+def database_of(store: Store, *, read_only: bool = True) -> AbstractContextManager[Database]:
     """Open the SQL database of an existing store, without upgrading it. Raises `NotFound`."""
-    with database_at(address_of(store), read_only=read_only) as database:
-        yield database
+    return database_at(address_of(store), read_only=read_only)
 
 
 @contextmanager
