@@ -20,15 +20,12 @@ count as seen.) `strandline.sql.looking` implements the waiting.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
-from strandline.errors import Stopping
 from strandline.metastorage import sql_tables as tables
 from strandline.metastorage.store import (
     Absent,
@@ -42,7 +39,6 @@ from strandline.metastorage.store import (
     Lease,
     LeaseHeld,
     Metastorage,
-    MetastorageStatistics,
     Operation,
     Outcome,
     Put,
@@ -121,6 +117,7 @@ class SqlMetastorage(Metastorage):
         deletions_kept: int = DELETIONS_KEPT,
         owns_database: bool = False,
     ) -> None:
+        super().__init__()
         self.revision_is_cheap = database.mark_is_proof
         self._clock = clock
         self._database = database
@@ -128,11 +125,8 @@ class SqlMetastorage(Metastorage):
         self._changed = _CHANGED.format(by_revision=hint)
         self._owns_database = owns_database
         self._deletions_kept = deletions_kept
-        self._closed = False
         self._remembered = (-1, 0)
         """A mark, and the revision that was read after it. Used only if `mark_is_proof`."""
-        self._counting = threading.Lock()
-        self._counts: Counter[str] = Counter()
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
 
     def get(self, key: str) -> KeyValue | None:
@@ -264,13 +258,6 @@ class SqlMetastorage(Metastorage):
         self._enter("lease_calls")
         return self._lease(name)
 
-    def statistics(self) -> MetastorageStatistics:
-        with self._counting:
-            counts = Counter(self._counts)
-        return MetastorageStatistics(
-            **{name: counts[name] for name in MetastorageStatistics.__slots__}
-        )
-
     def close(self) -> None:
         self._closed = True
         self._database.wake()
@@ -349,14 +336,6 @@ class SqlMetastorage(Metastorage):
     def _enter(self, call: str) -> None:
         self._refuse_when_closed()
         self._count(call)
-
-    def _refuse_when_closed(self) -> None:
-        if self._closed:
-            raise Stopping("the metastorage is closed here; nothing was read or written")
-
-    def _count(self, what: str) -> None:
-        with self._counting:
-            self._counts[what] += 1
 
 
 def _key_value(key: str, row: Row) -> KeyValue:

@@ -32,13 +32,15 @@ past that others have read).
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
-from strandline.errors import Conflict, InvalidInput
+from strandline.errors import Conflict, InvalidInput, Stopping
 from strandline.sql import Query
 
 MAX_KEY_LENGTH = 1024
@@ -218,6 +220,11 @@ class Metastorage(ABC):
     revision_is_cheap: bool = False
     """Whether `revision` takes microseconds while nothing was committed, not a round trip."""
 
+    def __init__(self) -> None:
+        self._closed = False
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
     @abstractmethod
     def get(self, key: str) -> KeyValue | None:
         """The key with its value; None if it does not exist."""
@@ -287,13 +294,25 @@ class Metastorage(ABC):
     def lease(self, name: str) -> Lease | None:
         """The present lease; None if there is no holder or the lease has expired."""
 
-    @abstractmethod
     def statistics(self) -> MetastorageStatistics:
         """The counts of this object."""
+        with self._counting:
+            counts = Counter(self._counts)
+        return MetastorageStatistics(
+            **{name: counts[name] for name in MetastorageStatistics.__slots__}
+        )
+
+    def _count(self, what: str) -> None:
+        with self._counting:
+            self._counts[what] += 1
 
     @abstractmethod
     def close(self) -> None:
         """Stop answering; calls that wait end with `Stopping`. Idempotent."""
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Stopping("the metastorage is closed here; nothing was read or written")
 
 
 def lease_lost(lease: Lease, *, to: Lease | None) -> Conflict:

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -47,7 +46,6 @@ from strandline.errors import (
     CorruptData,
     DeadlineExceeded,
     IncompatibleFormat,
-    Stopping,
     StrandlineError,
     Unavailable,
     UnsupportedOperation,
@@ -80,7 +78,6 @@ from strandline.metastorage.store import (
     KeyValue,
     Lease,
     Metastorage,
-    MetastorageStatistics,
     Operation,
     Outcome,
     Put,
@@ -117,6 +114,7 @@ class EtcdMetastorage(Metastorage):
         changes_kept: int = CHANGES_KEPT,
         read_only: bool = False,
     ) -> None:
+        super().__init__()
         address = parse_etcd_url(url)
         self._url = url
         self._read_only = read_only
@@ -130,9 +128,6 @@ class EtcdMetastorage(Metastorage):
         self._settled_outcomes = 0
         self._turn = threading.Lock()
         self._remembered: View | None = None
-        self._closed = False
-        self._counting = threading.Lock()
-        self._counts: Counter[str] = Counter()
         try:
             self._ensure_format()
         except BaseException:
@@ -241,13 +236,6 @@ class EtcdMetastorage(Metastorage):
     def lease(self, name: str) -> Lease | None:
         self._enter("lease_calls")
         return self._leases.lease(check_key(name))
-
-    def statistics(self) -> MetastorageStatistics:
-        with self._counting:
-            counts = Counter(self._counts)
-        return MetastorageStatistics(
-            **{name: counts[name] for name in MetastorageStatistics.__slots__}
-        )
 
     def close(self) -> None:
         self._closed = True
@@ -401,11 +389,3 @@ class EtcdMetastorage(Metastorage):
     def _refuse_if_read_only(self) -> None:
         if self._read_only:
             raise UnsupportedOperation(f"{self._url} was opened for reading; nothing was written")
-
-    def _refuse_when_closed(self) -> None:
-        if self._closed:
-            raise Stopping("the metastorage is closed here; nothing was read or written")
-
-    def _count(self, what: str) -> None:
-        with self._counting:
-            self._counts[what] += 1
