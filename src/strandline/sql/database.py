@@ -96,9 +96,9 @@ class Database(ABC):
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
     may_lose_provisional: ClassVar[bool]
-    """Whether a crash of the machine may undo a provisional write.
+    """Whether a crash of the machine may undo a write that is provisional, derived, or of the time.
 
-    Always False for a server: other machines have seen the time of the write, and keep running.
+    Always False for a server: other machines have seen the write, and keep running.
     """
 
     def __init__(self, name: str, *, patience: float, read_only: bool = False) -> None:
@@ -176,14 +176,16 @@ class Database(ABC):
         """
         return self._write(deadline, synced=False)
 
-    @abstractmethod
     def write_derived(
         self, *, deadline: float | None = None, first: Sequence[Query] = ()
     ) -> AbstractContextManager[Connection]:
         """Like `write`, for data that is derived from durable rows and is derived again if lost.
 
-        As durable as its readers need it.
+        As durable as its readers need it. Not synced in a file: every process that could see it
+        undone ends when the machine crashes, and the next process that opens the file derives it
+        again before anything else.
         """
+        return self._write(deadline, synced=not self.may_lose_provisional, first=first)
 
     @property
     @abstractmethod
@@ -205,13 +207,18 @@ class Database(ABC):
         database calls it before that.
         """
 
-    @abstractmethod
     def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
         """A write of only the clock row, by which a reader learns the time.
 
-        As durable as its readers need it. It moves a mark only if that cannot be avoided. For
-        ``first``, see `write`.
+        It moves a mark only if that cannot be avoided. For ``first``, see `write`.
+
+        As durable as its readers need it. Not synced in a file: a process that could see the time
+        undone would have to survive a power cut of the machine. If a remote process still knows
+        such a time, the wall clock has passed it by then, unless the clock was also set back by
+        more than the restart took.
         """
+        synced = not self.may_lose_provisional
+        return self._write(None, synced=synced, first=first, is_news=False)
 
     @abstractmethod
     def find_damage(self) -> list[str]:

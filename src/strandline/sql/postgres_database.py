@@ -35,7 +35,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import cast
 
@@ -151,15 +151,6 @@ class PostgresDatabase(Database):
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
-    def write_derived(
-        self, *, deadline: float | None = None, first: Sequence[Query] = ()
-    ) -> AbstractContextManager[Connection]:
-        """See `Database.write_derived`.
-
-        Synced: other machines saw the write and keep running if the server's machine loses it.
-        """
-        return self._write(deadline, synced=True, first=first)
-
     @property
     def is_synced(self) -> bool:
         """See `Database.is_synced`. Unsynced writes matter only while the server runs."""
@@ -167,14 +158,6 @@ class PostgresDatabase(Database):
 
     def sync(self) -> None:
         """Does nothing: a derived write is on disk when it returns."""
-
-    def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
-        """See `Database.write_time`.
-
-        Synced: other machines saw the time and keep running if the server's machine loses it. It
-        moves no mark.
-        """
-        return self._write(None, synced=True, is_news=False, first=first)
 
     def mark(self) -> int:
         self._refuse_in_a_fork()

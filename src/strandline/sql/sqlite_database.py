@@ -239,16 +239,6 @@ class SqliteDatabase(Database):
                 reader.close()
             return rows
 
-    def write_derived(
-        self, *, deadline: float | None = None, first: Sequence[Query] = ()
-    ) -> AbstractContextManager[Connection]:
-        """See `Database.write_derived`.
-
-        Not synced: every process that could see it undone ends when this machine crashes, and the
-        next process that opens the file derives it again before anything else.
-        """
-        return self.write_unsynced(deadline=deadline)
-
     @property
     def is_synced(self) -> bool:
         """See `Database.is_synced`."""
@@ -257,15 +247,6 @@ class SqliteDatabase(Database):
     def sync(self) -> None:
         """See `Database.sync`. Data that has left the log was synced before."""
         sqlite_file.sync(self._log_path)
-
-    def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
-        """See `Database.write_time`.
-
-        Not synced: a process that could see the time undone would have to survive a power cut of
-        this machine. If a remote process still knows such a time, the wall clock has passed it by
-        then, unless the clock was also set back by more than the restart took.
-        """
-        return self._write(None, synced=False, is_news=False)
 
     def mark(self) -> int:
         """A number that changes exactly when any process has committed since the last call."""
