@@ -217,14 +217,14 @@ def test_only_its_owner_can_use_a_transaction(store: Store) -> None:
 
 def test_an_autocommit_begins_writes_and_commits_in_one_step(store: Store) -> None:
     recorder = Recorder()
-    with store.heard_by(recorder).autocommit(FLIGHTS, user="hive", agent="thrift") as step:
+    with store.heard_by(recorder).autocommit(FLIGHTS, user="hive") as step:
         assert step.write_id == 1
         assert step.transaction.state is OPEN
         records.add_footprint(
             step.connection, step.transaction.txn_id, FLIGHTS, frozenset([10, 11])
         )
     ended = store.transactions.get(step.transaction.txn_id)
-    assert (ended.state, ended.user, ended.agent) == (COMMITTED, "hive", "thrift")
+    assert (ended.state, ended.user) == (COMMITTED, "hive")
     assert recorder.heard == [("commit", ended.txn_id, ((FLIGHTS, 1),))]
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=1)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, func, select
 
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import Timestamp, format_timestamp, milliseconds
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
 from strandline.sql import (
     Query,
@@ -93,15 +93,18 @@ def begin_query(
     *,
     begin_time: Timestamp,
     catalog_version: int,
-    last_heartbeat: int,
     user: str,
-    host: str,
-    agent: str,
-    read_only: bool,
+    host: str = "",
+    agent: str = "",
+    read_only: bool = False,
     timeout_ms: int,
 ) -> Query:
-    """The query that inserts open transactions with these values of `TXN`; see `added`."""
-    values = begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms
+    """The query that inserts open transactions with these values of `TXN`; see `added`.
+
+    ``catalog_version`` is that of the begin time, which counts as the first heartbeat.
+    """
+    heartbeat = milliseconds(begin_time)
+    values = begin_time, catalog_version, heartbeat, user, host, agent, read_only, timeout_ms
     return (_BEGIN_ONE, values) if count == 1 else (_BEGIN_MANY, (count, *values))
 
 

@@ -62,9 +62,7 @@ from strandline.sql import (
 )
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
-from strandline.transactions.conflicts import (
-    NameRow,
-)
+from strandline.transactions.conflicts import NameRow
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds, watermark_at
 from strandline.transactions.list_records import min_open_txn, seen_by, seen_by_query
@@ -183,14 +181,15 @@ class Transactions(TransactionEnds):
         refuse_long_texts(user, host, agent)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], list[Transaction]]:
-            begin_query = self._begin_query(
+            begin_query = records.begin_query(
                 count,
-                time=shared.time,
-                version=shared.catalog_version,
+                begin_time=shared.time,
+                catalog_version=shared.catalog_version,
                 user=user,
                 host=host,
                 agent=agent,
                 read_only=read_only,
+                timeout_ms=self._timeout_ms,
             )
             begun = run_at_commit(shared.connection, *begin_query)
 
@@ -324,7 +323,7 @@ class Transactions(TransactionEnds):
         )
 
     @contextmanager
-    def autocommit(self, table_id: int, *, user: str, agent: str = "") -> Iterator[Step]:
+    def autocommit(self, table_id: int, *, user: str) -> Iterator[Step]:
         """A transaction on one table that begins, writes and commits in one SQL transaction.
 
         The block stages rows on the step's connection, under the step's write id. When the block
@@ -340,14 +339,11 @@ class Transactions(TransactionEnds):
             def start(connection: Connection) -> Step:
                 now = take_time(connection, self._clock)
                 version = self._catalogs.catalog_at(connection, now).version
-                begin_query = self._begin_query(
-                    1,
-                    time=now,
-                    version=version,
+                begin_query = records.begin_query(
+                    begin_time=now,
+                    catalog_version=version,
                     user=user,
-                    host="",
-                    agent=agent,
-                    read_only=False,
+                    timeout_ms=self._timeout_ms,
                 )
                 (begun,) = records.added(run(connection, *begin_query))
                 return self._step(connection, begun, table_id, None, now=begun.begin_time)
@@ -412,30 +408,6 @@ class Transactions(TransactionEnds):
             )
         with self._counting:
             self._uncounted = room // 16 - count
-
-    def _begin_query(
-        self,
-        count: int,
-        *,
-        time: Timestamp,
-        version: int,
-        user: str,
-        host: str,
-        agent: str,
-        read_only: bool,
-    ) -> Query:
-        """The query that begins transactions at a time, under the catalog of that time."""
-        return records.begin_query(
-            count,
-            begin_time=time,
-            catalog_version=version,
-            last_heartbeat=milliseconds(time),
-            user=user,
-            host=host,
-            agent=agent,
-            read_only=read_only,
-            timeout_ms=self._timeout_ms,
-        )
 
     def _step_queries(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
         """The queries that `_write_on` runs first; none if no row can have these ids."""
