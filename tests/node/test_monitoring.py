@@ -22,8 +22,8 @@ from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
 from strandline.node import node as node_module
+from strandline.node.health import Problem
 from strandline.node.metrics import METRICS, metrics_text
-from strandline.node.node import Problem
 from strandline.sql import FenceRow
 from tests.metastore.session.served import monitored, serving
 

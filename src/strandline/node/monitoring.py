@@ -31,8 +31,9 @@ from strandline.metastore.session.http_messages import Answer
 from strandline.metastore.session.openapi import openapi_text
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.workers import Workers
+from strandline.node.health import Problem
 from strandline.node.metrics import METRICS_TYPE, metrics_text
-from strandline.node.node import Counted, Lag, Problem
+from strandline.node.node import Counted, Lag
 
 DEADLINE = 2.0
 """Seconds after which a health check counts as failed, and a request for a page fails."""

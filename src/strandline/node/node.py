@@ -2,15 +2,6 @@
 
 A node that serves clients and a driver that embeds the store in its own process are the same thing;
 serving only adds listeners (`strandline.node.server`). Several nodes may have one folder open.
-
-**Health.** A check is a function that raises if something is wrong; the error's message is the
-reason that the report gives. Each part that can fail alone adds a check. Each report runs all
-checks again. Results are not cached, so a report never describes an earlier moment.
-
-**Configuration.** A value in the catalog overrides the setting of the process as soon as this node
-has applied the version that set it. Without such a value, the setting applies. No value is copied
-at start and there are no change listeners: readers ask, and the answer is computed once for each
-catalog.
 """
 
 from __future__ import annotations
@@ -25,16 +16,14 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.catalog import Catalog, CatalogManager
+from strandline.catalog import CatalogManager
 from strandline.catalog.applier import Announce
-from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
 from strandline.catalog.system_views.synchronization import synchronize_system_views
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
 from strandline.fencing import FenceToken
-from strandline.logs import in_one_line
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import finish_partition_moves
@@ -48,7 +37,9 @@ from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.node.address import StoreAddress
 from strandline.node.chores import LOOK_SECONDS, Chores, StorageRecorder
+from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.database_mark import NOTE_SECONDS
+from strandline.node.health import NodeHealth
 from strandline.node.inspection import StoreInspection
 from strandline.node.membership import (
     Guard,
@@ -67,45 +58,6 @@ if TYPE_CHECKING:
     from strandline.metastore.cache.state_file import StateFile
 
 logger = logging.getLogger(__name__)
-
-Check = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A check that failed, and why."""
-
-    check: str
-    reason: str
-
-
-class NodeHealth:
-    """The checks of a node. `report` waits for the store: call it from a thread."""
-
-    def __init__(self) -> None:
-        self._checks: dict[str, Check] = {}
-
-    def add(self, name: str, check: Check) -> None:
-        """Add ``check`` to the report under ``name``."""
-        self._checks[name] = check
-
-    def report(self) -> list[Problem]:
-        """Return the problems of this moment; an empty list if the node can do its work."""
-        problems = []
-        for name, check in self._checks.items():
-            try:
-                check()
-            except (StrandlineError, OSError) as error:
-                problems.append(Problem(name, in_one_line(str(error))))
-            except Exception as error:
-                logger.exception("the check of %s failed with an internal error", name)
-                problems.append(
-                    Problem(
-                        name, f"the check failed with an internal error: {type(error).__name__}"
-                    )
-                )
-        return problems
-
 
 LAG_SECONDS = 5.0
 """How much longer than the ``metadata_staleness`` a healthy node may lag behind the logs.
@@ -519,53 +471,3 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Effective:
-    catalog: Catalog
-    history_retention_ms: int
-    metadata_staleness: float
-
-
-class EffectiveConfiguration:
-    """The configuration in effect on a node. Safe to use from several threads.
-
-    ``latest`` returns the newest catalog that is applied here, and never waits. ``staleness_ms`` is
-    the default if neither the catalog nor the settings say how old an answer may be.
-    """
-
-    def __init__(
-        self, latest: Callable[[], Catalog], settings: Settings, *, staleness_ms: int = 0
-    ) -> None:
-        self._latest = latest
-        self._settings = settings
-        self._staleness_ms = staleness_ms
-        self._known: _Effective | None = None
-
-    def history_retention_ms(self) -> int:
-        """Return how long history is kept without a hold, in milliseconds."""
-        return self._effective().history_retention_ms
-
-    def metadata_staleness(self) -> float:
-        """Return how old an answer about a plain table's rows may be, in seconds."""
-        return self._effective().metadata_staleness
-
-    def _effective(self) -> _Effective:
-        catalog, known = self._latest(), self._known
-        if known is not None and known.catalog is catalog:
-            return known
-        retention = HISTORY_RETENTION.value(catalog)
-        staleness = METADATA_STALENESS.value(catalog)
-        settings = self._settings
-        if staleness is None:
-            staleness = settings.metadata_staleness_ms
-        if staleness is None:
-            staleness = self._staleness_ms
-        effective = _Effective(
-            catalog,
-            settings.history_retention_ms if retention is None else retention,
-            staleness / 1000,
-        )
-        self._known = effective
-        return effective

@@ -35,6 +35,7 @@ from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
 from strandline.node.database_mark import DatabaseMark
+from strandline.node.health import Check
 from strandline.node.place import DATABASE_FILE, settle
 from strandline.node.store_database import (
     examine_in_background,
@@ -47,8 +48,6 @@ from strandline.sql import Database, open_engine, stored_time
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
 SERVERS_STALENESS_MS = 1_000
-
-Check = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

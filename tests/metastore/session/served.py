@@ -17,9 +17,9 @@ from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import Application
 from strandline.metastore.workers import Workers
 from strandline.node import Node
+from strandline.node.health import Problem
 from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
-from strandline.node.node import Problem
 
 WAIT = 60.0
 

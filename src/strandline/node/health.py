@@ -1,0 +1,55 @@
+"""The health of a node: checks that each report runs again.
+
+A check is a function that raises if something is wrong; the error's message is the reason that the
+report gives. Each part that can fail alone adds a check. Results are not cached, so a report never
+describes an earlier moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.errors import StrandlineError
+from strandline.logs import in_one_line
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A check that failed, and why."""
+
+    check: str
+    reason: str
+
+
+class NodeHealth:
+    """The checks of a node. `report` waits for the store: call it from a thread."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Check] = {}
+
+    def add(self, name: str, check: Check) -> None:
+        """Add ``check`` to the report under ``name``."""
+        self._checks[name] = check
+
+    def report(self) -> list[Problem]:
+        """Return the problems of this moment; an empty list if the node can do its work."""
+        problems = []
+        for name, check in self._checks.items():
+            try:
+                check()
+            except (StrandlineError, OSError) as error:
+                problems.append(Problem(name, in_one_line(str(error))))
+            except Exception as error:
+                logger.exception("the check of %s failed with an internal error", name)
+                problems.append(
+                    Problem(
+                        name, f"the check failed with an internal error: {type(error).__name__}"
+                    )
+                )
+        return problems
