@@ -1,23 +1,20 @@
-"""Methods that change the partitions of plain tables.
+"""Methods that add and drop the partitions of plain tables.
 
 Each call is one transaction on the table. It changes all of its partitions or none, and has a
 commit time, so that the list of partitions can be read as of a time. Folders follow Hive's habits:
-the folder of a partition is created before the partition. In a managed table the folder moves when
-the partition is renamed. When the partition is dropped with its data, the folder is moved aside,
-where the cleaner finds it.
+the folder of a partition is created before the partition. When the partition is dropped with its
+data, the folder is moved aside, where the cleaner finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,
-    IllegalChange,
     InvalidInput,
     ObjectNotFound,
     StrandlineError,
@@ -30,9 +27,8 @@ from strandline.metastore.hive.registry import Call, changes, invalid_object, me
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
 from strandline.metastore.partition_places import partition_places
-from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
-from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced
+from strandline.metastore.store.warehouse import Unsynced
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
@@ -40,10 +36,6 @@ from strandline.model.privileges import Privilege
 
 class _NothingToDo(Exception):
     """Raised to leave a change block that has nothing to change."""
-
-
-def _now() -> int:
-    return system_wall_clock() // 1000
 
 
 async def plain_table(
@@ -74,7 +66,16 @@ async def plain_table(
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)
 
 
-def _stored(
+async def named_table(
+    call: Call, *, need: Privilege, missing: Callable[[str], Exception] = ObjectNotFound
+) -> Partitioned:
+    """Do `plain_table` for the table that the arguments name."""
+    return await plain_table(
+        call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing
+    )
+
+
+def stored_rows(
     call: Call, partitioned: Partitioned, partitions: Mapping[str, PartitionRow]
 ) -> list[NewRow]:
     """Return the rows of these partitions (by name), each assigned to its zone partition."""
@@ -111,7 +112,7 @@ def add_all(
     for partition in partitions:
         _check_home(partitioned, partition)
         call.folders.refuse_former((partition.get("sd") or {}).get("location"))
-        name, row = partitioned.read(partition, now=_now())
+        name, row = partitioned.read(partition)
         if name in rows:
             raise meta_exception(
                 f"Duplicate partitions in the list: {partitioned.described(row.values)}"
@@ -138,7 +139,7 @@ def add_all(
         for name, row in new_rows.items():
             _make_folder(call, partitioned, row, name=name, unsynced=unsynced)
         unsynced.sync()
-        change.stage(add=_stored(call, partitioned, new_rows))
+        change.stage(add=stored_rows(call, partitioned, new_rows))
     return list(new_rows.values())
 
 
@@ -197,13 +198,13 @@ def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Stru
 
 @changes("append_partition", "append_partition_with_environment_context")
 async def append_partition(call: Call) -> Struct:
-    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    partitioned = await named_table(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(call, partitioned, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
 async def append_partition_by_name(call: Call) -> Struct:
-    partitioned = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    partitioned = await named_table(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(
         call, partitioned, partition_values(call.text("part_name"), partitioned.key_names)
     )
@@ -250,14 +251,6 @@ def _wants_result(request: Call) -> bool:
 # -- drop
 
 
-async def _named(
-    call: Call, *, need: Privilege, missing: Callable[[str], Exception] = ObjectNotFound
-) -> Partitioned:
-    return await plain_table(
-        call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing
-    )
-
-
 def _drop(
     call: Call,
     partitioned: Partitioned,
@@ -294,13 +287,13 @@ def _purges(call: Call) -> bool:
 
 @changes("drop_partition", "drop_partition_with_environment_context")
 async def drop_partition(call: Call) -> bool:
-    partitioned = await _named(call, need=Privilege.DELETE)
+    partitioned = await named_table(call, need=Privilege.DELETE)
     return _drop_one(call, partitioned, call.texts("part_vals"))
 
 
 @changes("drop_partition_by_name", "drop_partition_by_name_with_environment_context")
 async def drop_partition_by_name(call: Call) -> bool:
-    partitioned = await _named(call, need=Privilege.DELETE)
+    partitioned = await named_table(call, need=Privilege.DELETE)
     try:
         values = partition_values(call.text("part_name"), partitioned.key_names)
     except InvalidInput as error:
@@ -351,193 +344,3 @@ async def drop_partitions_req(call: Call) -> Struct:
         if _wants_result(request)
         else {}
     )
-
-
-# -- alter
-
-
-def _no_table_to_alter(message: str) -> Exception:
-    return IllegalChange("Unable to alter partition because table or database does not exist.")
-
-
-async def _altered(call: Call, schema: str, table: str) -> Partitioned:
-    need = Privilege.UPDATE
-    return await plain_table(call, schema, table, need=need, missing=_no_table_to_alter)
-
-
-def _no_tables_to_alter(message: str) -> Exception:
-    return IllegalChange("Unable to alter partitions because table or database does not exist.")
-
-
-def _alter(
-    call: Call, partitioned: Partitioned, partitions: Sequence[Struct], context: Struct | None
-) -> None:
-    # Decoded before the block: while it runs, all other writers wait.
-    new_partitions = [
-        (*partitioned.read(partition, now=_now()), partition) for partition in partitions
-    ]
-    names = {name for name, _, _ in new_partitions}
-    present = _present(call, partitioned, names)
-    quick = QuickStatistics(call.folders, context)
-
-    def counted(name: str, row: PartitionRow, sent: Struct) -> PartitionRow:
-        old = present.get(name, replace(row, parameters=()))
-        place = partitioned.place(row if _has_location(sent) else old)
-        parameters = quick.of_altered(row.parameters, place, old=old.parameters)
-        return replace(row, parameters=parameters)
-
-    new_partitions = [
-        (name, counted(name, row, partition), partition) for name, row, partition in new_partitions
-    ]
-    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
-        rows = change.visible(RowKind.PARTITION, names)
-        if len(rows) < len(names):
-            raise IllegalChange("alter is not possible")
-        altered: dict[str, PartitionRow] = {}
-        for name, new, partition in new_partitions:
-            # If the request names a partition twice, the partition is altered twice.
-            old = altered.get(name) or rows[name].as_(PartitionRow)
-            kept = replace(new, created=old.created)
-            if not _has_location(partition):
-                kept = replace(kept, location=old.location)
-            altered[name] = kept
-        old_ids = [rows[name].row_id for name in altered]
-        change.replace(dict(zip(old_ids, _stored(call, partitioned, altered), strict=True)))
-
-
-def _has_location(partition: Struct) -> bool:
-    """Whether the client sent a location; without one, a partition stays where it is."""
-    return bool((partition.get("sd") or {}).get("location"))
-
-
-def _present(
-    call: Call, partitioned: Partitioned, names: Collection[str]
-) -> dict[str, PartitionRow]:
-    """Return those of the named partitions that exist now."""
-    rows = call.metastore.store.rows(
-        partitioned.table.id, RowKind.PARTITION, write_ids=None, names=names
-    )
-    return {row.name: row.as_(PartitionRow) for row in rows}
-
-
-@changes("alter_partition", "alter_partition_with_environment_context")
-async def alter_partition(call: Call) -> None:
-    _alter(
-        call,
-        await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter),
-        [call.struct("new_part")],
-        call.args.get("environment_context"),
-    )
-
-
-@changes("alter_partitions", "alter_partitions_with_environment_context")
-async def alter_partitions(call: Call) -> None:
-    partitions = call.structs("new_parts")
-    partitioned = await _named(call, need=Privilege.UPDATE, missing=_no_tables_to_alter)
-    if partitions:
-        _alter(call, partitioned, partitions, call.args.get("environment_context"))
-
-
-@changes("alter_partitions_req")
-async def alter_partitions_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tableName")
-    partitioned = await _altered(request, schema, table)
-    if request.args.get("partitions"):
-        _alter(
-            request, partitioned, request.args["partitions"], request.args.get("environmentContext")
-        )
-    return {}
-
-
-def give_table_columns(call: Call, table: TableDescriptor) -> None:
-    """Give every partition the columns of its table, as a cascading alter requires."""
-
-    def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
-        partitions = [(row, row.as_(PartitionRow)) for row in rows]
-        return {
-            row.row_id: row.replaced_by(replace(partition, columns=None))
-            for row, partition in partitions
-            if partition.columns is not None
-        }
-
-    # Read before the block: while it runs, all other writers wait.
-    rows = call.metastore.store.rows(table.id, RowKind.PARTITION, write_ids=None)
-    names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
-    if names:
-        with call.metastore.store.change(table.id, author=call.user) as change:
-            change.replace(without_own(change.visible(RowKind.PARTITION, names).values()))
-
-
-@changes("rename_partition")
-async def rename_partition(call: Call) -> None:
-    partitioned = await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
-    _rename(call, partitioned, call.texts("part_vals"), call.struct("new_part"))
-
-
-@changes("rename_partition_req")
-async def rename_partition_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tableName")
-    partitioned = await _altered(request, schema, table)
-    _rename(request, partitioned, request.texts("partVals"), request.struct("newPart"))
-    return {}
-
-
-def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partition: Struct) -> None:
-    old_name = partitioned.name_of(values)
-    new_name, new = partitioned.read(partition, now=_now())
-    present = _present(call, partitioned, [old_name]).get(old_name)
-    if present is not None and partitioned.table.kind is TableKind.MANAGED:
-        # Where the files are before they move.
-        quick, place = QuickStatistics(call.folders, None), partitioned.place(present)
-        counted = quick.of_altered(new.parameters, place, old=present.parameters)
-        new = replace(new, parameters=counted)
-    moved: tuple[str, str] | None = None
-    places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
-    try:
-        with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
-            rows = change.visible(RowKind.PARTITION, [old_name, new_name])
-            if old_name not in rows:
-                raise IllegalChange(
-                    "Unable to rename partition because old partition does not exist"
-                )
-            if new_name == old_name or new_name in rows:
-                table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
-                shown = f"{table_name}.[{', '.join(new.values)}]"
-                raise IllegalChange(f"Partition already exists:{shown}")
-            old = rows[old_name].as_(PartitionRow)
-            kept = replace(new, created=old.created, location=old.location)
-            if places.is_own(rows[old_name]):
-                kept = replace(kept, location=new_name)
-            before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
-            after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
-            renamed = [*_stored(call, partitioned, {new_name: kept}), *after]
-            row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
-            if kept.location != old.location:
-                change.record_moves(
-                    PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)
-                )
-            if kept.location != old.location:
-                moved = _move_folder(call, partitioned, old, kept)
-    except BaseException:
-        if moved is not None:
-            with suppress(StrandlineError):
-                call.folders.move(moved[1], moved[0])
-        raise
-
-
-def _move_folder(
-    call: Call, partitioned: Partitioned, before: PartitionRow, after: PartitionRow
-) -> tuple[str, str] | None:
-    """Move the folder of a partition. Return its old and new place, or None if none existed."""
-    old, new = partitioned.place(before), partitioned.place(after)
-    try:
-        call.folders.verify_below(old, table=partitioned.location)
-        call.folders.verify_below(new, table=partitioned.location)
-        outcome = call.folders.move(old, new)
-    except FolderRefused as refused:
-        raise IllegalChange(f"the partition cannot be renamed: {refused.message}") from refused
-    if outcome is Moved.MISSING:
-        call.folders.make(new)
-    return (old, new) if outcome is Moved.MOVED else None

@@ -26,6 +26,7 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import LAST_DDL_TIME
@@ -272,8 +273,9 @@ class Partitioned:
                 f"Invalid partition key & values; keys [{keys}], values [{shown}]"
             ) from None
 
-    def read(self, partition: Mapping[str, Any], *, now: int) -> tuple[str, PartitionRow]:
-        """Return the name and row of a client's ``Partition``. ``now``: seconds since 1970."""
+    def read(self, partition: Mapping[str, Any]) -> tuple[str, PartitionRow]:
+        """Return the name and row of a client's ``Partition``."""
+        now = system_wall_clock() // 1000
         name = self.name_of(partition.get("values"))
         sd = partition.get("sd")
         parameters = {LAST_DDL_TIME: str(now)} | dict(partition.get("parameters") or {})

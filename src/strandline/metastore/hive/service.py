@@ -50,6 +50,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     fixed_answers,
     functions,
     locks,
+    partition_alters,
     partition_changes,
     partition_specs,
     partitions,

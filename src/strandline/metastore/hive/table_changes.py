@@ -39,7 +39,7 @@ from strandline.metastore.hive.parameters import (
     is_counted_table,
     without_time,
 )
-from strandline.metastore.hive.partition_changes import give_table_columns
+from strandline.metastore.hive.partition_alters import give_table_columns
 from strandline.metastore.hive.registry import (
     Call,
     changes,
