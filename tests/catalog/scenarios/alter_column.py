@@ -343,6 +343,46 @@ SCENARIOS = [
             ("string", "string collate UNICODE"),
         )
     ),
+    *(
+        Scenario(
+            f"{before} to {after} in a plain table",
+            cases=[48],
+            setup=[SCHEMA, create_table("s.t", f"c {before}", transactional=False)],
+            run=alter(to=after),
+            expect=Made(["alter_column"]),
+            checks=[(columns("s.t"), [f"1 c {after}"])],
+            note="a collation is not in the files, so Spark changes it",
+        )
+        for before, after in (
+            ("string", "string collate UNICODE"),
+            ("string collate UNICODE", "string collate UTF8_LCASE"),
+            ("array<struct<a:string collate UNICODE>>", "array<struct<a:string,b:int>>"),
+            ("map<int,string>", "map<bigint,string collate UNICODE>"),
+        )
+    ),
+    *(
+        Scenario(
+            f"{before} to {after} in a plain table",
+            cases=[48],
+            setup=[SCHEMA, create_table("s.t", f"c {before}", transactional=False)],
+            run=alter(to=after),
+            expect=Refused(IllegalChange, "cannot change the type"),
+        )
+        for before, after in (
+            ("string collate UNICODE", "int"),
+            ("map<string,int>", "map<string collate UNICODE,int>"),
+        )
+    ),
+    Scenario(
+        "the collation of a key of a plain table",
+        cases=[49],
+        setup=[
+            SCHEMA,
+            create_table("s.t", "c string not null", primary_key=("c",), transactional=False),
+        ],
+        run=alter(to="string collate UNICODE"),
+        expect=Refused(IllegalChange, "primary key column of t and cannot change its type"),
+    ),
     typed("the type that it has", "c boolean", alter(to="boolean"), None, cases=[48]),
     Scenario(
         "the type of a key",

@@ -49,6 +49,14 @@ def test_spark_and_the_catalog_share_the_defaults_of_columns(
     spark.sql("DROP TABLE stock")
 
 
+def test_spark_changes_the_collation_of_a_column(spark: SparkProcess) -> None:
+    spark.sql("CREATE TABLE hosts (name STRING) USING parquet")
+    spark.sql("INSERT INTO hosts VALUES ('Ann')")
+    spark.sql("ALTER TABLE hosts ALTER COLUMN name TYPE STRING COLLATE UTF8_LCASE")
+    assert spark.sql("SELECT name FROM hosts WHERE name = 'aNN'") == [["Ann"]]
+    spark.sql("DROP TABLE hosts")
+
+
 def test_filters_that_spark_sends_as_like_find_every_row(spark: SparkProcess) -> None:
     spark.sql("CREATE TABLE likes (a INT, q STRING) USING parquet PARTITIONED BY (q)")
     spark.sql("INSERT INTO likes VALUES (1, 'price $5'), (2, 'a^b'), (3, '+49 30'), (4, 'f(x)')")

@@ -36,7 +36,16 @@ from strandline.model.descriptors import (
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
 from strandline.model.type_changes import carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
-from strandline.model.types import BINARY, STRING, AtomicType, DataType, DecimalType
+from strandline.model.types import (
+    BINARY,
+    STRING,
+    AtomicType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    with_parts,
+)
 
 
 def check_redefinition(
@@ -82,7 +91,17 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
             return
         if table.storage.serde == _TEXT_SERDE and is_plain_scalar and new == STRING:
             return  # as it is written in the file
+        old, new = _without_collations(old), _without_collations(new)
     check_change(old, new)
+
+
+def _without_collations(data_type: DataType) -> DataType:
+    """The type as it is in files. Keys of maps keep theirs: it decides which of them are equal."""
+    if isinstance(data_type, StringType):
+        return STRING
+    if isinstance(data_type, MapType):
+        return replace(data_type, value=_without_collations(data_type.value))
+    return with_parts(data_type, _without_collations)
 
 
 def check_column_change(
