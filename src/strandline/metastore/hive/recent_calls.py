@@ -10,11 +10,14 @@ overwrite with ``saveAsTable``     get ``o@…``, get o, get database, get o, **
 ``DROP SCHEMA … CASCADE``          get all tables, get t, **drop t**, … (by Hive's client)
 =================================  ===============================================================
 
-These are the calls of Spark 4.3. All threads of an application share one connection, so calls of
-other statements may come in between. Therefore a drop passes only if the last calls that concern
-its table are those of ``DROP TABLE``, or if the client has read no rows of the table, as clients
-other than Spark. If a rule takes another statement for one of these, the client only has to repeat
-it: the calls after a refused drop are judged anew.
+These are the calls of Spark 4.3. Spark 3.5, 4.0 and 4.1 send no drop for ``DROP TABLE o``, and end
+the other statements with get database, get o, get database, get o, **drop o**.
+
+All threads of an application share one connection, so calls of other statements may come in
+between. Therefore a drop passes only if the last calls that concern its table are those of ``DROP
+TABLE``, or if the client has read no rows of the table, as clients other than Spark. If a rule
+takes another statement for one of these, the client only has to repeat it: the calls after a
+refused drop are judged anew.
 
 Calls that come in between hide a ``CREATE OR REPLACE VIEW``, which then drops the table, and calls
 of another thread for the same table within the last millisecond before the drop can hide an
@@ -66,6 +69,7 @@ _TABLE = ("tbl_name", "tblName", "name")
 _DROP_TABLE_CALLS = [_Call.LOOK] * 3
 _OR_REPLACE_CALLS = [*_DROP_TABLE_CALLS, *[_Call.SCHEMA] * 7]
 """Seven of the eight: of ``CREATE VIEW IF NOT EXISTS`` and of other statements come fewer."""
+_OLDER_SPARK_CALLS = [_Call.LOOK, _Call.SCHEMA] * 2
 
 
 class RecentCalls:
@@ -101,6 +105,8 @@ class RecentCalls:
             return True
         concerned = (call for call in calls if call is not _Call.OTHER)
         since = list(takewhile(lambda call: call is not _Call.DROP, concerned))
+        if since[: len(_OLDER_SPARK_CALLS)] == _OLDER_SPARK_CALLS:
+            return True
         return _Call.READ in since and since[: len(_DROP_TABLE_CALLS)] != _DROP_TABLE_CALLS
 
     def _latest_first(self, schema: str, name: str) -> Iterator[_Call]:
