@@ -586,7 +586,7 @@ def test_a_drop_is_refused_only_as_part_of_a_statement_that_would_replace_the_ta
         return
     kind, said = refusal(lambda: stub.drop_table("d1", "orders", True))
     assert kind == "MetaException"
-    assert "DROP TABLE d1.orders (if you just ran that, run it again)" in said
+    assert "DROP TABLE d1.orders in Spark 4.3 (if you just ran that, run it again)" in said
     assert stub.get_all_tables("d1") == ["orders"]
 
 

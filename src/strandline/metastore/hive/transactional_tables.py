@@ -103,8 +103,8 @@ def refuse_replacement(name: str) -> IllegalChange:
     """The error for a client that would drop the transactional table ``name`` to replace it."""
     return IllegalChange(
         f"{name} is a transactional table and cannot be replaced or overwritten; delete and "
-        f"append rows with strandline.spark.Tables, or drop it: DROP TABLE {name} (if you just ran "
-        "that, run it again)"
+        f"append rows with strandline.spark.Tables, or drop it: DROP TABLE {name} in Spark 4.3 (if "
+        "you just ran that, run it again), Tables.drop with an older Spark"
     )
 
 
@@ -115,7 +115,8 @@ def refuse_cascade(catalog: Catalog, schema: str) -> None:
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise IllegalChange(
             f"schema {schema} cannot be dropped with CASCADE, because that would also drop "
-            f"transactional tables: {shown}. Drop each by name first: DROP TABLE {names[0]}"
+            f"transactional tables: {shown}. Drop each by name first: DROP TABLE {names[0]} in "
+            "Spark 4.3, Tables.drop with an older Spark"
         )
 
 
