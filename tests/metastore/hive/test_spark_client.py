@@ -113,16 +113,18 @@ def test_replacing_a_view_is_a_drop_and_a_create_that_can_be_undone_together(
 def test_drop_database_cascade_is_refused_while_the_schema_has_transactional_tables(
     spark: SparkProcess, served: HiveNode
 ) -> None:
+    spark.sql("CREATE DATABASE airport")
     for name in ("flights", "trips"):
-        served.create_transactional("nyc", name, id="bigint")
-    assert {"flights", "trips"} <= set(spark.column("SHOW TABLES", 1))
-    assert spark.column("DESCRIBE flights") == ["id"]
-    with pytest.raises(SparkError, match=r"DROP TABLE nyc\.flights"):
-        spark.sql("DROP DATABASE nyc CASCADE")
-    assert {"flights", "trips"} <= set(spark.column("SHOW TABLES", 1))
-    spark.sql("DROP TABLE flights")
-    spark.sql("DROP TABLE IF EXISTS trips")
-    assert not {"flights", "trips"} & set(spark.column("SHOW TABLES", 1))
+        served.create_transactional("airport", name, id="bigint")
+    assert spark.column("SHOW TABLES IN airport", 1) == ["flights", "trips"]
+    assert spark.column("DESCRIBE airport.flights") == ["id"]
+    with pytest.raises(SparkError, match=r"DROP TABLE airport\.flights"):
+        spark.sql("DROP DATABASE airport CASCADE")
+    assert spark.column("SHOW TABLES IN airport", 1) == ["flights", "trips"]
+    spark.sql("DROP TABLE airport.flights")
+    spark.sql("DROP TABLE IF EXISTS airport.trips")
+    assert spark.column("SHOW TABLES IN airport", 1) == []
+    spark.sql("DROP DATABASE airport")
 
 
 def test_a_small_text_table_is_broadcast_and_its_files_are_counted(
