@@ -29,7 +29,7 @@ from strandline.clock import (
     system_elapsed,
 )
 from strandline.durable import Frontier, MetastorageLog, SetBack, durable_state
-from strandline.errors import NotFresh, Unavailable, VersionNotFound
+from strandline.errors import AlreadyExists, NotFresh, Unavailable, VersionNotFound
 from strandline.metastorage import Head, SqlMetastorage
 from strandline.sql import open_sqlite
 from tests.catalog.callers import wait_for
@@ -635,6 +635,29 @@ def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(
         assert reader.has(name)
     lead = slow.clock.ahead_of_wall(slow.manager.look())
     assert lead <= 7_200_000 + 3 * (DELAY + SKEW), "the time of the log runs away"
+
+
+def test_a_change_counts_as_active_only_when_the_time_of_the_log_was_moved(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that changes nothing must not return while another call is moving the time."""
+    fast, slow, reader = new_node(), new_node(), new_node()
+    fast.wall.now += 7_200_000
+    carried_out(fast, "a")
+    look, answers = slow.manager.look, list[bool]()
+
+    def late() -> Timestamp:
+        monkeypatch.undo()
+        reader.manager.look()
+        with pytest.raises(AlreadyExists):
+            slow.manager.execute(CreateSchema(name="b"), author="bob", timeout=5)
+        reader.passes(DELAY - SKEW + 1)
+        answers.append(reader.has("b"))
+        return look()
+
+    monkeypatch.setattr(slow.manager, "look", late)
+    slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=5)
+    assert answers == [True]
 
 
 def test_elapsed_time_is_positive_and_never_goes_back() -> None:

@@ -215,7 +215,7 @@ class CatalogManager(CatalogFollower):
         if self._clock.current() < target:
             self._wait(self.delay + self.skew, end)
             self._clock.update(target)
-            self.look()
+        self.look()  # also after another call has moved the clock: its look may not have ended
         self._wait(self.delay - self.skew, end)  # so long is an earlier look of a node valid
 
     def _wait(self, ms: int, end: float) -> None:
