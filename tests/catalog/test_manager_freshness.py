@@ -20,6 +20,7 @@ import pytest
 
 from strandline.catalog import Behind, Catalog, CatalogManager, initial_catalog
 from strandline.catalog.commands import CreateSchema
+from strandline.catalog.history import History
 from strandline.clock import (
     HybridClock,
     Timestamp,
@@ -658,6 +659,26 @@ def test_a_change_counts_as_active_only_when_the_time_of_the_log_was_moved(
     monkeypatch.setattr(slow.manager, "look", late)
     slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=5)
     assert answers == [True]
+
+
+def test_an_interrupt_does_not_make_a_version_look_lost(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the version was applied, and before anything else was noted about it."""
+    node = new_node(delay=0, skew=0)
+    append = History.append
+
+    def interrupted(history: History, catalog: Catalog) -> None:
+        append(history, catalog)
+        raise KeyboardInterrupt
+
+    new_node(delay=0, skew=0).manager.execute(CreateSchema(name="a"), author="ann", timeout=2)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(History, "append", interrupted)
+        node.manager.sync()
+    node.passes(60_000)
+    node.manager.sync()
+    assert node.has("a")
 
 
 def test_elapsed_time_is_positive_and_never_goes_back() -> None:

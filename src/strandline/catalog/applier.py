@@ -198,7 +198,7 @@ class CatalogApplier:
         """Every version that a newly opened or joined state has read."""
         recovered = state.take_recovered()
         history = History(*map(self._activated, recovered))
-        self._latest_id = recovered[-1].update.id
+        self._latest_id = recovered[-1].version, recovered[-1].update.id
         self._log_time.hear(self._given(history.latest))
         return history
 
@@ -451,9 +451,11 @@ class CatalogApplier:
 
         The caller holds the lock.
         """
-        latest, known_id = self._history.latest.version, self._latest_id
-        log = self._state.log
-        if not known_id or log.time_of(Update(latest, known_id, "", "", ())) is not None:
+        latest, log = self._history.latest.version, self._state.log
+        version, known_id = self._latest_id
+        if version != latest or not known_id:  # unknown: a snapshot, or interrupted
+            return
+        if log.time_of(Update(latest, known_id, "", "", ())) is not None:
             return
         if latest > log.check().frontier.since:  # else the update was trimmed, and a snapshot is
             raise self._lost(f"has another version {latest}")
@@ -527,7 +529,6 @@ class CatalogApplier:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.warning("%s", error)
             self._history = History(self._activated(self._state.start()))
-            self._latest_id = b""
             self._log_time.hear(self._given(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))
             return
@@ -539,7 +540,7 @@ class CatalogApplier:
         before = self._history.latest
         catalog = self._activated(applied)
         self._history.append(catalog)
-        self._latest_id = applied.update.id
+        self._latest_id = applied.version, applied.update.id
         for change in applied.update.changes():
             if change.old is None:
                 continue
