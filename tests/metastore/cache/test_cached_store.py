@@ -236,6 +236,34 @@ def test_rows_that_the_database_has_lost_are_forgotten(
     assert caplog.text.count("was set back") == 1
 
 
+@ONLY_PROOF
+def test_catching_up_ends_if_the_log_is_set_back_meanwhile(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached()
+    monkeypatch.setattr(log_applier, "BATCH", 1)
+    dml.append("kept")
+    assert files(cache) == ["kept"]
+    with (
+        closing(sqlite3.connect(dml.folder / "strandline.db")) as live,
+        closing(sqlite3.connect(":memory:")) as copy,
+    ):
+        live.backup(copy)
+        dml.append("lost")
+        read_next, reads = dml.log.read_next, list[int]()
+
+        def meanwhile(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+            reads.append(after)
+            if len(reads) == 2:
+                copy.backup(live)
+            assert len(reads) < 100
+            return read_next(after, limit=limit)
+
+        monkeypatch.setattr(dml.log, "read_next", meanwhile)
+        cache.catch_up()
+    assert files(cache) == ["kept"]
+
+
 def test_memory_is_bounded_and_the_least_recently_used_table_is_evicted(dml: Dml) -> None:
     for table_id in (FLIGHTS, CANCELLATIONS, WEATHER):
         dml.append("a", "b", table_id=table_id)

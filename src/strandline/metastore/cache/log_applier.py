@@ -331,7 +331,8 @@ class LogApplier:
         head, level = ahead
         try:
             while self._replicas.applied_event < head:
-                self._apply_next(BATCH)
+                if not self._apply_next(BATCH)[1] and self._replicas.applied_event < head:
+                    return  # the log was set back meanwhile; the next look begins anew
         finally:
             with self._checking:
                 self._far_behind -= 1
