@@ -201,7 +201,7 @@ def test_the_store_answers_if_the_log_cannot_be_read(
     files(cache)
     dml.append("a")
 
-    def away(after: int, *, limit: int) -> None:
+    def away(applied: int, *, limit: int) -> None:
         raise Unavailable("the log is away")
 
     monkeypatch.setattr(dml.log, "read_next", away)
@@ -252,12 +252,12 @@ def test_catching_up_ends_if_the_log_is_set_back_meanwhile(
         dml.append("lost")
         read_next, reads = dml.log.read_next, list[int]()
 
-        def meanwhile(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-            reads.append(after)
+        def meanwhile(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+            reads.append(applied)
             if len(reads) == 2:
                 copy.backup(live)
             assert len(reads) < 100
-            return read_next(after, limit=limit)
+            return read_next(applied, limit=limit)
 
         monkeypatch.setattr(dml.log, "read_next", meanwhile)
         cache.catch_up()
@@ -420,8 +420,8 @@ def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
         cache.catch_up()
     read_next = dml.log.read_next
 
-    def overtaken(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        position_and_events = read_next(after, limit=limit)
+    def overtaken(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        position_and_events = read_next(applied, limit=limit)
         cache.look_again()  # a child process has committed after that position
         return position_and_events
 
@@ -441,9 +441,9 @@ def test_readers_share_a_look_that_began_after_they_arrived(
     applier, read_next = cache._applier, dml.log.read_next
     looks: list[int] = []
 
-    def counted(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        looks.append(after)
-        return read_next(after, limit=limit)
+    def counted(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        looks.append(applied)
+        return read_next(applied, limit=limit)
 
     class Lock:
         """A lock that another reader holds; that reader calls ``look`` before it releases it."""
@@ -556,12 +556,12 @@ def test_readers_do_not_wait_while_many_events_are_applied(
     monkeypatch.setattr(log_applier, "BATCH", 1)
     read_next, answers = dml.log.read_next, list[list[str]]()
 
-    def meanwhile(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        if after == dml.log.head() - 2:
+    def meanwhile(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        if applied == dml.log.head() - 1:
             reader = threading.Thread(target=lambda: answers.append(files(cache)))
             reader.start()
             reader.join(60)
-        return read_next(after, limit=limit)
+        return read_next(applied, limit=limit)
 
     monkeypatch.setattr(dml.log, "read_next", meanwhile)
     cache.catch_up()

@@ -47,6 +47,16 @@ def test_followers_of_the_log_do_not_read_the_bodies_of_ddl(dml: Dml) -> None:
     assert [staged, committed] == dml.log.read(1, limit=10)
 
 
+def test_followers_of_the_log_do_not_read_the_body_of_the_last_applied_event_again(
+    dml: Dml,
+) -> None:
+    dml.append("a")
+    staged, committed = dml.log.read(0, limit=10)
+    assert staged.body
+    _, events = dml.log.read_next(staged.event_id, limit=1)
+    assert events == [staged._replace(body=b""), committed]
+
+
 def test_the_event_number_of_a_rolled_back_transaction_is_reused(dml: Dml) -> None:
     def cut_off() -> None:
         with dml.database.write() as connection:

@@ -121,7 +121,7 @@ class LogApplier:
         """`apply`; return also the log's position when the events were read."""
         with self._applying:
             applied = self._replicas.applied_event
-            position, events = self._notifications.read_next(applied - 1, limit=limit + 1)
+            position, events = self._notifications.read_next(applied, limit=limit)
             if events and events[0].event_id == applied:
                 last = events.pop(0)
                 is_set_back = self._is_another(last)

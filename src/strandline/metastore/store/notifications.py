@@ -58,8 +58,8 @@ _NEXT = (
     "SELECT position.event_id, projected_version, projected_entries, event.*"
     " FROM notification_sequence AS position LEFT JOIN"
     " (SELECT event_id, time, verb, catalog_version, txn_id, table_id, write_id,"
-    f" CASE WHEN verb IN ('{WRITE}', '{COMMIT}', '{ABORT}') THEN body END AS body"
-    " FROM notification_log WHERE event_id > ? ORDER BY event_id LIMIT ?) AS event ON 1 = 1"
+    f" CASE WHEN event_id > ? AND verb IN ('{WRITE}', '{COMMIT}', '{ABORT}') THEN body END AS body"
+    " FROM notification_log WHERE event_id >= ? ORDER BY event_id LIMIT ?) AS event ON 1 = 1"
     " ORDER BY event.event_id"
 )
 NUMBERS = Counter(
@@ -217,12 +217,13 @@ class NotificationLog:
         """
         return list(map(Notification._make, self._database.rows(_READ, (after, limit))))
 
-    def read_next(self, after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        """Return the log's position and what `read` returns, from one snapshot.
+    def read_next(self, applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        """Return the log's position, the event ``applied`` and the next ones, from one snapshot.
 
-        DDL events come without their bodies, which may take megabytes: all changes of a version.
+        There are at most ``limit`` next ones. DDL events come without their bodies, which may take
+        megabytes: all changes of a version. So does the event ``applied``.
         """
-        rows = self._database.rows(_NEXT, (after, limit))
+        rows = self._database.rows(_NEXT, (applied, applied, limit + 1))
         if not rows:
             return LogPosition(0, 0, 0), []
         events = [
