@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -625,3 +627,26 @@ def test_rows_that_exceed_a_part_are_split_into_several_parts(
     reader: Shard = place.log().shard
     assert len(reader.snapshot(reader.recent())) == LARGE + 1
     assert appended[0].version == 2
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 5])
+def test_a_shard_that_was_set_back_is_read_anew(place: Place, others: int) -> None:
+    """A standby without the last commits took over; other nodes then appended other versions."""
+    reader, writer, other = (place.log(every=100) for _ in range(3))
+    begin(writer, 3)
+    with (
+        closing(sqlite3.connect(place.folder / "consensus.db")) as live,
+        closing(sqlite3.connect(":memory:")) as copy,
+    ):
+        live.backup(copy)
+        (lost,) = writer.append(4, TOKEN, [update(4)])
+        assert reader.time_of(lost)
+        copy.backup(live)
+    for version in range(4, 4 + others):
+        other.append(version, TOKEN, [update(version)])
+    assert reader.frontier().upper == 4 + others
+    assert reader.check().frontier.upper == 4 + others
+    assert reader.time_of(lost) is None
+    assert versions(reader) == list(range(1, 4 + others))
+    writer.append(4 + others, TOKEN, [update(4 + others)])
+    assert versions(reader) == list(range(1, 5 + others))

@@ -228,6 +228,7 @@ class PersistLog(UpdateLog):
         return Batch(lower, upper, len(history), parts=upload(history, state)), appended
 
     def time_of(self, update: Update) -> Timestamp | None:
+        self.shard.refresh()  # a log that was set back may have the revision that was seen before
         return self.shard.reading(lambda state: self._time_in(state, update))
 
     def _time_in(self, state: ShardState, update: Update) -> Timestamp | None:

@@ -129,23 +129,21 @@ class Shard:
             return seen[1]
         state = self.refresh()
         # The state may belong to a later revision; then the next call reads it again.
-        self._saw(revision, state)
+        # Also if the revision is a lower one: the store may have been set back.
+        self._seen = (revision, state)
         return state
-
-    def _saw(self, revision: int, state: ShardState) -> None:
-        with self._lock:
-            if self._seen is None or self._seen[0] < revision:
-                self._seen = (revision, state)
 
     def refresh(self) -> ShardState:
         """Follow the log to its end and return the latest state. Raises `CorruptData`."""
         state = self._latest
         if not state.seqno:
             return self._advance(self._reload())
-        versions = self.consensus.scan(self.name, state.seqno + 1)
-        if versions and versions[0].seqno != state.seqno + 1:
-            return self._advance(self._reload())
-        return self._advance(self._following(state, versions))
+        # With the last known version: it is another one, or gone, if the log was set back.
+        versions = self.consensus.scan(self.name, state.seqno)
+        if not versions or (versions[0].seqno, versions[0].time) != (state.seqno, state.time):
+            reloaded = self._reload()
+            return self._advance(reloaded, is_anew=reloaded.seqno > 0)
+        return self._advance(self._following(state, versions[1:]))
 
     def _reload(self) -> ShardState:
         """The state computed from the last rollup and the diffs after it."""
@@ -190,9 +188,12 @@ class Shard:
             state = applied(state, diff)
         return state
 
-    def _advance(self, state: ShardState) -> ShardState:
+    def _advance(self, state: ShardState, *, is_anew: bool = False) -> ShardState:
+        """Keep the state, which may go back if it was read anew. Return the latest one."""
         with self._lock:
-            if state.seqno > self._latest.seqno:
+            if is_anew:
+                self._seen = None
+            if is_anew or state.seqno > self._latest.seqno:
                 self._latest = state
             return self._latest
 
@@ -229,7 +230,7 @@ class Shard:
         after = applied(state, replace(diff, time=committed.time))
         seen = self._seen
         if seen is not None and (seen[0], seen[1].seqno) == (committed.revision - 1, state.seqno):
-            self._saw(committed.revision, after)  # nothing was committed in between
+            self._seen = (committed.revision, after)  # nothing was committed in between
         self._advance(after)
         return after
 
