@@ -6,6 +6,8 @@ import asyncio
 import json
 import socket
 import ssl
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -178,3 +180,11 @@ def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: P
         with node.session() as session, pytest.raises(StrandlineError):
             session.execute(CreateSchema(name="a"))
         assert node.ended() == 1
+
+
+def test_a_thread_of_a_library_that_exits_does_not_end_the_node() -> None:
+    with node_server._ended_thread() as ended:
+        thread = threading.Thread(target=sys.exit)
+        thread.start()
+        thread.join()
+        assert not ended.done()

@@ -245,6 +245,8 @@ def _ended_thread() -> Iterator[Future[str]]:
     log = threading.excepthook
 
     def report(error: threading.ExceptHookArgs, /) -> None:
+        if error.exc_type is SystemExit:  # it ended by intention
+            return
         log(error)
         name = "?" if error.thread is None else error.thread.name
         with suppress(InvalidStateError):  # another thread was first
