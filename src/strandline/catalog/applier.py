@@ -198,7 +198,7 @@ class CatalogApplier:
         """Every version that a newly opened or joined state has read."""
         recovered = state.take_recovered()
         history = History(*map(self._activated, recovered))
-        self._latest_id = recovered[-1].version, recovered[-1].update.id
+        self._latest_update = recovered[-1].version, recovered[-1].update.id  # b"" if unknown
         self._log_time.hear(self._given(history.latest))
         return history
 
@@ -452,7 +452,7 @@ class CatalogApplier:
         The caller holds the lock.
         """
         latest, log = self._history.latest.version, self._state.log
-        version, known_id = self._latest_id
+        version, known_id = self._latest_update
         if version != latest or not known_id:  # unknown: a snapshot, or interrupted
             return
         if log.time_of(Update(latest, known_id, "", "", ())) is not None:
@@ -460,12 +460,13 @@ class CatalogApplier:
         if latest > log.check().frontier.since:  # else the update was trimmed, and a snapshot is
             raise self._lost(f"has another version {latest}")
 
-    def _lost(self, found: str) -> SetBack:
+    def _lost(self, what_differs: str) -> SetBack:
         """The error for a log that has lost the latest version; kept for all calls."""
         lost = SetBack(
             f"this node has read version {self._history.latest.version} of the catalog, but its "
-            f"log now {found}: a standby without the last commits took over, or an older backup "
-            "was restored. What was in between is lost; start the node again to go on without it"
+            f"log now {what_differs}: a standby without the last commits took over, or an older "
+            "backup was restored. What was in between is lost; start the node again to go on "
+            "without it"
         )
         self._state.refuse(lost)
         self._lost_versions = lost.message
@@ -540,7 +541,7 @@ class CatalogApplier:
         before = self._history.latest
         catalog = self._activated(applied)
         self._history.append(catalog)
-        self._latest_id = applied.version, applied.update.id
+        self._latest_update = applied.version, applied.update.id
         for change in applied.update.changes():
             if change.old is None:
                 continue

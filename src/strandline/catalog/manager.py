@@ -225,8 +225,8 @@ class CatalogManager(CatalogFollower):
         self._check_running()
         if left < ms / 1000:
             raise DeadlineExceeded(
-                "the time of the log is far ahead of this machine's clock, and the call ended "
-                "before the version was activated in spite of it"
+                "the time of the log is far ahead of this machine's clock, and the version could "
+                "not be activated before the time limit of the call"
             )
 
     def compact(self, version: int) -> bool:

@@ -585,5 +585,5 @@ def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:
     assert (count(), count("default"), count("none")) == (3, 1, 0)
     assert (count(toEventId=since + 2), count(limit=1)) == (2, 1)
     assert (count(toEventId=-5), count(limit=-5), count(limit=0)) == (0, 3, 3)
-    assert (count(catName="HIVE"), count(catName="spark")) == (3, 0)
+    assert (count(catName="HIVE"), count(catName=""), count(catName="spark")) == (3, 3, 0)
     stub.drop_table("default", "other", True)

@@ -78,7 +78,7 @@ def _filter(request: Struct) -> Callable[[Struct], bool] | None:
     As in Hive, an event that belongs to no schema, such as the end of a transaction, passes no
     filter of a catalog, schema or table.
     """
-    catalog, schema = request.get("catName"), request.get("dbName")
+    catalog, schema = request.get("catName") or None, request.get("dbName")
     tables = {name.lower() for name in request.get("tableNames") or ()}
     kinds = set(request.get("eventTypeList") or ())
     skipped = set(request.get("eventTypeSkipList") or ())
@@ -107,15 +107,14 @@ async def get_notification_events_count(call: Call) -> Struct:
     await off_loop()
     call.reader.access.require_superuser("read the notification log")
     request = call.of("rqst")
-    schema, last = request.text("dbName").lower(), request.args["fromEventId"]
+    passes, last = _filter(request.args), request.args["fromEventId"]
+    assert passes is not None  # a request without a schema does not decode
     head = call.notifications.head()
     to = request.args.get("toEventId") or head
     limit = request.args.get("limit") or 0
     most = limit if limit > 0 else head
     events = HiveEvents(call.metastore)
     count = 0
-    if (request.args.get("catName") or DEFAULT_DATABASE).lower() != DEFAULT_DATABASE:
-        return {"eventsCount": count}
     while last < min(to, head) and count < most:
         page = [
             event for event in call.notifications.read(last, limit=PAGE) if event.event_id <= to
@@ -123,7 +122,7 @@ async def get_notification_events_count(call: Call) -> Struct:
         if not page:
             break
         work.spend(len(page))
-        count += sum(event.get("dbName") == schema for event in events.render(page))
+        count += sum(map(passes, events.render(page)))
         last = page[-1].event_id
     return {"eventsCount": min(count, most)}
 

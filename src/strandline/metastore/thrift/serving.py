@@ -76,7 +76,7 @@ class Slices:
     def begin(
         self, work: Sliced[T], on_end: Callable[[T | None, Exception | None], None]
     ) -> Slicing[T]:
-        """Compute ``work`` from the next turn of the loop on, and call ``done`` at its end."""
+        """Compute ``work`` from the next turn of the loop on, and call ``on_end`` at its end."""
         slicing = Slicing(work, on_end)
         self._waiting.append(slicing)
         self._schedule()
