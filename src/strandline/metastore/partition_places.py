@@ -87,6 +87,11 @@ class PartitionPlaces:
         _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
         return move is not None and move.target != PURGED
 
+    def was_renamed(self, row: Row) -> bool:
+        """Whether the folder of the partition went to another one, by a rename."""
+        location = row.as_(PartitionRow).location
+        return self._moves.follow(location, row.row_id)[0] != location
+
     def is_own(self, row: Row) -> bool:
         """Whether Strandline may move the folder of the partition."""
         location = row.as_(PartitionRow).location
@@ -281,9 +286,10 @@ def undrop_partitions(
     try:
         with metastore.store.change(table.id, author=author) as change:
             rows, statistics = change.dropped_partitions(names or None)
+            rows = [row for row in rows if not places.was_renamed(row)]
             missing = sorted(set(names) - {row.name for row in rows})
             if missing or not rows:
-                what = f"partition {missing[0]}" if missing else "partitions"
+                what = " ".join(["partition", *missing[:1]])
                 raise ObjectNotFound(f"no dropped {what} of {shown_name} is kept")
             existing_rows = change.visible(rows[0].kind, [row.name for row in rows])
             if existing_rows and (names or len(existing_rows) == len(rows)):
@@ -292,7 +298,8 @@ def undrop_partitions(
                     "rename it first"
                 )
             rows = [row for row in rows if row.name not in existing_rows]
-            statistics = [row for row in statistics if row.name not in existing_rows]
+            restored = {row.name for row in rows}
+            statistics = [row for row in statistics if row.name in restored]
             for row in rows:
                 move = places.bring_back(change, row)
                 if move is not None:

@@ -173,9 +173,33 @@ def test_drops_of_partitions_can_be_undone(hive: HiveNode, stub: Any) -> None:
     assert session.undrop_partitions("d1.t1") == ["p=b"]
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_partition_that_exists_again_and_was_renamed_is_not_restored(
+    hive: HiveNode, stub: Any, *, kept: bool
+) -> None:
+    """Its files went with the name; a second partition would have an empty folder."""
+    session = hive.node.session(user="ann")
+    stub.add_partition(Partition(["m"], "d1", "t1", sd=storage()))
+    if kept:
+        stub.drop_partition("d1", "t1", ["m"], False)
+        stub.add_partition(Partition(["m"], "d1", "t1", sd=storage()))
+    else:
+        stub.drop_partition("d1", "t1", ["m"], True)
+        assert session.undrop_partitions("d1.t1") == ["p=m"]
+    renamed = stub.get_partition("d1", "t1", ["m"])
+    renamed.values = ["z"]
+    stub.rename_partition("d1", "t1", ["m"], renamed)
+    with pytest.raises(ObjectNotFound, match=r"no dropped partition of d1\.t1 is kept"):
+        session.undrop_partitions("d1.t1")
+    with pytest.raises(ObjectNotFound, match="no dropped partition p=m"):
+        session.undrop_partitions("d1.t1", partitions=["p=m"])
+    stub.drop_partition("d1", "t1", ["z"], True)
+    assert session.undrop_partitions("d1.t1") == ["p=z"]
+
+
 def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
     undrop = hive.node.session(user="ann").undrop_partitions
-    with pytest.raises(ObjectNotFound, match=r"no dropped partitions of d1\.t1"):
+    with pytest.raises(ObjectNotFound, match=r"no dropped partition of d1\.t1"):
         undrop("d1.t1")
     stub.drop_partition("d1", "t1", ["b"], True)
     with pytest.raises(ObjectNotFound, match="partition p=x"):
