@@ -176,7 +176,7 @@ class PartitionPlaces:
             return ()
         return finished
 
-    def bring_back(self, change: Staging, row: Row) -> tuple[str, str] | None:
+    def bring_back(self, row: Row) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; return source and target, or None if not.
 
         Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other files are there.
@@ -209,8 +209,13 @@ class PartitionPlaces:
                     f"partition {row.name} of {self._table.name} cannot be brought back:"
                     f" {refused.message}"
                 ) from refused
-        change.forget_move(move)
         return moved
+
+    def record_return(self, change: Staging, row: Row, new_row_id: int) -> None:
+        """Record that the folder of a dropped partition belongs to a new row now."""
+        _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        if move is not None:
+            change.return_move(move, new_row_id)
 
     @property
     def _dropped(self) -> Place:
@@ -301,10 +306,14 @@ def undrop_partitions(
             restored = {row.name for row in rows}
             statistics = [row for row in statistics if row.name in restored]
             for row in rows:
-                move = places.bring_back(change, row)
+                move = places.bring_back(row)
                 if move is not None:
                     moved.append(move)
-            change.stage(add=[row.replaced_by(row.content) for row in (*rows, *statistics)])
+            staged = change.stage(
+                add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
+            )
+            for row, new_row_id in zip(rows, staged.row_ids, strict=False):  # then the statistics
+                places.record_return(change, row, new_row_id)
     except BaseException:
         for source, target in reversed(moved):
             with suppress(StrandlineError):

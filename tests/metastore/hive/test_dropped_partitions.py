@@ -197,6 +197,25 @@ def test_a_partition_that_exists_again_and_was_renamed_is_not_restored(
     assert session.undrop_partitions("d1.t1") == ["p=z"]
 
 
+def test_a_restored_partition_is_read_in_the_past_whatever_happens_to_its_name_later(
+    hive: HiveNode, stub: Any
+) -> None:
+    first = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    add(hive, stub, "b", text="second")
+    second = moment(hive)
+    stub.rename_partition("d1", "t1", ["b"], Partition(["z"], "d1", "t1", sd=storage()))
+    session = hive.node.session(user="ann")
+    assert session.undrop_partitions("d1.t1", partitions=["p=b"]) == ["p=b"]
+    assert texts(stub, first) == FIRST
+    assert texts(stub, second) == FIRST | {"b": "second b"}
+    assert texts(stub, "d1") == FIRST | {"z": "second b"}
+    stub.rename_partition("d1", "t1", ["b"], Partition(["y"], "d1", "t1", sd=storage()))
+    stub.drop_partition("d1", "t1", ["z"], True)
+    assert texts(stub, first) == FIRST
+    assert texts(stub, second) == FIRST | {"b": "second b"}
+
+
 def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
     undrop = hive.node.session(user="ann").undrop_partitions
     with pytest.raises(ObjectNotFound, match=r"no dropped partition of d1\.t1"):

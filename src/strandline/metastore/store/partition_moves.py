@@ -7,9 +7,9 @@ that is undone, must still find the folder. So each move is a fact of its own:
     location L in the rows of table T up to row R is at X now
 
 "Up to row R", because row ids grow: a partition that is created at L later has a larger id, and the
-move does not apply to it. A move to another location of the same table has a target row, from which
-on the moves of that location apply. A place aside is stored relative to the warehouse, so that a
-copied store finds its own folders.
+move does not apply to it. A move within the same table (a rename, or the return of a partition that
+was dropped) has a target row, from which on the moves of its target apply. A place aside is stored
+relative to the warehouse, so that a copied store finds its own folders.
 
 The SQL transaction that drops or renames the partition writes the move. The folder of a dropped
 partition is moved after that, and may stay where it was if the process dies or the system refuses.
@@ -24,7 +24,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select, update
 
 from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
 from strandline.sql import chunks
@@ -38,8 +38,8 @@ PURGED = ""
 class PartitionMove:
     """One move. It applies to rows with this ``location`` and ids up to ``up_to_row``.
 
-    With ``target_row``, the partition was renamed: that row has the location ``target``. Without
-    it, ``target`` is a place aside, relative to the warehouse, or `PURGED`.
+    With ``target_row``, the partition was renamed or brought back: that row has the location
+    ``target``. Without it, ``target`` is a place aside, relative to the warehouse, or `PURGED`.
     """
 
     location: str
@@ -131,13 +131,14 @@ def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]
         )
 
 
-def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
-    """Delete a move, since the folder is back where it was."""
+def return_(connection: Connection, table_id: int, move: PartitionMove, row_id: int) -> None:
+    """Turn a move aside into one back to its location, from which on the row's moves apply."""
     columns = PARTITION_MOVE.c
     connection.execute(
-        delete(PARTITION_MOVE)
+        update(PARTITION_MOVE)
         .where(columns.table_id == table_id, columns.location == move.location)
         .where(columns.up_to_row == move.up_to_row)
+        .values(target=move.location, target_row=row_id)
     )
     finish(connection, table_id, [move])
 

@@ -198,9 +198,9 @@ class Staging:
         """Record where the folders of partitions go that this change drops or renames."""
         partition_moves.record(self._connection, self.table_id, *moves)
 
-    def forget_move(self, move: PartitionMove) -> None:
-        """Forget a move, since its folder is back where it was."""
-        partition_moves.forget(self._connection, self.table_id, move)
+    def return_move(self, move: PartitionMove, row_id: int) -> None:
+        """Record that a folder that was moved aside is back, as that of the row ``row_id``."""
+        partition_moves.return_(self._connection, self.table_id, move, row_id)
 
     def dropped_partitions(self, names: Collection[str] | None) -> tuple[list[Row], list[Row]]:
         """The partitions last dropped under ``names``, or all those of the last drop; statistics.
