@@ -9,6 +9,7 @@ import pytest
 from strandline.catalog import CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
+    AlterColumn,
     ColumnDefinition,
     CreateSchema,
     CreateTable,
@@ -65,3 +66,35 @@ def test_many_changes_of_one_table_in_a_batch_become_one_version(manager: Catalo
     table = executed.catalog.table("s", "t0")
     assert table is not None
     assert (table.schema_version, len(table.columns)) == (51, 51)
+
+
+def test_changing_a_column_costs_the_same_however_often_it_was_changed(
+    manager: CatalogManager,
+) -> None:
+    manager.execute([CreateSchema(name="s"), create(0)], author="ann")
+    base = manager.present()
+    planning = Planning(base, CatalogTransaction(base, author="ann"), base.time)
+    spans = []
+    for start in range(0, 1_600, 200):
+        began = time.process_time()
+        for number in range(start, start + 200):
+            AlterColumn(schema="s", table="t0", column="a", comment=f"{number}").plan(planning)
+        spans.append(time.process_time() - began)
+    assert min(spans[-3:]) < 4 * min(spans[:3])
+
+
+@pytest.mark.parametrize(("transactional", "kept"), [(True, [1, 2, 3]), (False, [3])])
+def test_only_a_transactional_table_keeps_the_older_versions_of_its_schema(
+    manager: CatalogManager, *, transactional: bool, kept: list[int]
+) -> None:
+    """Its data files refer to them."""
+    columns = (ColumnDefinition("a", INT),)
+    definition = TableDefinition(name="t0", columns=columns, transactional=transactional)
+    changes = [
+        AddColumns(schema="s", table="t0", columns=(ColumnDefinition(name, INT),)) for name in "bc"
+    ]
+    created = CreateTable(schema="s", definition=definition)
+    executed = manager.execute([CreateSchema(name="s"), created, *changes], author="ann")
+    table = executed.catalog.table("s", "t0")
+    assert table is not None
+    assert [version.number for version in table.schema_versions] == kept

@@ -70,9 +70,9 @@ def writing_as(release: str) -> Iterator[None]:
         patch.setattr(registry, "_by_type", pinned)
         patch.setattr(types, "_COMMON_BYTES", common)
         patch.setattr(registry, "PROTOCOL", 1 if release in UNSEALED else 2)
-        columns._column_bytes.cache_clear()
+        columns._version_bytes.cache_clear()
         yield
-    columns._column_bytes.cache_clear()
+    columns._version_bytes.cache_clear()
 
 
 @pytest.mark.parametrize(("release", "value", "data"), GOLDENS)

@@ -111,9 +111,6 @@ class ColumnDescriptor:
     default: str | None = None
     metadata: str = ""
 
-    def __hash__(self) -> int:
-        return hash(self.name)  # columns are hashed by the thousand; a hash of the name is enough
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
@@ -229,6 +226,16 @@ class TableDescriptor:
     def schema_version(self) -> int:
         """The number of the latest schema version."""
         return self.schema_versions[-1].number
+
+    def versions_with(self, columns: tuple[ColumnDescriptor, ...]) -> tuple[SchemaVersion, ...]:
+        """The schema versions after a change to ``columns``; the same if nothing differs.
+
+        A transactional table keeps older versions, because its data files refer to them.
+        """
+        if columns == self.columns:
+            return self.schema_versions
+        kept = self.schema_versions if self.transactional else ()
+        return (*kept, SchemaVersion(self.schema_version + 1, columns))
 
     def column(self, name: str) -> ColumnDescriptor | None:
         """Return the column with this name, ignoring case, or None if it does not exist."""

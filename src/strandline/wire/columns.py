@@ -115,30 +115,33 @@ register_codec(
     since="0.1.0",
     codec=Codec(_write_column, _read_column),
 )
-_COLUMNS = nested_list(ColumnDescriptor)
+_new_in_0_1_0(
+    SchemaVersion,
+    type_id=16,
+    fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))],
+)
+_VERSIONS = nested_list(SchemaVersion)
 _MOST_SHARED_COLUMNS = 100
 
 
 @lru_cache(maxsize=256)
-def _column_bytes(columns: tuple[ColumnDescriptor, ...]) -> bytes:
-    """Return the encoded columns. Cached, because many tables are created with equal columns."""
+def _version_bytes(value: tuple[SchemaVersion, ...]) -> bytes:
+    """Return the encoded versions. Cached, because many tables are created with equal columns."""
     out = bytearray()
-    _COLUMNS.write(out, columns)
+    _VERSIONS.write(out, value)
     return bytes(out)
 
 
-def _write_columns(out: bytearray, value: tuple[ColumnDescriptor, ...]) -> None:
-    if len(value) > _MOST_SHARED_COLUMNS:
-        _COLUMNS.write(out, value)
+def _write_versions(out: bytearray, value: tuple[SchemaVersion, ...]) -> None:
+    if len(value) > 1 or any(len(version.columns) > _MOST_SHARED_COLUMNS for version in value):
+        _VERSIONS.write(out, value)
     else:
-        out += _column_bytes(value)
+        out += _version_bytes(value)
 
 
-_new_in_0_1_0(
-    SchemaVersion,
-    type_id=16,
-    fields=[("number", UINT), ("columns", Codec(_write_columns, _COLUMNS.read))],
-)
+SCHEMA_VERSIONS = Codec(_write_versions, _VERSIONS.read)
+"""The schema versions of a table."""
+
 _new_in_0_1_0(
     StorageFormat,
     type_id=17,

@@ -37,7 +37,6 @@ from strandline.model.descriptors import (
     IntrospectionIndex,
     PrincipalType,
     SchemaDescriptor,
-    SchemaVersion,
     Setting,
     StorageUsageEvent,
     SystemConfiguration,
@@ -78,7 +77,7 @@ from strandline.wire.codecs import (
     pair,
     sequence,
 )
-from strandline.wire.columns import STORAGE
+from strandline.wire.columns import SCHEMA_VERSIONS, STORAGE
 from strandline.wire.registry import Fields, nested_list, register
 
 _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
@@ -140,7 +139,7 @@ _TABLE_1: Fields = (
     ("kind", enum(TableKind)),
     ("transactional", BOOL),
     ("provider", TEXT),
-    ("schema_versions", nested_list(SchemaVersion)),
+    ("schema_versions", SCHEMA_VERSIONS),
     ("next_column_id", UINT),
     ("zone_id", UINT),
     ("partition_columns", IDS),

@@ -65,9 +65,6 @@ class ColumnDefinition:
     default: str | None = None
     metadata: str = ""
 
-    def __hash__(self) -> int:
-        return hash(self.name)  # thousands are looked up, and names differ
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
@@ -478,12 +475,8 @@ def with_columns(
     """Return ``table`` with one more schema version, or the same table if nothing differs."""
     if columns == table.columns:
         return table
-    version = SchemaVersion(table.schema_version + 1, columns)
-    return replace(
-        table,
-        schema_versions=(*table.schema_versions, version),
-        next_column_id=next_column_id,
-    )
+    versions = table.versions_with(columns)
+    return replace(table, schema_versions=versions, next_column_id=next_column_id)
 
 
 def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what: str) -> None:

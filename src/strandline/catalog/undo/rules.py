@@ -74,9 +74,7 @@ def table_comes_back(
         else replace(column, nullable=True)
         for column in earlier.columns
     )
-    versions = now.schema_versions
-    if columns != now.columns:
-        versions = (*versions, SchemaVersion(now.schema_version + 1, columns))
+    versions = now.versions_with(columns)
     next_id = max(earlier.next_column_id, now.next_column_id)
     return replace(earlier, schema_versions=versions, next_column_id=next_id)
 
