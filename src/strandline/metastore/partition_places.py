@@ -48,49 +48,15 @@ GONE = "the-files-of-this-partition-were-deleted:/"
 
 
 class PartitionPlaces:
-    """The places of one table's partitions. ``location`` is the URI of the table's folder."""
+    """The folders of one table's present partitions, and how dropped ones are moved aside.
 
-    def __init__(
-        self,
-        table: TableDescriptor,
-        *,
-        location: str,
-        moves: PartitionMoves,
-        folders: StoreFolders,
-    ) -> None:
+    ``location`` is the URI of the table's folder.
+    """
+
+    def __init__(self, table: TableDescriptor, *, location: str, folders: StoreFolders) -> None:
         self._table = table
         self._location = location
-        self._moves = moves
         self._folders = folders
-
-    def place(self, row: Row) -> str:
-        """The present location of a past or present partition; below `GONE` if it was deleted."""
-        content = row.as_(PartitionRow)
-        location, move = self._moves.follow(content.location, row.row_id)
-        place = resolve_location(self._location, location)
-        if move is None:
-            return self._folders.shown(place)
-        aside = self._aside_of(move)
-        if aside is not None and self._folders.exists(aside):
-            return aside
-        # The folder may not have been moved: the process died, or the system refused.
-        if aside is not None and self._folders.reaches(place) and self._folders.exists(place):
-            return place
-        return f"{GONE}{self._table.name}/{row.name}"
-
-    def went_aside(self, row: Row) -> bool:
-        """Whether the files of a dropped partition were moved aside with it.
-
-        For an INSERT OVERWRITE, Spark deletes the files itself, and drops the partition without
-        them.
-        """
-        _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
-        return move is not None and move.target != PURGED
-
-    def was_renamed(self, row: Row) -> bool:
-        """Whether the folder of the partition went to another one, by a rename."""
-        location = row.as_(PartitionRow).location
-        return self._moves.follow(location, row.row_id)[0] != location
 
     def is_own(self, row: Row) -> bool:
         """Whether Strandline may move the folder of the partition."""
@@ -176,6 +142,58 @@ class PartitionPlaces:
             return ()
         return finished
 
+    @property
+    def _dropped(self) -> Place:
+        """The place to which the folder of the table goes when the table is dropped."""
+        return self._folders.place(self._location).aside(self._table.id)
+
+    def _aside_of(self, move: PartitionMove) -> str | None:
+        return None if move.target == PURGED else self._folders.shown(move.target)
+
+
+class PastPlaces(PartitionPlaces):
+    """The places of one table's partitions, past ones too, after all ``moves`` of the table."""
+
+    def __init__(
+        self,
+        table: TableDescriptor,
+        *,
+        location: str,
+        folders: StoreFolders,
+        moves: PartitionMoves,
+    ) -> None:
+        super().__init__(table, location=location, folders=folders)
+        self._moves = moves
+
+    def place(self, row: Row) -> str:
+        """The present location of a past or present partition; below `GONE` if it was deleted."""
+        content = row.as_(PartitionRow)
+        location, move = self._moves.follow(content.location, row.row_id)
+        place = resolve_location(self._location, location)
+        if move is None:
+            return self._folders.shown(place)
+        aside = self._aside_of(move)
+        if aside is not None and self._folders.exists(aside):
+            return aside
+        # The folder may not have been moved: the process died, or the system refused.
+        if aside is not None and self._folders.reaches(place) and self._folders.exists(place):
+            return place
+        return f"{GONE}{self._table.name}/{row.name}"
+
+    def went_aside(self, row: Row) -> bool:
+        """Whether the files of a dropped partition were moved aside with it.
+
+        For an INSERT OVERWRITE, Spark deletes the files itself, and drops the partition without
+        them.
+        """
+        _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        return move is not None and move.target != PURGED
+
+    def was_renamed(self, row: Row) -> bool:
+        """Whether the folder of the partition went to another one, by a rename."""
+        location = row.as_(PartitionRow).location
+        return self._moves.follow(location, row.row_id)[0] != location
+
     def bring_back(self, row: Row) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; return source and target, or None if not.
 
@@ -217,14 +235,6 @@ class PartitionPlaces:
         if move is not None:
             change.return_move(move, new_row_id)
 
-    @property
-    def _dropped(self) -> Place:
-        """The place to which the folder of the table goes when the table is dropped."""
-        return self._folders.place(self._location).aside(self._table.id)
-
-    def _aside_of(self, move: PartitionMove) -> str | None:
-        return None if move.target == PURGED else self._folders.shown(move.target)
-
 
 class _Placed(Protocol):
     """The parts of a metastore that know tables and their places."""
@@ -239,22 +249,29 @@ class _Placed(Protocol):
 
 
 def partition_places(
+    metastore: _Placed, table: TableDescriptor, *, location: str
+) -> PartitionPlaces:
+    """The folders of a table's present partitions."""
+    return PartitionPlaces(table, location=location, folders=metastore.folders)
+
+
+def past_places(
     metastore: _Placed,
     table: TableDescriptor,
     *,
     location: str,
     seen: ValidWriteIdList | None = None,
-) -> PartitionPlaces:
-    """The places of a table's partitions, by the present moves of the store.
+) -> PastPlaces:
+    """The places of a table's past partitions, by the present moves of the store.
 
-    For past partitions, ``seen`` is the reader's list. Raises `VersionNotFound` if it is older than
-    the last cleaning of the table.
+    With ``seen``, the reader's list, raises `VersionNotFound` if it is older than the last cleaning
+    of the table.
     """
-    return PartitionPlaces(
+    return PastPlaces(
         table,
         location=location,
-        moves=metastore.store.partition_moves(table.id, seen=seen),
         folders=metastore.folders,
+        moves=metastore.store.partition_moves(table.id, seen=seen),
     )
 
 
@@ -286,7 +303,7 @@ def undrop_partitions(
     shown_name = metastore.catalogs.latest_catalog().qualified_name(table)
     if table.transactional or not table.partition_columns:
         raise InvalidInput(f"{shown_name} has no partitions that could be dropped")
-    places = partition_places(metastore, table, location=metastore.location(table))
+    places = past_places(metastore, table, location=metastore.location(table))
     moved: list[tuple[str, str]] = []
     try:
         with metastore.store.change(table.id, author=author) as change:

@@ -37,7 +37,7 @@ from strandline.clock import format_timestamp
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
 from strandline.errors import CorruptData, StrandlineError
 from strandline.metastore.inspection import Finding, Kind, Verified
-from strandline.metastore.partition_places import GONE, PartitionPlaces
+from strandline.metastore.partition_places import GONE, PastPlaces
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
@@ -234,12 +234,7 @@ class Verification:
         if descriptor.transactional:
             yield from self._files(table, root, contents, listed)
             return
-        places = PartitionPlaces(
-            descriptor,
-            location=location,
-            moves=moves,
-            folders=folders,
-        )
+        places = PastPlaces(descriptor, location=location, folders=folders, moves=moves)
         yield from self._partitions(table, contents, places, folders)
 
     def _files(
@@ -260,7 +255,7 @@ class Verification:
         self,
         table: _Table,
         contents: TableContents,
-        places: PartitionPlaces,
+        places: PastPlaces,
         folders: StoreFolders,
     ) -> Iterator[Finding]:
         committed = contents.committed.valid

@@ -22,7 +22,7 @@ from strandline.metastore.hive.partition_values import (
 )
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import partition_places
+from strandline.metastore.partition_places import past_places
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.workers import off_loop
@@ -88,7 +88,7 @@ class Partitions:
         # The folders may have moved since: partitions were dropped or renamed.
         call, table = self._call, common.table
         seen = call.metastore.transactions.write_ids(table.id, at=moment)
-        places = partition_places(call.metastore, table, location=common.location, seen=seen)
+        places = past_places(call.metastore, table, location=common.location, seen=seen)
         if any(map(places.went_aside, rows)):  # Spark takes a missing folder for an empty one
             call.reader.keep_past(table, moment)
         return places.place

@@ -67,14 +67,17 @@ _VISIBLE = (
     # An expression instead of the column, so that the planner uses the index by name.
     " AND store_row.write_id + 0 <= ?"
 )
-_NEWEST_PARAMETERS = (
+_NEWEST = (
     f"SELECT {_COLUMNS}, removal.write_id FROM (SELECT * FROM store_row WHERE table_id = ?"
-    f" AND kind = {RowKind.TABLE_PARAMETERS.value} AND name = '{PARAMETERS_NAME}' AND row_id < ?"
-    " ORDER BY row_id DESC LIMIT ?) AS store_row"
+    " AND kind = ? AND name = ? AND row_id < ? ORDER BY row_id DESC LIMIT ?) AS store_row"
     " LEFT JOIN store_removal AS removal ON removal.row_id = store_row.row_id"
 )
 _FEWEST = 8
-"""How many rows of parameters are read first: the newest is almost always visible."""
+"""How many rows of a name are read first: the newest is almost always visible."""
+_FEW_NAMES = 16
+"""Up to so many names are looked up newest row first."""
+_FILES = (RowKind.DATA_FILE, RowKind.DELETE_FILE)
+"""The kinds of rows of which each has a name of its own."""
 _DROPPED = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_removal AS removal"
     " JOIN store_row ON store_row.row_id = removal.row_id"
@@ -135,8 +138,10 @@ def visible_rows(
 ) -> dict[str, Row]:
     """The rows of a kind that are visible to ``write_ids``, by name, in the order of names."""
     if kind is RowKind.TABLE_PARAMETERS:
-        row = _newest_parameters(connection, table_id, write_ids)
-        return {} if row is None else {row.name: row}
+        names = [PARAMETERS_NAME]
+    if names is not None and len(names) <= _FEW_NAMES and kind not in _FILES:
+        newest_rows = _newest_rows(connection, table_id, kind, names, write_ids=write_ids)
+        return {row.name: row for row in sorted(newest_rows, key=lambda row: row.name)}
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
     valid = cache(write_ids.valid)  # many rows share few write ids
@@ -162,25 +167,39 @@ def visible_rows(
     return {name: _row(newest[name][:_REMOVER]) for name in sorted(newest)}
 
 
-def _newest_parameters(
-    connection: Connection, table_id: int, write_ids: ValidWriteIdList
-) -> Row | None:
-    """The newest visible row of parameters: each change adds one, and old ones stay for long."""
-    below, most = LAST_ID, _FEWEST
-    while rows := run(connection, _NEWEST_PARAMETERS, (table_id, below, most)):
-        work.spend(len(rows))
+def _newest_rows(
+    connection: Connection,
+    table_id: int,
+    kind: RowKind,
+    names: Iterable[str],
+    *,
+    write_ids: ValidWriteIdList,
+) -> Iterator[Row]:
+    """The newest visible row of each name: each change adds one, and old ones stay for long."""
+    below, most = dict.fromkeys(names, LAST_ID), _FEWEST
+    while below:
+        statement = " UNION ALL ".join([_NEWEST] * len(below))
+        of_names = [(table_id, kind.value, name, row_id, most) for name, row_id in below.items()]
         of_rows: dict[int, list[Sequence[Any]]] = {}
-        for columns in rows:
+        for columns in work.spending(run(connection, statement, tuple(chain(*of_names)))):
             of_rows.setdefault(columns[_ID], []).append(columns)
+        rest: dict[str, int] = {}
+        visible: set[str] = set()
         for row_id in sorted(of_rows, reverse=True):
-            removers = [columns[_REMOVER] for columns in of_rows[row_id]]
             (*first, _) = of_rows[row_id][0]
+            name = first[_NAME]
+            if name in visible:
+                continue
+            removers = [columns[_REMOVER] for columns in of_rows[row_id]]
             if write_ids.valid(first[_WRITE_ID]) and not any(
                 remover is not None and write_ids.valid(remover) for remover in removers
             ):
-                return _row(first)
-        below, most = min(of_rows), min(4 * most, CHUNK)
-    return None
+                visible.add(name)
+                rest.pop(name, None)
+                yield _row(first)
+            else:
+                rest[name] = row_id
+        below, most = rest, min(4 * most, CHUNK)
 
 
 def visible_queries(
