@@ -104,6 +104,23 @@ def test_a_restored_table_keeps_its_id_its_columns_and_its_indexes(manager: Cata
     assert visible(restored) == visible(before)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_an_undo_does_not_drop_an_index_that_was_created_since(
+    manager: CatalogManager, *, again: bool
+) -> None:
+    create = create_table("s.t", "a int", "b string")
+    if again:
+        run(manager, create)
+    version = run(manager, *[DropTable(schema="s", table="t")] * again, create)
+    index = run(manager, CreateIndex(schema="s", index="i", table="t", columns=("b",)))
+    before = manager.present()
+    with pytest.raises(Conflict, match=r"index s\.i was created since"):
+        undo(manager, version)
+    assert manager.present() is before
+    undo(manager, index)
+    undo(manager, version)
+
+
 def test_columns_keep_their_ids_and_no_id_is_reused(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "a int", "b string"))
     added = run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))

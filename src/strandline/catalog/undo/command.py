@@ -16,7 +16,8 @@ rows, files, partitions, grants. All checks look at the net effect of the update
 What must stay true:
 
 * No later change is lost. If an object is not as the version left it, the undo is refused, and the
-  refusal names the versions that changed it. Undo those first, or change it by hand.
+  refusal names the versions that changed it. Undo those first, or change it by hand. An undo that
+  would drop a part that was created since, such as an index of a table, is refused too.
 * Ids are given once. The schema versions of a table only advance: its columns come back under their
   ids in one more schema version, and `next_column_id` never goes back. Two tables are therefore
   equal even if their schema version numbers differ, so undoing one version after another works.
@@ -130,6 +131,7 @@ class Undo:
             step.take()
         self._check_result(planning, before)
         entries = planning.transaction.entries
+        self._check_parts(before, entries[first:])
         entries[first:] = [
             replace(entry, arguments={**entry.arguments, "undoes": self._undoes})
             for entry in entries[first:]
@@ -227,6 +229,16 @@ class Undo:
                     raise self._gone(planning.catalog, now, kind, object_id)
             check = declared_kind(target.kind).undo.check
             check(planning, before.contents.value(*target), now)
+
+    def _check_parts(self, before: Catalog, entries: Sequence[Entry]) -> None:
+        """Refuse to drop what others created since as part of an object that goes."""
+        for change in (change for entry in entries for change in entry.changes):
+            if change.new is None and target_of(change) not in self.net:
+                part = value_of(change.kind, change.old)
+                raise Conflict(
+                    f"{described(before, part)} was created since and would go with it; drop "
+                    "that first"
+                )
 
     def _gone(
         self, catalog: Catalog, value: Any, kind: str, object_id: int
