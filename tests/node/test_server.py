@@ -8,9 +8,12 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from sqlite3 import connect
 from typing import Any, cast
 
 import pytest
@@ -19,7 +22,7 @@ import uvicorn
 
 from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
-from strandline.errors import StrandlineError
+from strandline.errors import Stopping, StrandlineError
 from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.thrift import ApplicationException, ThriftServer
 from strandline.metastore.thrift import server as thrift_server
@@ -27,6 +30,7 @@ from strandline.metastore.thrift.dispatch import Dispatcher
 from strandline.node import Node
 from strandline.node import server as node_server
 from strandline.node.http_connections import HttpConnections
+from strandline.node.place import DATABASE_FILE
 from strandline.node.server import _HttpServer, open_child
 from strandline.node.settings import REGISTRY
 from strandline.work.contents import Content
@@ -34,7 +38,7 @@ from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import toy
 from tests.node.test_http_connections import Toy
-from tests.servers.served_node import ServedNode, committer_dies, few_descriptors
+from tests.servers.served_node import ServedNode, committer_dies, few_descriptors, stops_patiently
 from tests.servers.stores import new_store
 
 WAIT = 60.0
@@ -180,6 +184,27 @@ def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: P
         with node.session() as session, pytest.raises(StrandlineError):
             session.execute(CreateSchema(name="a"))
         assert node.ended() == 1
+
+
+def test_a_node_whose_catalog_was_set_back_ends_also_while_another_process_writes(
+    tmp_path: Path,
+) -> None:
+    store = new_store("folder", tmp_path)
+    with (
+        ThreadPoolExecutor() as pool,
+        closing(ServedNode(store, plants=[stops_patiently])) as node,
+        node.session() as session,
+        closing(connect(tmp_path / DATABASE_FILE)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        change = pool.submit(session.execute, CreateSchema(name="a"))
+        begin = pool.submit(session.begin)
+        while not node.statistics()["database"]["waiting"]:
+            time.sleep(0)
+        node.tell("set_back")
+        assert node.ended() == 1
+        assert isinstance(change.exception(), Stopping)
+        assert isinstance(begin.exception(), Stopping)
 
 
 def test_a_thread_of_a_library_that_exits_does_not_end_the_node() -> None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from strandline.catalog import group_commit
 from strandline.catalog.group_commit import GroupCommit
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.session import HttpSession
@@ -139,6 +140,10 @@ class Levers:
         """Set the clock that measures the age of the cache to ``seconds``, and stop it."""
         self._node.store._applier._monotonic = lambda: seconds
 
+    def set_back(self) -> None:
+        """Let the node notice that its catalog was set back."""
+        self._node.catalogs.set_back.set_result("planted")
+
     def arm_gate(self, gate: str) -> None:
         GATES[gate].arm()
 
@@ -172,6 +177,11 @@ def committer_dies(patch: pytest.MonkeyPatch) -> None:
         raise MemoryError("planted")
 
     patch.setattr(GroupCommit, "_await_callers", die)
+
+
+def stops_patiently(patch: pytest.MonkeyPatch) -> None:
+    """A plant: a commit that is in progress at the stop of the node is awaited for long."""
+    patch.setattr(group_commit, "_STOP_PATIENCE", 2 * LONG)
 
 
 # -- in the test --------------------------------------------------------------------------------

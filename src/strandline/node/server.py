@@ -212,6 +212,7 @@ async def _serve(
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if replaced.done():
         logger.warning("stopping: %s", replaced.result(), extra=kept())
+    node.stop_waiting()  # another process may hold the write lock for long
     failure: StrandlineError | None = None
     if set_back.done():
         failure = SetBack(set_back.result())
@@ -222,7 +223,6 @@ async def _serve(
         await asyncio.to_thread(node.catalogs.stop)  # calls may wait for the thread that ended
     for end in (replaced, set_back, ended_thread):
         end.cancel()
-    node.stop_waiting()  # another process may hold the write lock for long
     children.stop_waiting()
     http.leave()
     await thrift.stop()
