@@ -332,7 +332,7 @@ class CatalogApplier:
             began = self._elapsed()
             try:
                 frontier = up_to or self._state.log.frontier()
-                self._refuse_set_back(frontier, is_checked=up_to is not None)
+                self._refuse_shorter_log(frontier, is_checked=up_to is not None)
                 if self._was_away():
                     self._refuse_other_versions()
                 frontier = self._apply_all(frontier)
@@ -349,11 +349,14 @@ class CatalogApplier:
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
         self._complete_awaited()
 
+    def refuse_set_back(self) -> None:
+        """Raise `SetBack` if this node was paused and the log has lost its latest version."""
+        if self._was_away():
+            self.sync()
+
     @contextmanager
     def own_append(self, transactions: Sequence[CatalogTransaction]) -> Iterator[None]:
         """In the block, the calling thread commits ``transactions`` and calls `apply_own`."""
-        if self._was_away():
-            self.sync()
         changes = sum(
             len(entry.changes) for transaction in transactions for entry in transaction.entries
         )
@@ -421,7 +424,7 @@ class CatalogApplier:
             self._history = self._history.trimmed(frontier.since)
         return frontier
 
-    def _refuse_set_back(self, frontier: Frontier, *, is_checked: bool) -> None:
+    def _refuse_shorter_log(self, frontier: Frontier, *, is_checked: bool) -> None:
         """Raise `SetBack` if the log ends before the latest version that was applied here.
 
         ``frontier`` may be older than the latest version, so the log is checked; one that was not

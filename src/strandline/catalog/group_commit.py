@@ -98,6 +98,9 @@ class Applying(Protocol):
     def sync(self) -> None:
         """Apply the log up to its present head. Joins a newer epoch if this node was fenced."""
 
+    def refuse_set_back(self) -> None:
+        """Raise `SetBack` if this node was paused and the log has lost its latest version."""
+
     def latest_catalog(self) -> Catalog:
         """The highest version applied here."""
 
@@ -297,6 +300,7 @@ class GroupCommit:
         synced = False  # whether this node has synced with the log since these requests came
         while waiting := self._still_waiting(requests):
             try:
+                self._follower.refuse_set_back()  # its outcome is known: nothing is sent yet
                 group = self._validated(waiting)
                 if group.requests():
                     self._append(group)
