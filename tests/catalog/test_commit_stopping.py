@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
 from strandline.catalog import CatalogManager
-from strandline.errors import Fenced, Stopping, UnknownOutcome
+from strandline.catalog.group_commit import GroupCommit
+from strandline.errors import Fenced, Stopping, Unavailable, UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, wait_for
 from tests.conftest import Member
@@ -87,3 +89,40 @@ def test_the_commit_thread_of_an_idle_manager_ends_and_starts_again_on_demand(
     assert manager.execute(create("a"), author="ann").version == 3
     wait_for(lambda: manager._commits._thread is None)
     assert manager.execute(create("b"), author="ann").version == 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_it_again(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lack memory. A node that serves clients then ends, but an embedded one lives on."""
+    gate = Gate(manager)
+    first, calls = queued(manager, gate, [create("a"), create("b")])
+
+    def die(*_: object) -> NoReturn:
+        raise MemoryError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommit, "_await_callers", die)
+        gate.let_all_pass()
+        assert first.outcome() == 3
+        for call in calls:
+            error = call.outcome()
+            assert isinstance(error, Unavailable)
+            assert "MemoryError" in error.message
+    assert Call(manager, create("b")).outcome() == 4
+    assert schemas(manager) == ["b", "first"]
+
+
+def test_a_caller_for_which_no_thread_can_be_started_leaves_and_the_next_one_tries_again(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="start"):
+            manager.execute(create("a"), author="ann")
+    assert manager.execute(create("b"), author="ann").version == 3
+    assert schemas(manager) == ["b"]

@@ -17,11 +17,12 @@ from strandline.errors import (
     Stopping,
     TransactionFinished,
     TransactionNotFound,
+    Unavailable,
     UnknownOutcome,
 )
 from strandline.sql import change
 from strandline.transactions import TransactionState, shared_writes
-from strandline.transactions.shared_writes import Round, SharedCall
+from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from tests.transactions.catalogs import new_catalog, new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
@@ -142,6 +143,27 @@ def test_a_call_that_fails_unexpectedly_does_not_undo_the_others_of_its_round(
         failed()
     assert store.transactions.get(begun()[0].txn_id).state is TransactionState.OPEN
     assert store.transactions.get(empty).commit_time == committed().commit_time
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_it_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lack memory. A node that serves clients then ends, but an embedded one lives on."""
+
+    def die(*_: object) -> NoReturn:
+        raise MemoryError("planted")
+
+    with together(store) as submitted:
+        waiting = [submitted(store.transactions.beginning(1, user="ann")) for _ in range(2)]
+        monkeypatch.setattr(SharedWrites, "_await_calls", die)
+    for result in waiting:
+        with pytest.raises(Unavailable, match="MemoryError"):
+            result()
+    monkeypatch.undo()
+    with together(store) as submitted:
+        begun = submitted(store.transactions.beginning(1, user="ann"))
+    assert store.transactions.get(begun()[0].txn_id).state is TransactionState.OPEN
 
 
 def test_calls_for_one_transaction_take_effect_in_their_order(store: Store) -> None:

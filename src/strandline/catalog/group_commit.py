@@ -177,10 +177,9 @@ class GroupCommit:
                 raise Stopping.of_node()
             self._waiting.append(request)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="catalog-committer", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="catalog-committer", daemon=True)
+                thread.start()  # fails where the system has no more threads
+                self._thread = thread
             if len(self._waiting) >= self._expected:
                 self._news.notify()
 
@@ -239,6 +238,28 @@ class GroupCommit:
     # -- the committer thread ------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Answer the callers if the thread ends by ``error``. The next caller starts it again."""
+        ended = Unavailable(
+            f"the thread that commits changes ended with an unexpected error ({error!r}); nothing "
+            "was changed, try again"
+        )
+        with self._lock:
+            self._thread = None
+            for request in [*self._waiting, *self._working]:
+                is_sent = request.stage is Stage.SENT
+                self._finish(request, self._late(request) if is_sent else ended)
+            self._waiting.clear()
+            self._working = []
+            self._room.notify_all()
+
+    def _work(self) -> None:
         shorten_time_slices()
         answered, seconds = 0, 0.0  # of the last round
         hopeful = True

@@ -306,6 +306,25 @@ class SharedWrites:
     # -- the thread
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """End the waiting calls if the thread ends by ``error``. The next call starts it again."""
+        with self._lock:
+            self._thread = None
+            calls, self._waiting = self._waiting, deque()
+        for call in calls:
+            call.error = Unavailable(
+                "the thread that writes for several calls ended with an unexpected error "
+                f"({error!r}); nothing was changed, try again"
+            )
+            call.tell()
+
+    def _work(self) -> None:
         shorten_time_slices()
         last, seconds, hopeful = 0, 0.0, True
         while True:
