@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -44,7 +44,6 @@ from strandline.metastore.thrift import ThriftException
 from strandline.metastore.workers import finish
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.node.store_database import PARTS
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import FenceRow
 from tests.metastore.hive.hive_node import hive_node
@@ -464,37 +463,58 @@ def test_a_change_that_is_in_the_log_is_not_reported_as_refused(
         assert client.call("get_all_tables", db_name="shop") == ["t"]
 
 
+@contextmanager
+def set_back(address: str) -> Iterator[None]:
+    """At the end of the block, the database has again the rows that it had before."""
+    with psycopg.connect(address, autocommit=True) as server:
+        tables = server.execute(
+            "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchall()
+        for (table,) in tables:
+            server.execute(f"CREATE TABLE pg_temp.{table} AS TABLE public.{table}".encode())
+        yield
+        for (table,) in tables:
+            restore = f"INSERT INTO public.{table} TABLE pg_temp.{table}"
+            server.execute(f"TRUNCATE public.{table}; {restore}".encode())
+        server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_folders_and_events_that_the_database_has_lost_are_made_again(tmp_path: Path) -> None:
+    """A standby without the last commits has taken over, and the catalog is in etcd."""
+    store = stores.new_store("etcd", tmp_path, settings=DELAY)
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node, "kept")
+        with set_back(store.settings.objects):
+            create_table(node, "lost")
+        end = time.monotonic() + 60
+        while node.projector.projected_version() < node.catalogs.latest_catalog().version:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert node.session(user="ann").table("default.lost").location.endswith("/lost")
+
+
 def test_a_node_whose_log_lost_versions_refuses_every_call_until_it_is_started_again(
     on_servers: EmptyStore,
 ) -> None:
     """A standby that had not received the last commits has taken over."""
-    with psycopg.connect(on_servers.address, autocommit=True) as server:
-        tables = [table.name for _, part in PARTS.values() for table in part.sorted_tables]
-        with Node.open(on_servers.address, settings=on_servers.settings) as node:
-            session = node.session(user="ann")
-            session.execute(CreateSchema(name="kept"))
-            for table in tables:
-                server.execute(f'CREATE TABLE "old_{table}" AS TABLE "{table}"'.encode())
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="kept"))
+        with set_back(on_servers.address):
             session.execute(CreateSchema(name="lost"))
-            for table in tables:
-                server.execute(
-                    f'TRUNCATE "{table}"; INSERT INTO "{table}" TABLE "old_{table}";'
-                    f' DROP TABLE "old_{table}"'.encode()
-                )
-            server.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            lost = r"ends at version \d+: a standby .* start the node again"
-            assert re.search(lost, node.catalogs.set_back.result(timeout=60))
-            with pytest.raises(CorruptData, match=lost):
-                session.execute(CreateSchema(name="later"))
-            with pytest.raises(CorruptData, match=lost):
-                session.begin()
-            time.sleep(0.1)  # the delay: for so long, it may answer from memory
-            with pytest.raises(CorruptData, match=lost):
-                session.tables("kept")
-            assert "catalog head" in [problem.check for problem in node.health.report()]
+        lost = r"ends at version \d+: a standby .* start the node again"
+        assert re.search(lost, node.catalogs.set_back.result(timeout=60))
+        with pytest.raises(CorruptData, match=lost):
+            session.execute(CreateSchema(name="later"))
+        with pytest.raises(CorruptData, match=lost):
+            session.begin()
+        time.sleep(0.1)  # the delay: for so long, it may answer from memory
+        with pytest.raises(CorruptData, match=lost):
+            session.tables("kept")
+        assert "catalog head" in [problem.check for problem in node.health.report()]
     with Node.open(on_servers.address, settings=on_servers.settings) as node:
         node.session(user="ann").execute(CreateSchema(name="later"))
         catalog = node.catalogs.present()

@@ -182,6 +182,7 @@ class Node:
             self.transactions,
             memory_bytes=settings.cache_bytes if caches else 0,
             staleness=self.configuration.metadata_staleness,
+            on_set_back=self.projector.set_back,
         )
         self.cleaner = Cleaner(
             database,

@@ -145,6 +145,7 @@ class CachedStore(ObjectStore):
 
     ``zone_partitions`` returns the partitions of a table's zone that are held here, or None for
     all; the store answers for the others. ``staleness`` is in seconds, measured by ``monotonic``.
+    ``on_set_back`` is called if the database was set back.
     """
 
     applier = LogApplier
@@ -159,6 +160,7 @@ class CachedStore(ObjectStore):
         zone_partitions: Callable[[int], frozenset[int] | None] = lambda table_id: None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         staleness: float | Callable[[], float] = DEFAULT_STALENESS,
+        on_set_back: Callable[[], object] = lambda: None,
         monotonic: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self._store = store
@@ -172,6 +174,7 @@ class CachedStore(ObjectStore):
             transactions,
             self._replicas,
             on_move=self._locations.forget,
+            on_set_back=on_set_back,
             staleness=staleness,
             monotonic=monotonic,
         )

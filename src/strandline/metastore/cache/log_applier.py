@@ -77,7 +77,10 @@ class _Level(NamedTuple):
 
 
 class LogApplier:
-    """See the module. Calls ``on_move`` with each moved table, or None if any may have moved."""
+    """See the module. Calls ``on_move`` with each moved table, or None if any may have moved.
+
+    Calls ``on_set_back`` if the database was set back.
+    """
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class LogApplier:
         replicas: ReplicaSet,
         *,
         on_move: Callable[[int | None], None],
+        on_set_back: Callable[[], object],
         staleness: float | Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -96,6 +100,7 @@ class LogApplier:
         self._transactions = transactions
         self._replicas = replicas
         self._on_move = on_move
+        self._on_set_back = on_set_back
         self._staleness = staleness if callable(staleness) else lambda: staleness
         self._monotonic = monotonic
         self._applying = threading.Lock()
@@ -135,6 +140,7 @@ class LogApplier:
                     applied,
                 )
                 self._start_after(position.event_id)
+                self._on_set_back()
                 return position, 0
             if events and events[0].event_id != applied + 1:
                 # The log was cleaned beyond `applied`: the events in between are unknown.

@@ -352,6 +352,11 @@ class Projector:
         self._applied = max(self._applied, version)
         self._news.set()
 
+    def set_back(self) -> None:
+        """Project again what the database has lost: it was set back, and the catalog was not."""
+        self._projected, self._own_end = 0, None
+        self._news.set()
+
     def adopt(self) -> None:
         """Rewrite the places that older releases recorded into the form of this release."""
         with self._database.read() as connection:
