@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -83,6 +83,32 @@ def test_at_most_two_reads_set_out_at_a_time(
         assert workers.statistics().running == 2
         assert not calls[3][0].begun.is_set()
         await end(calls[0], *calls[2:])
+
+    asyncio.run(main())
+
+
+def test_a_call_for_which_no_thread_can_be_started_waits_for_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        workers, start = Workers(threads=2), threading.Thread.start
+
+        def refuse(_: threading.Thread) -> NoReturn:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        refused = [submit(workers, "ann", WRITE)[1] for _ in range(3)]
+        for result in refused:
+            with pytest.raises(Overloaded, match="can't start new thread"):
+                await asyncio.wait_for(result, WAIT)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        first = submit(workers, "ann", WRITE)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        second, third = submit(workers, "ben", WRITE), submit(workers, "cem", WRITE)
+        await until(first[0].begun.is_set)
+        await end(first, second, third)
+        workers.close()
+        assert workers.statistics().calls == 0
 
     asyncio.run(main())
 

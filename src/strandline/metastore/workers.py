@@ -424,8 +424,18 @@ class Workers:
         if len(self._started) < self._threads.taken:
             name = f"call_{len(self._started)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._started.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                if not self._started:
+                    refused = Overloaded(
+                        f"this node lacks memory or threads ({error}); nothing was done, try again"
+                    )
+                    asyncio.get_running_loop().call_soon(self._ended, call, None, refused)
+                    return
+                # Else the call waits for a thread that runs.
+            else:
+                self._started.append(thread)
         self._calls.put(call)
 
     def _start_waiting(self) -> None:

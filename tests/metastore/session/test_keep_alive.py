@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 from zlib import crc32
 
 import pytest
@@ -242,3 +243,19 @@ def test_a_refused_stage_leaves_the_transaction_usable(
             transaction.stage(table_id + 1_000_000, add=[data("a")])
         transaction.stage(table_id, add=[data("b")])
     assert paths_of(session, table.name) == ["b"]
+
+
+def test_heartbeats_are_sent_although_the_first_attempt_to_start_their_thread_failed(
+    quick_session: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with KeepAlive(quick_session) as keeper:
+        transaction = quick_session.begin()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="start"):
+                keeper.watch(transaction)
+        keeper.watch(transaction)
+        quick_session.wait_for_beats(1)

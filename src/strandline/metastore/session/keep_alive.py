@@ -92,8 +92,9 @@ class KeepAlive:
             watched.due += watched.period
             self._watched[transaction.txn_id] = watched
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="keep-alive", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="keep-alive", daemon=True)
+                thread.start()  # fails where the system has no more threads
+                self._thread = thread
             self._changed.notify_all()
 
     def forget(self, txn_id: int) -> None:
