@@ -12,11 +12,12 @@ from sqlalchemy import Column, Connection, MetaData, inspect, text
 from sqlalchemy.schema import DropTable
 
 from strandline.durable import stash_tables
+from strandline.errors import DeadlineExceeded
 from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
-from strandline.sql import Database, ground, open_engine, run
+from strandline.sql import Database, ground, open_engine, postgres_database, run
 from strandline.sql.ground import Step
 from strandline.transactions import tables as transaction_tables
 from tests.servers import postgresql
@@ -30,6 +31,11 @@ UPGRADERS = 4
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return sqlite_url(tmp_path / "strandline.db")
+    return postgresql.running().new_schema()
+
+
+@pytest.fixture
+def servers_url() -> str:
     return postgresql.running().new_schema()
 
 
@@ -64,6 +70,35 @@ def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> No
     assert taken == [1]
     assert "note" in columns(first)
     first.close()
+
+
+def test_an_upgrade_may_take_longer_than_a_call(servers_url: str) -> None:
+    """An index of a large table takes minutes."""
+    database = open_engine(servers_url, patience=0.2)
+    database.ensure_schema("counter", 1, work.METADATA)
+
+    def step(connection: Connection) -> None:
+        connection.execute(text("SELECT pg_sleep(0.5)"))
+
+    database.ensure_schema("counter", 2, work.METADATA, steps={2: step})
+    database.close()
+
+
+def test_an_upgrade_of_a_table_that_is_read_gives_up_and_says_why(
+    servers_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who need the table would wait behind it, as long as a dump or a job reads."""
+    monkeypatch.setattr(postgres_database, "UPGRADE_LOCK_SECONDS", 0.05)
+    database, other = open_engine(servers_url), open_engine(servers_url)
+    database.ensure_schema("counter", 1, work.METADATA)
+    steps: dict[int, Step] = {2: lambda connection: work.COUNTER.drop(connection)}
+    with other.read() as reading:
+        run(reading, "SELECT * FROM counter")
+        with pytest.raises(DeadlineExceeded, match="is in use and cannot be changed; stop"):
+            database.ensure_schema("counter", 2, MetaData(), steps=steps)
+    database.ensure_schema("counter", 2, MetaData(), steps=steps)
+    database.close()
+    other.close()
 
 
 STEPS: dict[str, Mapping[int, Step]] = {

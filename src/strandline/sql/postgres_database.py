@@ -43,13 +43,21 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
-from strandline.errors import StrandlineError, Unavailable, UnknownOutcome
+from strandline.errors import DeadlineExceeded, StrandlineError, Unavailable, UnknownOutcome
 from strandline.sql import ground
 from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
-from strandline.sql.statements import Parameter, Query, Row, formatted, rows_of, run_with_waiting
+from strandline.sql.statements import (
+    Parameter,
+    Query,
+    Row,
+    change,
+    formatted,
+    rows_of,
+    run_with_waiting,
+)
 
 _POOL = 8
 _OVERFLOW = 8
@@ -58,6 +66,8 @@ _ANSWER_SECONDS = 0.5
 """How long the process waits for an answer beyond the server's own time-out."""
 _SCHEMA_LOCK = 0x7374_7261_6E64
 """The advisory lock under which tables are created."""
+UPGRADE_LOCK_SECONDS = 5.0
+"""How long an upgrade waits for a table; all later calls that need the table wait behind it."""
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Explicit, since the server's default may be stricter: with a snapshot from before the lock, a
 # write would not read the rows that it changes.
@@ -221,7 +231,18 @@ class PostgresDatabase(Database):
         with self._in_use("writes"):
             begun = self._begun(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             with _returned(begun) as connection:
-                yield connection
+                _raw(connection.connection).deadline = None  # an index may take minutes
+                change(connection, f"SET LOCAL lock_timeout = {UPGRADE_LOCK_SECONDS * 1000:.0f}")
+                try:
+                    yield connection
+                except (DBAPIError, driver.DriverError) as error:
+                    original = getattr(error, "orig", error)
+                    if getattr(original, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                        raise
+                    raise DeadlineExceeded(
+                        f"a table of {self.name} is in use and cannot be changed; stop all nodes, "
+                        "jobs and backups that use the database, and start again"
+                    ) from error
                 self._commit(connection, is_news=True)
 
     def _begun(
