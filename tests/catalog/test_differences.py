@@ -275,16 +275,10 @@ def test_objects_without_an_id_are_listed_by_name(manager: CatalogManager) -> No
     ]
 
 
-def test_bookkeeping_objects_are_left_out_unless_requested(
-    manager: CatalogManager,
-) -> None:
+def test_bookkeeping_objects_are_left_out(manager: CatalogManager) -> None:
     before = manager.present()
     made = manager.execute(create_table("s.new"), author="ann").catalog
     assert [difference.kind for difference in differences(before, made)] == ["table"]
-    assert [difference.kind for difference in differences(before, made, bookkeeping=True)] == [
-        "table",
-        "id_allocator",
-    ]
 
 
 # -- every command ---------------------------------------------------------------------------------

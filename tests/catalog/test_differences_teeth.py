@@ -241,7 +241,7 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
     ),
     everything_is_decoded: (by_counting, "Extra items in the left set"),
     books_are_told: (
-        by(tests.test_bookkeeping_objects_are_left_out_unless_requested),
+        by(tests.test_bookkeeping_objects_are_left_out),
         "id_allocator",
     ),
     default_zone_is_a_book: (by(tests.test_references_are_listed_by_name), "default_zone"),

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, inspect
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
 from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.store import row_queries
 from strandline.metastore.store.notifications import NewEvent, Notification, NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
-from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_file
+from strandline.metastore.store.rows import DataFile, NewRow, Removal, Row, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_order import TransactionEvents
@@ -96,6 +97,12 @@ class Dml:
         self.store.stage(txn_id, table_id, add=[data_file(name) for name in names])
         self.transactions.commit(txn_id)
         return txn_id
+
+    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
+        """The rows and removals of a write id, committed or not."""
+        with self.database.read() as connection:
+            rows = row_queries.rows_of_write(connection, table_id, write_id)
+            return rows, row_queries.removals_of_write(connection, table_id, write_id)
 
     def events(self, after: int = 0) -> list[Notification]:
         return self.log.read(after, limit=10_000)

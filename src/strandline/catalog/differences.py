@@ -78,19 +78,18 @@ class Difference:
     fields: tuple[FieldDifference, ...] = ()
 
 
-def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tuple[Difference, ...]:
+def differences(old: Catalog, new: Catalog) -> tuple[Difference, ...]:
     """The differences between ``old`` and ``new``, sorted by kind and name.
 
-    With ``bookkeeping``, the program's own records are included. Version 0 is the empty catalog: in
-    a comparison with it, the objects that come with every catalog are left out, unless
-    ``bookkeeping``.
+    The program's own records are left out. Version 0 is the empty catalog: in a comparison with it,
+    the objects that come with every catalog are left out too.
     """
     differing = []
     for kind_name, _, before, after in old.contents.differing(new.contents):
         stored, kind = after or before, kind_named(kind_name)
-        if stored is None or (not bookkeeping and kind.is_book(stored.name)):
+        if stored is None or kind.is_book(stored.name):
             continue
-        if old.version == 0 and not bookkeeping and kind.built_in(new, stored.value):
+        if old.version == 0 and kind.built_in(new, stored.value):
             continue
         difference = _difference(kind_name, old, before, new, after)
         if difference is not None:

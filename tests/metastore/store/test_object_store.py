@@ -99,8 +99,6 @@ def test_a_read_by_names_returns_only_rows_of_its_table_and_kind(dml: Dml) -> No
     assert names(rows) == ["a", "c"]
     assert all(row.table_id == FLIGHTS for row in rows)
     assert dml.store.rows(FLIGHTS, RowKind.DELETE_FILE, write_ids=None) == []
-    assert dml.store.row(FLIGHTS, FILES, "b", write_ids=None) is not None
-    assert dml.store.row(FLIGHTS, FILES, "x", write_ids=None) is None
 
 
 def test_a_read_finds_more_names_than_one_statement_takes(dml: Dml) -> None:
@@ -375,16 +373,6 @@ def test_each_table_has_one_place(dml: Dml) -> None:
         assert dml.store.location(FLIGHTS) == location
     assert dml.store.places_by_id([FLIGHTS, WEATHER, -1, 1 << 70]) == {FLIGHTS: Place("s.db/b")}
     assert dml.store.tables_at([Place("s.db/a"), Place("s.db/b")]) == {Place("s.db/b"): {FLIGHTS}}
-
-
-def test_the_rows_of_a_write_can_be_read_before_it_commits(dml: Dml) -> None:
-    dml.append("a")
-    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
-    txn = dml.begin()
-    staged = dml.store.stage(txn, FLIGHTS, add=[data_file("b")], remove=[row.row_id])
-    rows, removals = dml.store.rows_of_write(FLIGHTS, staged.write_id)
-    assert names(rows) == ["b"]
-    assert [removal.row_id for removal in removals] == [row.row_id]
 
 
 def test_a_list_that_hides_everything_shows_nothing(dml: Dml) -> None:

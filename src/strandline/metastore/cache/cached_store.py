@@ -41,7 +41,6 @@ such a flag with the set of open writes beside it (older readers would never hit
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,12 +62,10 @@ from strandline.metastore.store.object_store import (
     SqlObjectStore,
 )
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import Removal, Row, RowKind
+from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
@@ -269,14 +266,6 @@ class CachedStore(ObjectStore):
         work.spend(sum(map(len, matching_rows)))
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)
 
-    def row(
-        self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
-    ) -> Row | None:
-        answer = self._answer(table_id, kind, write_ids, (name,))
-        if answer is None:
-            return self._store.row(table_id, kind, name, write_ids=write_ids)
-        return answer.get(name)
-
     def is_level(self) -> bool:
         return self._applier.is_at_head()
 
@@ -335,9 +324,6 @@ class CachedStore(ObjectStore):
         self, table_id: int, *, seen: ValidWriteIdList | None = None
     ) -> PartitionMoves:
         return self._store.partition_moves(table_id, seen=seen)
-
-    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
-        return self._store.rows_of_write(table_id, write_id)
 
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
         return self._store.rows_by_id(row_ids)

@@ -46,7 +46,6 @@ from strandline.metastore.store.rows import (
     PARAMETERS_NAME,
     DataFile,
     NewRow,
-    Removal,
     Row,
     RowKind,
     TableParametersRow,
@@ -117,12 +116,6 @@ class ObjectStore(ABC):
         if partitions is None:
             return rows
         return [row for row in rows if row.as_(DataFile).partition in partitions]
-
-    @abstractmethod
-    def row(
-        self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
-    ) -> Row | None:
-        """The visible row of that name, or None if there is none."""
 
     @abstractmethod
     def staging(
@@ -208,10 +201,6 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
-        """The rows and removals of a write id in a table, committed or not."""
-
-    @abstractmethod
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
         """The rows that exist among ``row_ids``, committed or not, removed or not."""
 
@@ -259,8 +248,8 @@ class ObjectStore(ABC):
     def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
         """The parameters of a table that count or date its content; empty if none were set."""
         kind = RowKind.TABLE_PARAMETERS
-        row = self.row(table_id, kind, PARAMETERS_NAME, write_ids=write_ids)
-        return () if row is None else row.as_(TableParametersRow).parameters
+        rows = self.rows(table_id, kind, write_ids=write_ids, names=(PARAMETERS_NAME,))
+        return rows[0].as_(TableParametersRow).parameters if rows else ()
 
     def set_parameters(self, table_id: int, parameters: Properties, *, author: str) -> None:
         """Replace the parameters of a table that count or date its content, in a plain change."""
@@ -312,12 +301,6 @@ class SqlObjectStore(ObjectStore):
                 connection, table_id, kind, write_ids=write_ids, names=names
             )
         return list(visible.values())
-
-    def row(
-        self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
-    ) -> Row | None:
-        rows = self.rows(table_id, kind, write_ids=write_ids, names=(name,))
-        return rows[0] if rows else None
 
     def locations(self, table_ids: Collection[int]) -> dict[int, str]:
         places = self.places_by_id(table_ids)
@@ -372,11 +355,6 @@ class SqlObjectStore(ObjectStore):
             if seen is not None:
                 queries.require_kept(connection, table_id, seen)
             return partition_moves.of_table(connection, table_id)
-
-    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
-        with self._database.read() as connection:
-            rows = queries.rows_of_write(connection, table_id, write_id)
-            return rows, queries.removals_of_write(connection, table_id, write_id)
 
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
         with self._database.read() as connection:
