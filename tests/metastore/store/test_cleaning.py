@@ -317,6 +317,8 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
         lake.create()
         ended = lake.session.begin().txn_id
         leftover = lake.put("t", data_path(ended << FILE_NUMBER_BITS, uuid4().hex))
+        staged = lake.put("t", f"_staging/{ended}-{uuid4().hex}/_temporary/0/part-0.parquet")
+        job = staged.parents[2]
         lake.session.abort(ended)
     run = CliRunner().invoke
     said = run(main, ["clean", str(store)])
@@ -330,10 +332,11 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
         "what": "leftovers",
         "table": "default.t",
         "rows": 0,
-        "files": 1,
-        "bytes": 4,
-        "names": [f"_files/{leftover.name}"],
+        "files": 2,
+        "bytes": 8,  # also those in the folder of the job
+        "names": [f"_files/{leftover.name}", f"_staging/{job.name}"],
         "removed": True,
     }
     assert not leftover.exists()
+    assert not job.exists()
     assert run(main, ["clean", str(store)]).output == "there is nothing to clean\n"

@@ -80,10 +80,18 @@ def _within(root: int, folder: str) -> Iterator[int]:
 
 
 def size_of(root: int, name: str) -> int:
+    """The bytes of a file, or of all files in a folder."""
     folder, _, last = name.rpartition("/")
     with _within(root, folder) as descriptor:
         status = os.stat(last, dir_fd=descriptor, follow_symlinks=False)
-    return 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+        if not stat.S_ISDIR(status.st_mode):
+            return status.st_size
+        size = 0
+        for _, _, names, below in os.fwalk(last, dir_fd=descriptor):
+            for inner in names:
+                with suppress(FileNotFoundError):  # a job that was not stopped may move it
+                    size += os.stat(inner, dir_fd=below, follow_symlinks=False).st_size
+        return size
 
 
 def delete_below(root: int, name: str) -> None:
