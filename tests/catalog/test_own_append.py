@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from strandline import faults, work
-from strandline.catalog import CatalogManager, applier
+from strandline.catalog import CatalogManager, applier, group_commit
 from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, Stopping
 
 TIMEOUT = 60.0
 LARGE = work.AT_ONCE + 1
@@ -120,14 +120,14 @@ def test_an_announced_update_is_not_decoded_again_when_it_is_in_the_log(
 def test_an_announced_update_that_another_version_precedes_is_read_from_the_log(
     new_manager: Callable[..., CatalogManager],
 ) -> None:
-    node = new_manager()
+    node, other = new_manager(), new_manager()
     announced: list[bytes] = []
 
     def announce(record: bytes) -> None:
         announced.append(record)
         node.expect(record)
         if len(announced) == 1:
-            node.execute(CreateSchema(name="first"), author="bob")
+            other.execute(CreateSchema(name="first"), author="bob")
 
     child = new_manager(announce=announce)
     version = create(child, LARGE)
@@ -150,8 +150,66 @@ def test_an_announced_update_that_is_never_appended_changes_nothing(
     before = node.present()
     with pytest.raises(InvalidInput):
         create(child, LARGE)
+    node.child_ended()
     assert node.present() is before
     assert create(node, 1) == before.version + 1
+
+
+def test_commands_of_a_node_wait_until_its_child_has_appended_what_it_announced(
+    new_manager: Callable[..., CatalogManager],
+) -> None:
+    """Else the child would validate again and again, and find each time that it was too late."""
+    node, other = new_manager(), new_manager()
+    versions: list[int] = []
+
+    def execute() -> None:
+        versions.append(node.execute(CreateSchema(name="late"), author="bob").version)
+
+    late = threading.Thread(target=execute)
+
+    def announce(record: bytes) -> None:
+        node.expect(record)
+        if late.ident is None:
+            other.execute(CreateSchema(name="first"), author="bob")
+            late.start()
+            while not node._commits._waiting:
+                late.join(0.001)
+        assert late.is_alive()
+
+    version = create(new_manager(announce=announce), LARGE)
+    assert late.is_alive()
+    node.child_ended()
+    late.join(TIMEOUT)
+    assert versions == [version + 1]
+
+
+def test_commands_of_a_node_do_not_wait_long_for_a_child_that_is_stuck(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "WAY_SECONDS", 0.01)
+    manager._commits.give_way()
+    assert create(manager, 1) == manager.present().version
+
+
+def test_a_node_that_stops_does_not_wait_for_its_child(manager: CatalogManager) -> None:
+    manager._commits.give_way()
+    errors: list[str] = []
+
+    def execute() -> None:
+        try:
+            create(manager, 1)
+        except Stopping:
+            errors.append("stopping")
+
+    caller = threading.Thread(target=execute)
+    caller.start()
+    while not manager._commits._waiting:
+        caller.join(0.001)
+    manager.stop()
+    caller.join(TIMEOUT)
+    assert errors == ["stopping"]
+    assert manager._commits._thread is not None
+    assert not manager._commits._thread.is_alive()
 
 
 def refuse(*_: object, **__: object) -> Contents:

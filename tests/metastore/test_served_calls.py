@@ -155,7 +155,7 @@ def test_holding_less_and_releasing_give_memory_back() -> None:
 
 
 @pytest.mark.parametrize(("only_reads", "looks"), [(False, 1), (True, 0)])
-def test_memory_looks_at_the_log_again_after_a_change_with_unknown_outcome(
+def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_commands_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_reads: bool, looks: int
 ) -> None:
     threads: list[threading.Thread] = []
@@ -180,7 +180,10 @@ def test_memory_looks_at_the_log_again_after_a_change_with_unknown_outcome(
     looked: list[int] = []
     with Node.open(tmp_path / "store", background=False) as node:
         monkeypatch.setattr(node.metastore.store, "look_again", lambda: looked.append(1))
+        if not only_reads:  # the child had announced an update
+            node.catalogs._commits.give_way()
         asyncio.run(run())
+        node.session(user="ann").execute(CreateSchema(name="s"), timeout=5.0)
     for thread in threads:
         thread.join()
     assert len(looked) == looks

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -229,3 +231,27 @@ def test_a_long_message_that_cannot_be_decoded_fails_without_affecting_the_next(
             received += stream.recv(1 << 16)
     assert received[3] == EXCEPTION
     assert b"GetPartitionsByNamesRequest lacks its required field db_name" in received
+
+
+def test_a_long_batch_of_commands_is_carried_out_while_others_change_the_catalog(
+    node: NodeProcess, session: HttpSession
+) -> None:
+    ended = threading.Event()
+
+    def change() -> None:
+        with HttpSession(node.http_uri, user="bob") as other:
+            for number in itertools.count():
+                other.execute(CreateSchema(name=f"other{number}"))
+                if ended.is_set():
+                    return
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        before = tasks(node)
+        batch = [CreateSchema(name=f"many{number}", comment="c" * 50) for number in range(1000)]
+        assert all(session.execute(batch, timeout=10.0).applied)
+        assert tasks(node) == before + 1
+    finally:
+        ended.set()
+        changing.join()

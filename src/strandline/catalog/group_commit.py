@@ -18,6 +18,11 @@ the thread waits until as many additional callers have arrived as the last round
 long as that round took. Without this wait, two halves of the callers would alternate. The thread
 skips it if the last wait was in vain and the last round had a single caller.
 
+A child process of the node needs seconds to validate a large update, while a round here takes
+milliseconds. So the child would always find that another version came first, until its deadline.
+From its announcement on, no round begins (`give_way`) until its call has ended (`go_on`), or for at
+most `WAY_SECONDS`. Reads do not wait, and commands on other nodes do not either.
+
 What must stay true:
 
 * Each caller has its own deadline. It may leave until its commands are sent to the log. They are
@@ -73,6 +78,7 @@ GROUP_BYTES = 1 << 20
 IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.02
 """The longest time that a round waits for the callers of the last round."""
+WAY_SECONDS = 15.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
 
@@ -141,6 +147,7 @@ class GroupCommit:
         self._expected = 1  # callers that the committer thread waits for
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._way_ends = 0.0  # when rounds begin again, on the monotonic clock
         self.counts = CommitCounts()
         self.effects: Effects | None = None
         """Carried out for each group before its callers are answered.
@@ -215,6 +222,17 @@ class GroupCommit:
             f"again{why}"
         )
 
+    def give_way(self) -> None:
+        """Begin no round until `go_on`, or for `WAY_SECONDS`: a child has announced an update."""
+        with self._lock:
+            self._way_ends = time.monotonic() + WAY_SECONDS
+
+    def go_on(self) -> None:
+        """Begin rounds again: the call of a child that may have announced an update has ended."""
+        with self._lock:
+            self._way_ends = 0.0
+            self._news.notify_all()
+
     def stop(self) -> None:
         """Refuse all callers from now on. Waiting callers get `Stopping`. Idempotent."""
         with self._lock:
@@ -270,6 +288,10 @@ class GroupCommit:
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
                         return
+                while (seconds_of_way := self._way_ends - time.monotonic()) > 0:
+                    if self._stop.is_set():
+                        return
+                    self._news.wait(seconds_of_way)
                 limit = self._follower.state.log.max_updates
                 have_come = self._await_callers(
                     min(expected, limit), min(seconds, LONGEST_WAIT_SECONDS)

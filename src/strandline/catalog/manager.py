@@ -160,6 +160,15 @@ class CatalogManager(CatalogFollower):
             catalog.version, catalog.time, request.applied, catalog, actions=request.actions
         )
 
+    def expect(self, record: bytes) -> None:
+        """See `CatalogApplier.expect`. Commands of this node then wait until `child_ended`."""
+        self._commits.give_way()
+        super().expect(record)
+
+    def child_ended(self) -> None:
+        """Carry out commands again: a child process that may have announced an update is done."""
+        self._commits.go_on()
+
     def carry_out(self, effects: Effects) -> None:
         """Carry out the ``effects`` of what this node appends, in the append or after it.
 

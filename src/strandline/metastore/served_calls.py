@@ -109,4 +109,5 @@ async def delegate(
         try:
             return await children.run(name, fields, data, only_reads=False)
         finally:
+            metastore.catalogs.child_ended()
             metastore.store.look_again()
