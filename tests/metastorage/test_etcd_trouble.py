@@ -63,6 +63,7 @@ FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space excee
     [
         (429, FULL, "compact and defragment"),  # also the answer to the write that fills it
         (502, b"<html>Bad Gateway</html>", "status 502"),
+        (400, b"Client sent an HTTP request to an HTTPS server.\n", "is it etcd .* without TLS"),
         (503, b'["no", "object"]', "status 503"),
         (200, b"{}", "is it etcd"),
         (200, b'"hello"', "is it etcd"),
@@ -86,12 +87,13 @@ def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unava
     [
         (8, "etcdserver: too many requests"),
         (14, "etcdserver: no leader"),
-        (3, "etcdserver: user name is empty"),
-        (16, "etcdserver: invalid auth token"),
+        (3, "etcdserver: user name is empty; nodes use etcd without a user"),
+        (16, "etcdserver: invalid auth token; nodes use etcd without a user"),
     ],
 )
 def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, message: str) -> None:
-    with answering(503, json.dumps({"code": code, "message": message}).encode()) as gateway:
+    said, _, _ = message.partition(";")
+    with answering(503, json.dumps({"code": code, "message": said}).encode()) as gateway:
         with pytest.raises(Unavailable, match=message) as refused:
             gateway.txn([], [], repeatable=False)
         assert not isinstance(refused.value, UnknownOutcome)

@@ -153,6 +153,7 @@ _REFUSED_UNHEARD = ("no leader", "too many requests")
 _CODE_RESOURCE_EXHAUSTED = 8
 _CODE_OUT_OF_RANGE = 11
 _CODES_REFUSED = frozenset({3, 5, 7, 9, 12, 16})
+_CODES_LACK_USER = frozenset({7, 16})
 
 
 class CompactedRevision(Unavailable):
@@ -348,7 +349,7 @@ class EtcdGateway:
             # A proxy in between may have forwarded the request and lost the answer.
             reason = (
                 f"it answered {path} with status {response.status_code}, which is not an answer "
-                "of etcd; is it etcd 3.4 or later, with its gateway enabled?"
+                "of etcd; is it etcd 3.4 or later, without TLS, and with its gateway enabled?"
             )
             raise (
                 _AskAnother(f"{endpoint}: {reason}", slow=False)
@@ -420,6 +421,8 @@ def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
             "; compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
         )
         return Unavailable(f"{endpoint}: {reason}") if repeatable else _unknown(endpoint, reason)
+    if code in _CODES_LACK_USER or "user name is empty" in reason:
+        reason += "; nodes use etcd without a user: `etcdctl auth disable` lets them in"
     if code in _CODES_REFUSED:
         return Unavailable(f"etcd {endpoint} refused the request and did nothing: {reason}")
     if repeatable or any(word in reason for word in _REFUSED_UNHEARD):
