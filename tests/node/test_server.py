@@ -138,6 +138,9 @@ def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
                 connections.look()
             assert connections.statistics().open == 1
             assert connections.counts.late == 1
+            for connection in connections._open:
+                connection.shutdown()  # as when the node stops
+            connections.look()
 
     asyncio.run(with_http(security, be_late, connections))
 

@@ -48,6 +48,22 @@ def test_a_user_can_use_the_old_and_the_new_token_until_the_old_one_is_deleted(
     assert users.accepts("ann", new)
 
 
+def test_a_token_is_revoked_also_by_a_file_of_the_same_size_and_time(tmp_path: Path) -> None:
+    """As a tool writes it that keeps the times of files."""
+    path = tmp_path / "users"
+    token = new_token(path, "ann")
+    users = Users(path)
+    before, (line,) = path.stat(), path.read_text().splitlines()
+    with log_lines() as lines:
+        while path.stat().st_ctime_ns == before.st_ctime_ns:
+            path.write_text(line[:-64] + "0" * 64 + "\n")
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert not users.accepts("ann", token)
+    assert [entry["message"] for entry in lines.of("node.users")] == [
+        "read the users file again: 1 users have tokens"
+    ]
+
+
 def test_users_of_the_environment_take_the_place_of_a_file_or_add_to_it(tmp_path: Path) -> None:
     path = tmp_path / "users"
     old, new = new_token(path, "ann"), new_token(path, "eve")

@@ -218,6 +218,11 @@ class _HttpConnection(HttpToolsProtocol):
             transport.write(_full())
             transport.close()
 
+    def shutdown(self) -> None:
+        # To close a TLS transport twice breaks it, until the client confirms the first time.
+        if not self.transport.is_closing():
+            super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.forget(self)
         super().connection_lost(exc)

@@ -14,7 +14,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -38,6 +37,7 @@ from strandline.metastore.session.http_app import HttpApplication, answer_task
 from strandline.metastore.thrift import HIVE_CODEC, ServerSettings, ThriftServer
 from strandline.metastore.thrift.server import BACKLOG, listening_options
 from strandline.metastore.workers import Workers
+from strandline.node.certificate import serving_context
 from strandline.node.http_connections import MAX_CONNECTIONS, HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
@@ -57,8 +57,6 @@ OWN_DESCRIPTORS = 300
 """Descriptors that are not left to connections of clients: files, the store, child processes."""
 LEAST_CONNECTIONS = 16
 """Connections that each port accepts however few descriptors the system allows."""
-CERTIFICATE_DAYS = 30
-"""A certificate that expires within so many days is reported when the node starts."""
 
 
 class _HttpServer(uvicorn.Server):
@@ -268,47 +266,13 @@ def _ended_thread() -> Iterator[Future[str]]:
 def _security(settings: Settings) -> ssl.SSLContext | None:
     """Return a TLS context with the certificate of the settings, or None if they name none.
 
-    Raises `InvalidInput` if the certificate cannot be read. Logs a warning if clients refuse it.
+    Raises `InvalidInput` if the certificate cannot be read.
     """
     if not settings.tls_certificate:
         if settings.tls_key:
             raise InvalidInput("tls_key is set without tls_certificate; set both, or neither")
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(
-            f"the certificate {settings.tls_certificate} cannot be read with its key: {error}; "
-            "name PEM files with tls_certificate and tls_key"
-        ) from error
-    _warn_of_certificate(settings.tls_certificate, context)
-    return context
-
-
-def _warn_of_certificate(certificate: str, context: ssl.SSLContext) -> None:
-    """Log a warning if clients refuse the certificate, or will do so within `CERTIFICATE_DAYS`.
-
-    A handshake shows it. The standard library has no function that reads a server's certificate.
-    """
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the issuer is not checked
-    to_client, to_node = ssl.MemoryBIO(), ssl.MemoryBIO()
-    try:
-        client.load_verify_locations(certificate)
-        asking = client.wrap_bio(to_client, to_node)
-        answering = context.wrap_bio(to_node, to_client, server_side=True)
-        for side in (asking, answering, asking):
-            with suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-        expiry = (asking.getpeercert() or {})["notAfter"]
-        days = (ssl.cert_time_to_seconds(str(expiry)) - time.time()) / 86400
-        reason = f"it expires on {expiry}" if days < CERTIFICATE_DAYS else None
-    except ssl.SSLError as error:
-        reason = getattr(error, "verify_message", str(error))
-    if reason is not None:
-        logger.warning("renew the certificate %s: %s", certificate, reason)
+    return serving_context(settings.tls_certificate, settings.tls_key)
 
 
 def _users(settings: Settings) -> Users | None:

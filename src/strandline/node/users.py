@@ -96,14 +96,15 @@ class Users:
                 hashes.setdefault(user, []).extend(known)
         return hashes
 
-    def _state(self) -> tuple[int, int, int] | None:
+    def _state(self) -> tuple[int, int, int, int] | None:
         if self._path is None:
             return None
         try:
             status = self._path.stat()
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+        # Tools may set the time of the last change of the content, but not that of the status.
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
     def _read_again_if_changed(self) -> None:
         if self._state() == self._seen:
@@ -117,6 +118,8 @@ class Users:
                 self._hashes = self._read()
             except StrandlineError as error:
                 logger.error("%s; the users read before stay valid", error, extra=kept())
+            else:
+                logger.info("read the users file again: %d users have tokens", len(self._hashes))
 
 
 def _hash_of(token: str) -> str:

@@ -1,0 +1,108 @@
+"""The certificate of a node's ports, which is read again once its files have changed.
+
+Each handshake asks for the context with the present certificate, so a renewed certificate needs no
+restart. Connections that are open keep theirs. If the files cannot be read, or the key is not that
+of the certificate (tools replace one file after the other), the node keeps the certificate that it
+had and logs an error. A certificate that clients refuse, or soon will, is used with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from contextlib import suppress
+from time import monotonic, time
+
+from strandline.errors import InvalidInput
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""The least time between two looks at the files."""
+WARNING_DAYS = 30
+"""A certificate that expires within so many days is reported when it is read."""
+
+
+def serving_context(certificate: str, key: str) -> ssl.SSLContext:
+    """A TLS context for listening; ``key`` is "" if the key is in the file of the certificate.
+
+    Raises `InvalidInput` if the files cannot be read.
+    """
+    files = [certificate, key] if key else [certificate]
+    seen, looked = _states(files), monotonic()
+    first = current = _read(certificate, key)
+
+    def use_current(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        nonlocal seen, current, looked
+        if monotonic() - looked >= LOOK_SECONDS:
+            looked = monotonic()
+            if (states := _states(files)) != seen:
+                seen = states  # broken files are reported once
+                try:
+                    current = _read(certificate, key)
+                    logger.info("read the certificate %s again", certificate)
+                except InvalidInput as error:
+                    logger.error("%s; the certificate read before stays in use", error)
+        connection.context = current
+
+    first.sni_callback = use_current
+    return first
+
+
+def _states(files: list[str]) -> list[tuple[int, int] | None]:
+    states: list[tuple[int, int] | None] = []
+    for file in files:
+        try:
+            status = os.stat(file)
+        except OSError:
+            states.append(None)
+        else:
+            states.append((status.st_ctime_ns, status.st_ino))
+    return states
+
+
+def _read(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key or None, password=_refuse_encrypted)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(
+            f"the certificate {certificate} cannot be read with its key"
+            f"{f' {key}' if key else ''}: {error}; name PEM files with tls_certificate and tls_key"
+        ) from error
+    _warn_of_expiry(certificate, context)
+    return context
+
+
+def _warn_of_expiry(certificate: str, context: ssl.SSLContext) -> None:
+    """Log a warning if clients refuse the certificate, or will do so within `WARNING_DAYS`.
+
+    A handshake shows it. The standard library has no function that reads a server's certificate.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the issuer is not checked
+    to_client, to_node = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client.load_verify_locations(certificate)
+        asking = client.wrap_bio(to_client, to_node)
+        answering = context.wrap_bio(to_node, to_client, server_side=True)
+        for side in (asking, answering, asking):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        expiry = (asking.getpeercert() or {})["notAfter"]
+        days = (ssl.cert_time_to_seconds(str(expiry)) - time()) / 86400
+        reason = f"it expires on {expiry}" if days < WARNING_DAYS else None
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", str(error))
+    if reason is not None:
+        logger.warning("renew the certificate %s: %s", certificate, reason)
+
+
+def _refuse_encrypted() -> str:
+    """Called if the key is encrypted. Without it, OpenSSL would ask at the terminal."""
+    raise InvalidInput(
+        "the key of the certificate is encrypted with a password; decrypt it, for example with"
+        " openssl pkey, and protect the file"
+    )
