@@ -7,7 +7,7 @@ caller's deadline, not ten times. A store that does not answer is also asked aga
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,40 @@ def test_the_rest_of_a_batch_is_not_planned_after_its_caller_timed_out(
     assert patient.outcome() == 3
     assert noted.planned == ["ben"]
     assert schemas(manager) == ["a"]
+
+
+@dataclass(frozen=True)
+class Late:
+    """A command that ``other`` precedes at the first try; the second lasts until ``goes_on``."""
+
+    other: CatalogManager
+    tried: threading.Event
+    began_again: threading.Event
+    goes_on: threading.Event
+
+    def plan(self, planning: Planning) -> None:
+        if self.tried.is_set():
+            self.began_again.set()
+            assert self.goes_on.wait(callers.PATIENCE)
+        else:
+            self.other.execute(create("first"), author="bob")
+            self.tried.set()
+
+
+def test_a_caller_whose_append_was_lost_until_its_deadline_learns_why(
+    new_manager: Callable[[], CatalogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, other = new_manager(), new_manager()
+    late = Late(other, *(threading.Event() for _ in range(3)))
+    leave_after(monkeypatch, lambda: late.began_again.wait(callers.PATIENCE))
+    call = Call(manager, [create("late"), late], author="late")
+    outcome = call.outcome()
+    late.goes_on.set()
+    assert isinstance(outcome, DeadlineExceeded)
+    assert outcome.message.endswith(
+        "other changes of the catalog came first; fewer commands at once take less time"
+    )
+    assert schemas(other) == ["first"]
 
 
 def test_a_caller_that_times_out_after_its_append_was_sent_gets_unknown_outcome(

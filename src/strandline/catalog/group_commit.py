@@ -223,9 +223,13 @@ class GroupCommit:
         )
 
     def give_way(self) -> None:
-        """Begin no round until `go_on`, or for `WAY_SECONDS`: a child has announced an update."""
+        """Begin no round until `go_on`, or for `WAY_SECONDS`: a child has announced an update.
+
+        Only the first announcement of a call counts: if another node always comes first, the
+        commands of this one need not wait for it all the time.
+        """
         with self._lock:
-            self._way_ends = time.monotonic() + WAY_SECONDS
+            self._way_ends = self._way_ends or time.monotonic() + WAY_SECONDS
 
     def go_on(self) -> None:
         """Begin rounds again: the call of a child that may have announced an update has ended."""
@@ -399,6 +403,10 @@ class GroupCommit:
         except OutOfSync:
             self.counts.lost_appends += 1
             self._unsend(requests)
+            for request in requests:
+                request.error = Unavailable(
+                    "other changes of the catalog came first; fewer commands at once take less time"
+                )
             rebased = self._rebase(group)
             if rebased is not None:
                 self.counts.rebased += 1
