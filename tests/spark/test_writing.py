@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +27,7 @@ from strandline.node import Node
 from strandline.spark import Counts, Tables
 from strandline.spark.footers import file_ids
 from strandline.spark.schemas import file_schema
-from tests.spark.data import files, folder, frame, numbers, suffixes
+from tests.spark.data import files, folder, frame, ids, numbers, suffixes
 
 pytestmark = pytest.mark.spark
 
@@ -136,6 +138,28 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
     tables.append("shop.orders", rows.mapInArrow(watched, "id BIGINT, moved BIGINT"))
     assert tables.read("shop.orders").where("moved != 0").count() == 0
     assert len(data_files(tables, "shop.orders")) == 2
+
+
+def test_the_job_of_an_interrupted_append_is_cancelled(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tracker = tables.spark.sparkContext.statusTracker()
+    end = monotonic() + 60
+
+    def interrupt() -> None:
+        while not tracker.getActiveJobsIds() and monotonic() < end:
+            pass
+        if tracker.getActiveJobsIds():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        tables.append("shop.t", tables.spark.range(10**14).where("id % 7 = 9"))  # takes days
+    interrupting.join()
+    while tracker.getActiveJobsIds():
+        assert monotonic() < end
+    tables.append("shop.t", numbers(tables, 1))
+    assert ids(tables.read("shop.t")) == [1]
 
 
 def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:

@@ -17,7 +17,9 @@ around the values, because an expression around a struct loses the ids of its fi
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -25,7 +27,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
@@ -292,7 +294,8 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
         frame = with_partition_key(frame, table).hint("rebalance", KEY)
         keys = [KEY]
     try:
-        frame.write.options(**_WRITER_OPTIONS).partitionBy(*keys).parquet(path)
+        with _cancelled_by_an_interrupt(frame.sparkSession):
+            frame.write.options(**_WRITER_OPTIONS).partitionBy(*keys).parquet(path)
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {error}") from error
     except Exception as error:
@@ -301,6 +304,28 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
             if complaint in text:
                 raise InvalidInput(f"{complaint}; nothing was appended") from error
         raise
+
+
+@contextmanager
+def _cancelled_by_an_interrupt(spark: SparkSession) -> Iterator[None]:
+    """Cancel the jobs of the block if the user interrupts it.
+
+    Else they would write all their files. PySpark tries to cancel all jobs, but cannot call Spark
+    in the middle of the call that is interrupted.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:  # a Spark Connect session, whose jobs have no tags
+        yield
+        return
+    tag = f"strandline-{uuid.uuid4().hex}"
+    context.addJobTag(tag)
+    try:
+        yield
+    except KeyboardInterrupt:
+        context.cancelJobsWithTag(tag)
+        raise
+    finally:
+        context.removeJobTag(tag)
 
 
 def _files(staged: int) -> list[_Written]:
