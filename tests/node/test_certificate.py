@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,25 @@ def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(tmp_path: Pa
     encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, password))
     with pytest.raises(InvalidInput, match="is encrypted with a password"):
         serving_context(str(tmp_path / "node.pem"), str(encrypted))
+
+
+@pytest.mark.parametrize(
+    ("days", "reason"),
+    [
+        ((-9, -1), "certificate has expired"),
+        ((1, 9), "certificate is not yet valid"),
+        ((-9, 20), "it expires on "),
+        ((-9, 40), None),
+    ],
+)
+def test_a_certificate_that_clients_refuse_now_or_soon_is_logged_as_a_warning(
+    authority: trustme.CA, tmp_path: Path, days: tuple[int, int], reason: str | None
+) -> None:
+    file = tmp_path / "chain.pem"
+    not_before, not_after = (datetime.now(UTC) + timedelta(days=count) for count in days)
+    issued = authority.issue_cert("node", not_before=not_before, not_after=not_after)
+    issued.private_key_and_cert_chain_pem.write_to_path(file)
+    with log_lines() as lines:
+        serving_context(str(file), "")
+    logged = [line["message"] for line in lines.of("node.certificate")]
+    assert [f"{file}: {reason}" in message for message in logged] == [True] * (reason is not None)

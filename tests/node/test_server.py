@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from sqlite3 import connect
 from typing import Any, cast
@@ -165,28 +164,6 @@ def test_a_network_port_without_authentication_is_logged_as_a_warning(
     with log_lines() as lines:
         node_server._warn_of_believed_clients(settings)
     assert [line["message"].partition(",")[0] for line in lines.of("node")] == warnings
-
-
-@pytest.mark.parametrize(
-    ("days", "reason"),
-    [
-        ((-9, -1), "certificate has expired"),
-        ((1, 9), "certificate is not yet valid"),
-        ((-9, 20), "it expires on "),
-        ((-9, 40), None),
-    ],
-)
-def test_a_certificate_that_clients_refuse_now_or_soon_is_logged_as_a_warning(
-    authority: trustme.CA, tmp_path: Path, days: tuple[int, int], reason: str | None
-) -> None:
-    file = tmp_path / "chain.pem"
-    not_before, not_after = (datetime.now(UTC) + timedelta(days=count) for count in days)
-    issued = authority.issue_cert("node", not_before=not_before, not_after=not_after)
-    issued.private_key_and_cert_chain_pem.write_to_path(file)
-    with log_lines() as lines:
-        assert node_server._security(Settings(tls_certificate=str(file))) is not None
-    logged = [line["message"] for line in lines.of("node")]
-    assert [f"{file}: {reason}" in message for message in logged] == [True] * (reason is not None)
 
 
 def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: Path) -> None:
