@@ -105,11 +105,11 @@ def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(tmp_path: Pa
     ],
 )
 def test_a_certificate_that_clients_refuse_now_or_soon_is_logged_as_a_warning(
-    authority: trustme.CA, tmp_path: Path, days: tuple[int, int], reason: str | None
+    tmp_path: Path, days: tuple[int, int], reason: str | None
 ) -> None:
     file = tmp_path / "chain.pem"
     not_before, not_after = (datetime.now(UTC) + timedelta(days=count) for count in days)
-    issued = authority.issue_cert("node", not_before=not_before, not_after=not_after)
+    issued = trustme.CA().issue_cert("node", not_before=not_before, not_after=not_after)
     issued.private_key_and_cert_chain_pem.write_to_path(file)
     with log_lines() as lines:
         serving_context(str(file), "")
