@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
-from strandline.catalog.undo.reading import visible_undo, visible_undrop
 from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
@@ -108,53 +107,14 @@ class Metastore:
             self.projector.project_up_to(applied.version, timeout=seconds_left)
         return applied
 
-    def undo(
-        self,
-        version: int,
-        *,
-        through: int | None = None,
-        author: str,
-        identity: str | None = None,
-        timeout: float = 30.0,
-    ) -> Applied:
-        """Undo the changes of ``version`` in a new version (`strandline.catalog.undo`).
-
-        With ``through``, undo all versions from ``version`` to ``through`` as one change. Raises
-        `VersionNotFound` if a version does not exist or was trimmed, `ObjectNotFound` if the files
-        of a table that it dropped are gone, and what `Undo` raises.
-        """
-        return self._take_back(
-            lambda: visible_undo(self.catalogs, version, through=through, identity=identity),
-            author=author,
-            identity=identity,
-            timeout=timeout,
-        )
-
-    def undrop(
-        self,
-        name: str,
-        *,
-        kind: str = "table",
-        author: str,
-        identity: str | None = None,
-        timeout: float = 30.0,
-    ) -> Applied:
-        """Restore the table (or view, or function) ``schema.name`` that was dropped last.
-
-        It keeps its id, its rows or files, and the indexes that were dropped with it. For the
-        ``kind`` schema, ``name`` is that of the schema, and objects dropped from it are restored
-        too. Raises `AlreadyExists`, `ObjectNotFound` if none was dropped, and what `undo` raises.
-        """
-        return self._take_back(
-            lambda: visible_undrop(self.catalogs, kind, name, identity=identity),
-            author=author,
-            identity=identity,
-            timeout=timeout,
-        )
-
-    def _take_back(
+    def take_back(
         self, read: Callable[[], Undo], *, author: str, identity: str | None, timeout: float
     ) -> Applied:
+        """Execute the undo that ``read`` returns; read it again if the history has moved.
+
+        Raises what ``read`` and `Undo` raise, and `ObjectNotFound` if the files of a table to be
+        restored are gone.
+        """
         deadline = time.monotonic() + timeout
         while True:
             seconds_left = max(0.0, deadline - time.monotonic())

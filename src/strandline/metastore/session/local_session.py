@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from strandline import work
-from strandline.catalog import Command, VersionInfo
+from strandline.catalog import Applied, Command, VersionInfo
 from strandline.catalog.configuration import ParameterValue, parameter_values
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
+from strandline.catalog.undo.command import Undo
+from strandline.catalog.undo.reading import visible_undo, visible_undrop
 from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from strandline.config import SettingValue
 from strandline.errors import (
@@ -95,13 +97,10 @@ class LocalSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        applied = self._metastore.execute(
-            commands,
-            author=self._user,
-            identity=self._user,
-            timeout=timeout,
+        user = self._user
+        return _executed(
+            self._metastore.execute(commands, author=user, identity=user, timeout=timeout)
         )
-        return Executed(applied.version, applied.time, applied.applied)
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return finish(self._reader().table(name, at=at))
@@ -146,16 +145,20 @@ class LocalSession(Session):
         return differences(old_catalog, new_catalog)
 
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
-        applied = self._metastore.undo(
-            version, through=through, author=self._user, identity=self._user, timeout=timeout
+        catalogs, user = self._metastore.catalogs, self._user
+        return self._take_back(
+            lambda: visible_undo(catalogs, version, through=through, identity=user), timeout
         )
-        return Executed(applied.version, applied.time, applied.applied)
 
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
-        applied = self._metastore.undrop(
-            name, kind=kind, author=self._user, identity=self._user, timeout=timeout
+        catalogs, user = self._metastore.catalogs, self._user
+        return self._take_back(lambda: visible_undrop(catalogs, kind, name, identity=user), timeout)
+
+    def _take_back(self, read: Callable[[], Undo], timeout: float) -> Executed:
+        user = self._user
+        return _executed(
+            self._metastore.take_back(read, author=user, identity=user, timeout=timeout)
         )
-        return Executed(applied.version, applied.time, applied.applied)
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
         table = finish(self._reader().table(name, need=Privilege.INSERT)).descriptor
@@ -438,6 +441,10 @@ class LocalSession(Session):
                 )
 
         return may_touch
+
+
+def _executed(applied: Applied) -> Executed:
+    return Executed(applied.version, applied.time, applied.applied)
 
 
 def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteFile]) -> None:

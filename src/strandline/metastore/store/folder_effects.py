@@ -71,19 +71,6 @@ Asked = tuple[Update, Entry, FolderEffect | None]
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedFolders:
-    """Counts of the effects that the system refused to this process.
-
-    ``unmade``: folders of schemas and tables that were not created. ``stayed``: folders of tables
-    that were not moved. ``unremoved``: folders of dropped schemas that still exist.
-    """
-
-    unmade: int = 0
-    stayed: int = 0
-    unremoved: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Table:
     """The first fields of a table's record."""
 
@@ -151,7 +138,7 @@ class _Work:
 
 
 class FolderEffects:
-    """Carries out the effects of entries on folders and places. Counts those refused.
+    """Carries out the effects of entries on folders and places; ``refused`` counts those refused.
 
     ``catalog`` returns a version that this node has applied.
     """
@@ -159,12 +146,8 @@ class FolderEffects:
     def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
         self._folders = folders
         self._schemas = _Schemas(catalog)
-        self._refused: Counter[str] = Counter()
+        self.refused = Counter[str]()
         self._purged: deque[Place] = deque()
-
-    def refused(self) -> RefusedFolders:
-        """The effects refused so far."""
-        return RefusedFolders(**self._refused)
 
     def places_of_new(
         self, transactions: Iterable[CatalogTransaction], catalogs: Iterable[Catalog]
@@ -420,7 +403,7 @@ class FolderEffects:
         try:
             yield
         except FolderRefused as refused:
-            self._refused[how] += 1
+            self.refused[how] += 1
             outcome = outcome.format(self._folders.location(place), refused.message)
             logger.warning("version %d is carried out%s", task.update.version, outcome)
 

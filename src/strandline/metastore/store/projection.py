@@ -122,7 +122,8 @@ class ProjectionStatistics:
     ``batches`` are SQL transactions after the append, including failed ones. ``entries`` became
     events, and ``effects`` were carried out; both include those of SQL transactions that failed at
     their end, and count again when they are repeated. ``failures`` are effects that failed and are
-    tried again. ``unmade``, ``stayed`` and ``unremoved`` are refused effects (`RefusedFolders`).
+    tried again. The system refused to create the folders ``unmade``, to move the folders of tables
+    that ``stayed``, and to remove those of dropped schemas that are ``unremoved``.
     """
 
     projected_version: int
@@ -324,16 +325,16 @@ class Projector:
 
     def statistics(self) -> ProjectionStatistics:
         """What this process did, and the projected version of the store."""
-        refused = self._folders.refused()
+        refused = self._folders.refused
         return ProjectionStatistics(
             projected_version=self.projected_version(),
             batches=self._batches,
             entries=self._entries,
             effects=self._effects,
             failures=self._failures,
-            unmade=refused.unmade,
-            stayed=refused.stayed,
-            unremoved=refused.unremoved,
+            unmade=refused["unmade"],
+            stayed=refused["stayed"],
+            unremoved=refused["unremoved"],
         )
 
     # -- in the background
