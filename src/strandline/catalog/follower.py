@@ -250,6 +250,10 @@ class CatalogFollower(CatalogApplier):
         self.sync(up_to=checked.frontier)
         return checked.time
 
+    def now(self) -> Timestamp:
+        """The present time of this node's clock."""
+        return self._clock.current()
+
     def active_catalog(self, at: Timestamp) -> Catalog:
         """The catalog active at ``at`` among those that this node has applied."""
         return self._history.at_time(at)

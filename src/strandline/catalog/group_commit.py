@@ -44,16 +44,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
+from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.requests import Group, Request, Stage, validate
-from strandline.clock import Timestamp
 from strandline.durable.log import Companion
-from strandline.durable.state import AppliedUpdate, DurableCatalogState
+from strandline.durable.state import AppliedUpdate
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
     DeadlineExceeded,
@@ -94,34 +93,6 @@ class CommitCounts:
     largest_group: int = 0
 
 
-class Applying(Protocol):
-    """The part of the follower that group commit uses."""
-
-    @property
-    def state(self) -> DurableCatalogState:
-        """The durable state that the node writes with now."""
-
-    def sync(self) -> None:
-        """Apply the log up to its present head. Joins a newer epoch if this node was fenced."""
-
-    def refuse_set_back(self) -> None:
-        """Raise `SetBack` if this node was paused and the log has lost its latest version."""
-
-    def latest_catalog(self) -> Catalog:
-        """The highest version applied here."""
-
-    def own_append(
-        self, transactions: Sequence[CatalogTransaction]
-    ) -> AbstractContextManager[None]:
-        """In the block, the calling thread commits ``transactions`` and calls `apply_own`."""
-
-    def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
-        """Apply updates that this node has just appended after its latest version."""
-
-    def now(self) -> Timestamp:
-        """The present, for commands that store the time."""
-
-
 class Effects(Protocol):
     """The effects of versions outside of the catalog."""
 
@@ -137,7 +108,7 @@ class Effects(Protocol):
 class GroupCommit:
     """See the module. Safe to use from several threads."""
 
-    def __init__(self, follower: Applying) -> None:
+    def __init__(self, follower: CatalogFollower) -> None:
         self._follower = follower
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)

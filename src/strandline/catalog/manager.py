@@ -179,10 +179,6 @@ class CatalogManager(CatalogFollower):
         if not self.delay and not self.skew:
             self._commits.effects = effects
 
-    def now(self) -> Timestamp:
-        """The present time of this node's clock."""
-        return self._clock.current()
-
     def start(self) -> None:
         """See `CatalogApplier.start`. Waits until a catalog that was just created is active.
 

@@ -31,12 +31,12 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, SYSTEM_SCHEMA, Catalog
 from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.kinds import delete_with_comment
-from strandline.catalog.planning import Command, Planning, must_exist
+from strandline.catalog.manager import CatalogManager
+from strandline.catalog.planning import Planning, must_exist
 from strandline.catalog.system_views.rows import SystemView
 from strandline.durable import migrations
 from strandline.durable.contents import Namespace
@@ -118,23 +118,13 @@ class _Synchronize:
             planning.transaction.put(migrations.present_content())
 
 
-class Executor(Protocol):
-    """The part of the catalog manager that carries out commands."""
-
-    def present(self) -> Catalog:
-        """The present catalog."""
-
-    def execute(self, commands: Command, *, author: str) -> object:
-        """Carry out a command as one version."""
-
-
 def declared_views() -> dict[str, SystemView]:
     """Every system view of this program, by name."""
     return {view.name: view for kind in declared_kinds() for view in kind.views}
 
 
 def synchronize_system_views(
-    manager: Executor, *, views: Mapping[str, SystemView] | None = None
+    manager: CatalogManager, *, views: Mapping[str, SystemView] | None = None
 ) -> bool:
     """Give the catalog the views of this program, in at most one version.
 

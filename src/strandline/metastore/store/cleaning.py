@@ -48,11 +48,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 from sqlalchemy import Connection
 
-from strandline.catalog import Catalog
+from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock, Timestamp, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.metastore.store.aborted_rows import AbortedRows
@@ -116,14 +115,6 @@ _ROW_ID = re.compile("[0-9]{1,18}")
 """The name of the folder of a dropped partition."""
 
 
-class Catalogs(Protocol):
-    """The kept versions of the catalog."""
-
-    def latest_catalog(self) -> Catalog: ...
-
-    def earliest_catalog(self) -> Catalog: ...
-
-
 @dataclass(slots=True)
 class Cleaned:
     """What was removed of one table, or would be. ``bytes`` is the size of the files."""
@@ -182,7 +173,7 @@ class Cleaner:
         clock: HybridClock,
         transactions: Transactions,
         aborted_rows: AbortedRows,
-        catalogs: Catalogs,
+        catalogs: CatalogManager,
         *,
         guard: Callable[[Connection], None],
         folders: StoreFolders,
