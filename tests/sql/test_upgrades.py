@@ -101,6 +101,16 @@ def test_an_upgrade_of_a_table_that_is_read_gives_up_and_says_why(
     other.close()
 
 
+def test_a_process_that_waits_for_the_upgrade_of_another_says_so(servers_url: str) -> None:
+    upgrading, database = open_engine(servers_url), open_engine(servers_url, patience=0.2)
+    waits = pytest.raises(DeadlineExceeded, match="another process creates or upgrades")
+    with upgrading._schema_change(), waits:
+        database.ensure_schema("counter", 1, work.METADATA)
+    database.ensure_schema("counter", 1, work.METADATA)
+    database.close()
+    upgrading.close()
+
+
 STEPS: dict[str, Mapping[int, Step]] = {
     ground.GROUND_PART: ground.STEPS,
     metastorage_tables.PART: metastorage_tables.STEPS,

@@ -229,7 +229,13 @@ class PostgresDatabase(Database):
     @contextmanager
     def _schema_change(self) -> Iterator[Connection]:
         with self._in_use("writes"):
-            begun = self._begun(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+            try:
+                begun = self._begun(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+            except driver.NoAnswer as error:
+                raise DeadlineExceeded(
+                    f"another process creates or upgrades the tables of {self.name}, or the server "
+                    "does not answer; start again when that is over"
+                ) from error
             with _returned(begun) as connection:
                 _raw(connection.connection).deadline = None  # an index may take minutes
                 change(connection, f"SET LOCAL lock_timeout = {UPGRADE_LOCK_SECONDS * 1000:.0f}")
