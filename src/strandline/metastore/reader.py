@@ -233,13 +233,18 @@ class Reader:
         table: TableDescriptor,
         kind: RowKind,
         names: Collection[str] | None = None,
+        *,
+        like: str | None = None,
     ) -> list[Row]:
-        """The rows of a plain table, ordered by name; with ``names``, only those of these names."""
+        """The rows of a plain table, ordered by name; with ``names``, only those of these names.
+
+        ``like`` is as in `ObjectStore.rows`.
+        """
         store = self.metastore.store
         if point.moment is not None:
             await off_loop()
             write_ids = self.metastore.transactions.write_ids(table.id, at=point.moment)
-            return store.rows(table.id, kind, write_ids=write_ids, names=names)
+            return store.rows(table.id, kind, write_ids=write_ids, names=names, like=like)
         self._rows_are_level = self._rows_are_level or store.is_level()
         if self._rows_are_level:
             known = store.known_rows(table.id, kind, write_ids=None, names=names)
@@ -248,7 +253,7 @@ class Reader:
         await off_loop()
         if not self._rows_are_level:
             self._rows_are_level = store.look()
-        return store.rows(table.id, kind, write_ids=None, names=names)
+        return store.rows(table.id, kind, write_ids=None, names=names, like=like)
 
     async def counted(self, point: Point, table: TableDescriptor) -> Properties:
         """The parameters of the table that count or date its content."""

@@ -236,10 +236,11 @@ class CachedStore(ObjectStore):
         *,
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
+        like: str | None = None,
     ) -> list[Row]:
         answer = self._answer(table_id, kind, write_ids, names)
         if answer is None:
-            return self._store.rows(table_id, kind, write_ids=write_ids, names=names)
+            return self._store.rows(table_id, kind, write_ids=write_ids, names=names, like=like)
         work.spend(len(answer if names is None else names) // _ROWS_OF_A_THING)
         return _picked(answer, names)
 

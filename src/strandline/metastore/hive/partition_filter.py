@@ -351,7 +351,7 @@ def _conditions(expression: Expression) -> int:
         case And(parts):
             return sum(map(_conditions, parts))
         case Or(parts):
-            return sum(map(_conditions, _folded(parts)))
+            return sum(map(_conditions, folded(parts)))
     return 1
 
 
@@ -363,7 +363,7 @@ def _bound(
             all_of = [_bound(part, keys, positions) for part in parts]
             return lambda values: all(chooses(values) for chooses in all_of)
         case Or(parts):
-            any_of = [_bound(part, keys, positions) for part in _folded(parts)]
+            any_of = [_bound(part, keys, positions) for part in folded(parts)]
             return lambda values: any(chooses(values) for chooses in any_of)
     position = positions.get(expression.key.lower())
     if position is None:
@@ -386,8 +386,8 @@ def _bound(
             return _bound_order(_OPERATORS[symbol], literal, key_type, position)
 
 
-def _folded(parts: Sequence[Expression]) -> list[Expression]:
-    """The alternatives, with all equalities of one key merged into a single ``in``."""
+def folded(parts: Sequence[Expression]) -> list[Expression]:
+    """The alternatives of an `Or`, with all equalities of one key merged into a single ``in``."""
     lists: dict[str, list[Literal]] = {}
     others: list[Expression] = []
     for part in parts:

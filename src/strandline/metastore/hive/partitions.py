@@ -14,7 +14,8 @@ from typing import TypeVar
 from strandline import work
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
-from strandline.metastore.hive.partition_filter import partition_chooser
+from strandline.metastore.hive.name_patterns import pattern_of_filter, pattern_of_values
+from strandline.metastore.hive.partition_filter import bind_filter, parse_filter
 from strandline.metastore.hive.partition_values import (
     DEFAULT_PARTITION,
     Partitioned,
@@ -54,12 +55,17 @@ class Partitions:
     def key_names(self) -> list[str]:
         return [] if self.common is None else self.common.key_names
 
-    async def rows(self, names: Collection[str] | None = None) -> list[Row]:
-        """Return the rows of all partitions, or of those with these names, ordered by name."""
+    async def rows(
+        self, names: Collection[str] | None = None, *, like: str | None = None
+    ) -> list[Row]:
+        """Return the rows of all partitions, or of those with these names, ordered by name.
+
+        With a pattern ``like``, rows with other names may be left out.
+        """
         if self.common is None or not self.key_names:
             return []
-        table = self.common.table
-        return await self._call.reader.rows(self._scope.point, table, RowKind.PARTITION, names)
+        table, kind = self.common.table, RowKind.PARTITION
+        return await self._call.reader.rows(self._scope.point, table, kind, names, like=like)
 
     async def structs(self, rows: Sequence[Row]) -> list[Struct | bytes]:
         """Return the ``Partition`` structs. If there are many, they are already encoded."""
@@ -125,7 +131,9 @@ class Partitions:
                     return False
             return True
 
-        return [row for row in await self.rows() if fits(row.as_(PartitionRow).values)]
+        like = pattern_of_values(values, keys=len(self.key_names), begins=begins)
+        rows = await self.rows(like=like)
+        return [row for row in rows if fits(row.as_(PartitionRow).values)]
 
     async def filtered(self, text: str) -> list[Row]:
         """Return the rows that a filter chooses."""
@@ -133,8 +141,9 @@ class Partitions:
             return []
         if len(text) > _SHORT_FILTER:
             await off_loop()
-        chooses = partition_chooser(text, self.common.keys)
-        rows = await self.rows()
+        expression, keys = parse_filter(text), self.common.keys
+        chooses = bind_filter(expression, keys)
+        rows = await self.rows(like=pattern_of_filter(expression, keys))
         work.spend(len(rows) * len(text) // _FILTERED_OF_A_THING)
         return [row for row in rows if chooses(row.as_(PartitionRow).values)]
 

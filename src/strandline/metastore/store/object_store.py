@@ -97,9 +97,12 @@ class ObjectStore(ABC):
         *,
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
+        like: str | None = None,
     ) -> list[Row]:
         """The visible rows of a table, ordered by name; with ``names``, only those of these names.
 
+        With ``like``, a pattern of SQL's LIKE (a backslash is its escape), rows with names that do
+        not match may be left out.
         ``write_ids`` is the reader's list; None means all that is committed now. Raises
         `VersionNotFound` if the list is older than the last cleaning of the table.
         """
@@ -291,6 +294,7 @@ class SqlObjectStore(ObjectStore):
         *,
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
+        like: str | None = None,
     ) -> list[Row]:
         with self._database.read() as connection:
             if write_ids is None:
@@ -298,7 +302,7 @@ class SqlObjectStore(ObjectStore):
             else:
                 queries.require_kept(connection, table_id, write_ids)
             visible = queries.visible_rows(
-                connection, table_id, kind, write_ids=write_ids, names=names
+                connection, table_id, kind, write_ids=write_ids, names=names, like=like
             )
         return list(visible.values())
 

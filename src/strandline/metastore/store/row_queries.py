@@ -56,10 +56,8 @@ _STILL_NEEDED = (
     " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
     " WHERE removal.table_id = ? AND writer.commit_time <= ?)"
 )
-_COUNT_OF_KIND = (
-    "SELECT count(*)"
-    " FROM (SELECT 1 FROM store_row WHERE table_id = ? AND kind = ? LIMIT ?) AS counted"
-)
+_SOME_OF_KIND = "SELECT 1 FROM store_row WHERE table_id = ? AND kind = ?"
+_LIKE = " AND store_row.name LIKE ? ESCAPE '\\'"
 _VISIBLE = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
@@ -135,19 +133,25 @@ def visible_rows(
     *,
     write_ids: ValidWriteIdList,
     names: Collection[str] | None = None,
+    like: str | None = None,
 ) -> dict[str, Row]:
-    """The rows of a kind that are visible to ``write_ids``, by name, in the order of names."""
+    """The rows of a kind that are visible to ``write_ids``, by name, in the order of names.
+
+    ``like`` is as in `ObjectStore.rows`; it has no effect if there are ``names``.
+    """
     if kind is RowKind.TABLE_PARAMETERS:
         names = [PARAMETERS_NAME]
     if names is not None and len(names) <= _FEW_NAMES and kind not in _FILES:
         newest_rows = _newest_rows(connection, table_id, kind, names, write_ids=write_ids)
         return {row.name: row for row in sorted(newest_rows, key=lambda row: row.name)}
     if names is None:
-        work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
+        work.require(lambda limit: _count_rows(connection, table_id, kind, limit, like=like))
     valid = cache(write_ids.valid)  # many rows share few write ids
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
-    for statement, parameters in visible_queries(table_id, kind, names, hwm=write_ids.hwm):
+    for statement, parameters in visible_queries(
+        table_id, kind, names, hwm=write_ids.hwm, like=like
+    ):
         reading: AbstractContextManager[Iterable[Sequence[Any]]]
         if names is None:
             reading = _fetched(connection, statement, parameters)
@@ -203,15 +207,28 @@ def _newest_rows(
 
 
 def visible_queries(
-    table_id: int, kind: RowKind, names: Collection[str] | None, *, hwm: int = LAST_ID
+    table_id: int,
+    kind: RowKind,
+    names: Collection[str] | None,
+    *,
+    hwm: int = LAST_ID,
+    like: str | None = None,
 ) -> Iterator[Query]:
     """The queries of `visible_rows`; without ``hwm``, to be asked before the list is read."""
-    return _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names)
+    parameters: tuple[Parameter, ...] = (hwm, table_id, kind.value, hwm)
+    if names is None and like is not None:
+        return iter([(_VISIBLE + _LIKE, (*parameters, like))])
+    return _narrowed(_VISIBLE, parameters, names)
 
 
-def _count_rows(connection: Connection, table_id: int, kind: RowKind, limit: int) -> int:
+def _count_rows(
+    connection: Connection, table_id: int, kind: RowKind, limit: int, *, like: str | None
+) -> int:
     """Count the rows of a kind, visible or not, up to ``limit``."""
-    return int(value(connection, _COUNT_OF_KIND, (table_id, kind.value, limit)))
+    pattern = () if like is None else (like,)
+    counted = f"{_SOME_OF_KIND}{_LIKE if pattern else ''} LIMIT ?"
+    statement = f"SELECT count(*) FROM ({counted}) AS counted"
+    return int(value(connection, statement, (table_id, kind.value, *pattern, limit)))
 
 
 def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdList) -> None:

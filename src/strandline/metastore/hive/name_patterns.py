@@ -1,0 +1,141 @@
+"""Patterns of partition names that match all partitions that a filter or some values can choose.
+
+The store compares names with the pattern in SQL (``LIKE``), so of a table with many partitions it
+returns few rows. The pattern may match more: each row is still judged. ``year = 2013 and carrier >=
+"UA" and carrier < "UC"`` becomes ``%=%2013%/%=U%``: 2013 may be stored as ``02013``, and a text
+between two texts begins as both do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from strandline.metastore.hive.partition_filter import (
+    And,
+    Comparison,
+    Expression,
+    In,
+    Literal,
+    LiteralKind,
+    Or,
+    folded,
+)
+from strandline.metastore.hive.partition_values import (
+    DEFAULT_PARTITION,
+    cast_to,
+    escape,
+    number,
+)
+from strandline.model.types import DATE, INTEGRAL_TYPES, DataType, StringType, VarcharType
+
+MAX_LENGTH = 1_000
+"""The most characters of a pattern. A database refuses very long ones."""
+_ANY = "%"
+_SPECIAL = re.compile(r"[%_\\]")
+_BELOW, _ABOVE = ("<", "<="), (">", ">=")
+
+
+def pattern_of_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> str | None:
+    """The names that a filter can choose, or None if it can choose any."""
+    parts = [_ANY] * len(keys)
+    for position, (name, key_type) in enumerate(keys):
+        conditions = [part for part in _required(expression) if part.key.lower() == name.lower()]
+        patterns = [*_listed(conditions, key_type), *_between(conditions, key_type)]
+        parts[position] = max(patterns, key=len, default=_ANY)
+    return _pattern(parts)
+
+
+def pattern_of_values(values: Sequence[str], *, keys: int, begins: int | None) -> str | None:
+    """The names whose first values are these, or None if any are; an empty value matches any.
+
+    The value at the position ``begins`` is only the beginning of one.
+    """
+    parts = [_ANY] * keys
+    for position, value in enumerate(values):
+        if value:
+            parts[position] = _literally(escape(value)) + (_ANY if position == begins else "")
+    return _pattern(parts)
+
+
+def _pattern(values: Sequence[str]) -> str | None:
+    if all(value == _ANY for value in values):
+        return None
+    text = "/".join(value if value == _ANY else f"%={value}" for value in values)
+    text = re.sub("%(/%(?=/|$))+", _ANY, text)
+    return text if len(text) <= MAX_LENGTH else None
+
+
+def _required(expression: Expression) -> Iterator[Comparison | In]:
+    """Conditions on single keys that hold for every partition that the filter chooses."""
+    match expression:
+        case And(parts):
+            for part in parts:
+                yield from _required(part)
+        case Or(parts):
+            alternatives = folded(parts)
+            if len(alternatives) == 1:
+                yield from _required(alternatives[0])
+        case Comparison(key, "=", literal):
+            yield In(key, (literal,))
+        case Comparison() | In(_, _, False):
+            yield expression
+
+
+def _listed(conditions: Sequence[Comparison | In], key_type: DataType) -> Iterator[str]:
+    for condition in conditions:
+        if not isinstance(condition, In):
+            continue
+        if len(condition.literals) == 1:
+            yield _equal(condition.literals[0], key_type)
+        elif _are_texts(condition.literals, key_type):
+            names = [escape(literal.text) or DEFAULT_PARTITION for literal in condition.literals]
+            yield _literally(_common_beginning(names)) + _ANY
+
+
+def _equal(literal: Literal, key_type: DataType) -> str:
+    if literal.text == DEFAULT_PARTITION:
+        return _literally(DEFAULT_PARTITION)
+    if _are_texts([literal], key_type):
+        return _literally(escape(literal.text) or DEFAULT_PARTITION)
+    if key_type in INTEGRAL_TYPES:
+        wanted = number(literal.text)
+        if wanted is not None and wanted == wanted.to_integral_value():
+            return f"%{abs(int(wanted))}%"
+    if key_type == DATE:
+        day = cast_to(DATE)(literal.text)
+        if day is not None:
+            return f"%{day.year:04}-%{day.month}-%{day.day}%"
+    return _ANY
+
+
+def _between(conditions: Sequence[Comparison | In], key_type: DataType) -> Iterator[str]:
+    """The common beginning of a lower and an upper bound of a text key."""
+    bounds: list[str] = []
+    for symbols in (_BELOW, _ABOVE):
+        bounds += [
+            condition.literal.text
+            for condition in conditions
+            if isinstance(condition, Comparison)
+            and condition.operator in symbols
+            and _are_texts([condition.literal], key_type)
+        ][:1]
+    if len(bounds) == 2:
+        yield _literally(escape(_common_beginning(bounds))) + _ANY
+
+
+def _are_texts(literals: Sequence[Literal], key_type: DataType) -> bool:
+    """Whether the stored text of the key is compared with those of the literals."""
+    return isinstance(key_type, StringType | VarcharType) and all(
+        literal.kind is LiteralKind.TEXT for literal in literals
+    )
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(min(texts), max(texts), strict=False))
+    return "".join(character for character, _ in pairs)
+
+
+def _literally(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
