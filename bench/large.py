@@ -360,6 +360,11 @@ def works(store: Store) -> dict[str, Work]:
         f"{PARTITIONS:,} partitions": Work(
             [store.thrift_call("get_partitions", **named)], "partitions"
         ),
+        f"one of {PARTITIONS:,} partitions, by a filter": Work(
+            [store.thrift_call("get_partitions_by_filter", **named, filter="p = '000042'")],
+            "a filter",
+            limit=0.2,
+        ),
         f"get_next_notification of {EVENTS:,}": Work(
             [store.thrift_call("get_next_notification", rqst=events)], "events", limit=0.5
         ),
