@@ -72,6 +72,7 @@ def matches(pattern: str | None, name: str) -> bool:
         ("ds = 7", None),
         ("ds = 'a' or h = 7", None),
         ("h = 7.5", None),
+        ("h = '1e9999'", None),
         ("(h) in (1, 2)", None),
         (f"ds = '{'x' * MAX_LENGTH}'", None),
     ],
@@ -101,6 +102,13 @@ def test_a_pattern_matches_what_the_filter_chooses_for_each_type(
 ) -> None:
     pattern = pattern_of_filter(parse_filter(text), [("p", parse_type(key_type))])
     assert all(matches(pattern, partition_name(["p"], [value])) for value in chosen)
+
+
+def test_a_pattern_of_a_padded_text_also_matches_one_with_spaces_at_its_end() -> None:
+    keys, value = [("p", parse_type("char(40)"))], f"{DEFAULT_PARTITION} "
+    expression = parse_filter(f"p = '{DEFAULT_PARTITION}'")
+    assert bind_filter(expression, keys)([value])
+    assert matches(pattern_of_filter(expression, keys), partition_name(["p"], [value]))
 
 
 texts = st.sampled_from([value for values in VALUES.values() for value in values])

@@ -28,12 +28,14 @@ from strandline.metastore.hive.partition_values import (
     escape,
     number,
 )
-from strandline.model.types import DATE, INTEGRAL_TYPES, DataType, StringType, VarcharType
+from strandline.model.types import DATE, INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
 MAX_LENGTH = 1_000
 """The most characters of a pattern. A database refuses very long ones."""
 _ANY = "%"
 _SPECIAL = re.compile(r"[%_\\]")
+_FARTHEST = 1 << 63
+"""No value of an integer key is farther from 0."""
 _BELOW, _ABOVE = ("<", "<="), (">", ">=")
 
 
@@ -95,13 +97,14 @@ def _listed(conditions: Sequence[Comparison | In], key_type: DataType) -> Iterat
 
 
 def _equal(literal: Literal, key_type: DataType) -> str:
-    if literal.text == DEFAULT_PARTITION:
-        return _literally(DEFAULT_PARTITION)
     if _are_texts([literal], key_type):
         return _literally(escape(literal.text) or DEFAULT_PARTITION)
+    if literal.text == DEFAULT_PARTITION and not isinstance(key_type, CharType):
+        return _literally(DEFAULT_PARTITION)
     if key_type in INTEGRAL_TYPES:
         wanted = number(literal.text)
-        if wanted is not None and wanted == wanted.to_integral_value():
+        # Python does not write numbers of thousands of digits, such as 1e9999.
+        if wanted is not None and abs(wanted) <= _FARTHEST and wanted == wanted.to_integral_value():
             return f"%{abs(int(wanted))}%"
     if key_type == DATE:
         day = cast_to(DATE)(literal.text)
