@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,6 +13,7 @@ from strandline.catalog import Applied, CatalogManager
 from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
+    AlterDefaultPrivileges,
     CommentOn,
     CreateIndex,
     CreateRole,
@@ -118,6 +120,33 @@ def test_an_undo_does_not_drop_an_index_that_was_created_since(
         undo(manager, version)
     assert manager.present() is before
     undo(manager, index)
+    undo(manager, version)
+
+
+def test_an_undo_drops_a_table_whose_later_index_was_dropped_and_still_stops(
+    manager: CatalogManager,
+) -> None:
+    version = run(manager, create_table("s.t", "a int", "b string"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("b",)))
+    table = table_of(manager.present(), "s.t")
+    (index,) = manager.present().indexes(table.id)
+    run(manager, StartBuildingIndex(index_id=index.id), MakeIndexAvailable(index_id=index.id))
+    run(manager, DropIndex(schema="s", index="i"))
+    undo(manager, version)
+    assert not manager.present().indexes(table.id)
+
+
+def test_an_undo_does_not_drop_default_privileges_that_were_given_since(
+    manager: CatalogManager,
+) -> None:
+    version = run(manager, CreateRole(name="r"))
+    give = AlterDefaultPrivileges(
+        kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="r", schema="s"
+    )
+    run(manager, give)
+    with pytest.raises(Conflict, match=r"default privilege of r .*; drop or revoke that first"):
+        undo(manager, version)
+    run(manager, replace(give, revoke=True))
     undo(manager, version)
 
 

@@ -78,7 +78,7 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
 )
-from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
+from strandline.model.descriptors import IndexDescriptor, SchemaDescriptor, TableDescriptor
 
 RESTORED_TABLES = "restored_table"
 """The allocator that counts the versions in which tables were restored."""
@@ -235,9 +235,11 @@ class Undo:
         for change in (change for entry in entries for change in entry.changes):
             if change.new is None and target_of(change) not in self.net:
                 part = value_of(change.kind, change.old)
+                if isinstance(part, IndexDescriptor) and not part.alive:
+                    continue  # it was dropped, and only serves transactions that began before
                 raise Conflict(
-                    f"{described(before, part)} was created since and would go with it; drop "
-                    "that first"
+                    f"{described(before, part)} was created since and would go with it; drop or "
+                    "revoke that first"
                 )
 
     def _gone(
