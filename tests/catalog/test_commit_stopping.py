@@ -41,6 +41,24 @@ def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
     assert schemas(other) == ["first"]
 
 
+def test_a_caller_whose_append_lost_while_its_node_stops_is_told_that_it_stops(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    call = Call(manager, create("a"))
+    assert gate.reached.acquire(timeout=callers.PATIENCE)
+    (request,) = manager._commits._working
+    assert Call(other, create("b")).outcome() == 3
+    stopping = threading.Thread(target=manager.stop)
+    stopping.start()
+    wait_for(manager._commits._stop.is_set)
+    gate.let_all_pass()
+    stopping.join(callers.PATIENCE)
+    assert isinstance(call.outcome(), Stopping)
+    assert isinstance(request.error, Stopping)  # the caller may read it late
+
+
 def test_an_append_that_never_returns_does_not_block_a_stop_forever(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

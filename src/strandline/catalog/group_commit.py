@@ -373,11 +373,11 @@ class GroupCommit:
             appended = self._settle(group, requests)
         except OutOfSync:
             self.counts.lost_appends += 1
-            self._unsend(requests)
-            for request in requests:
+            for request in requests:  # first: if the node stops, `_unsend` answers them
                 request.error = Unavailable(
                     "other changes of the catalog came first; fewer commands at once take less time"
                 )
+            self._unsend(requests)
             rebased = self._rebase(group)
             if rebased is not None:
                 self.counts.rebased += 1
