@@ -115,3 +115,23 @@ def test_a_certificate_that_clients_refuse_now_or_soon_is_logged_as_a_warning(
         serving_context(str(file), "")
     logged = [line["message"] for line in lines.of("node.certificate")]
     assert [f"{file}: {reason}" in message for message in logged] == [True] * (reason is not None)
+
+
+def test_the_expiry_is_also_known_where_the_system_allows_only_tls_1_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ssl.create_default_context
+
+    def create_older(purpose: ssl.Purpose) -> ssl.SSLContext:
+        context = create(purpose)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    file = tmp_path / "chain.pem"
+    issued = trustme.CA().issue_cert("node", not_after=datetime.now(UTC) + timedelta(days=20))
+    issued.private_key_and_cert_chain_pem.write_to_path(file)
+    monkeypatch.setattr(ssl, "create_default_context", create_older)
+    with log_lines() as lines:
+        serving_context(str(file), "")
+    (line,) = lines.of("node.certificate")
+    assert "it expires on " in line["message"]
