@@ -23,6 +23,7 @@ from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     StrandlineError,
+    UnknownOutcome,
 )
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
@@ -303,10 +304,12 @@ def undrop_partitions(
     shown_name = metastore.catalogs.latest_catalog().qualified_name(table)
     if table.transactional or not table.partition_columns:
         raise InvalidInput(f"{shown_name} has no partitions that could be dropped")
-    places = past_places(metastore, table, location=metastore.location(table))
+    location = metastore.location(table)
     moved: list[tuple[str, str]] = []
     try:
         with metastore.store.change(table.id, author=author) as change:
+            # Read under the write lock: a drop or a rename would add moves meanwhile.
+            places = past_places(metastore, table, location=location)
             rows, statistics = change.dropped_partitions(names or None)
             rows = [row for row in rows if not places.was_renamed(row)]
             missing = sorted(set(names) - {row.name for row in rows})
@@ -331,6 +334,9 @@ def undrop_partitions(
             )
             for row, new_row_id in zip(rows, staged.row_ids, strict=False):  # then the statistics
                 places.record_return(change, row, new_row_id)
+    except UnknownOutcome:
+        # Readers find the folders at their places, restored or not; aside, only if not.
+        raise
     except BaseException:
         for source, target in reversed(moved):
             with suppress(StrandlineError):

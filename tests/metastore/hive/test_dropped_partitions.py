@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,13 @@ import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
 from strandline.config import Settings
-from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    UnknownOutcome,
+)
 from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -214,6 +222,50 @@ def test_a_restored_partition_is_read_in_the_past_whatever_happens_to_its_name_l
     stub.drop_partition("d1", "t1", ["z"], True)
     assert texts(stub, first) == FIRST
     assert texts(stub, second) == FIRST | {"b": "second b"}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_the_commit(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    change = SqlObjectStore.change
+
+    @contextmanager
+    def change_unheard(*arguments: Any, **named: Any) -> Iterator[Any]:
+        with suppress(ZeroDivisionError), change(*arguments, **named) as staging:
+            yield staging
+            if not committed:
+                raise ZeroDivisionError
+        raise UnknownOutcome("the line was cut")
+
+    session = hive.node.session(user="ann")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "change", change_unheard)
+        with pytest.raises(UnknownOutcome):
+            session.undrop_partitions("d1.t1", partitions=["p=b"])
+    assert texts(stub, before) == FIRST
+    if not committed:
+        assert session.undrop_partitions("d1.t1", partitions=["p=b"]) == ["p=b"]
+    assert texts(stub, "d1") == FIRST
+
+
+def test_a_partition_that_is_dropped_while_a_restore_begins_is_restored_with_its_files(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.drop_partition("d1", "t1", ["a"], True)
+    change = SqlObjectStore.change
+
+    def change_later(store: Any, table_id: int, *, author: str) -> Any:
+        if author == "ann":
+            stub.drop_partition("d1", "t1", ["b"], True)
+        return change(store, table_id, author=author)
+
+    monkeypatch.setattr(SqlObjectStore, "change", change_later)
+    restored = hive.node.session(user="ann").undrop_partitions("d1.t1", partitions=["p=b"])
+    assert restored == ["p=b"]
+    assert texts(stub, "d1") == {"b": "first b", "c": "first c"}
 
 
 def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
