@@ -172,7 +172,7 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
         return ours
 
     async def run() -> None:
-        pool = ChildPool(start)
+        pool = ChildPool(start, on_ended=node.catalogs.child_ended)
         with pytest.raises(Unavailable if only_reads else UnknownOutcome):
             await delegate(node.metastore, pool, "change", {}, b"", only_reads=only_reads)
         pool.close()

@@ -41,7 +41,8 @@ class Children:
     """Starts children in threads. A child echoes its task, unless the name of the task is special:
 
     "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "announce"
-    announces its data first; "missing" and "fails" raise errors.
+    announces its data first, and "announce when told to" does so once ``go`` is set; "missing" and
+    "fails" raise errors.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,9 @@ class Children:
                 case "end":
                     connection.shutdown(socket.SHUT_RDWR)
                 case "announce":
+                    announce(data)
+                case "announce when told to":
+                    assert self.go.wait(WAIT)
                     announce(data)
                 case "missing":
                     raise NotFound("it is not there")
@@ -169,6 +173,29 @@ def test_a_child_continues_if_the_node_fails_to_record_its_announcement() -> Non
         assert await ask(pool, "echo", b"y") == b"y"
 
     run(body, on_announced=lambda data: 1 // 0)
+
+
+def test_the_end_of_a_task_is_told_after_its_announcement_also_if_its_caller_has_left() -> None:
+    told: list[bytes] = []
+
+    async def body(pool: ChildPool, children: Children) -> None:
+        left = asyncio.create_task(ask(pool, "announce when told to", b"x"))
+        await begun(children)
+        left.cancel()
+        await asyncio.wait([left])
+        assert told == []
+        children.go.set()
+        while pool.statistics().running:
+            await asyncio.sleep(0)
+        assert told == [b"x", b"end"]
+        await ask(pool, "echo", only_reads=True)
+        await ask(pool, "echo")
+        assert told == [b"x", b"end", b"end"]
+        with pytest.raises(UnknownOutcome):
+            await ask(pool, "end")
+        assert told[3:] == [b"end"]
+
+    run(body, on_announced=told.append, on_ended=lambda: told.append(b"end"))
 
 
 def test_a_child_that_cannot_announce_continues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ skips it if the last wait was in vain and the last round had a single caller.
 
 A child process of the node needs seconds to validate a large update, while a round here takes
 milliseconds. So the child would always find that another version came first, until its deadline.
-From its announcement on, no round begins (`give_way`) until its call has ended (`go_on`), or for at
+From its announcement on, no round begins (`give_way`) until its task has ended (`go_on`), or for at
 most `WAY_SECONDS`. Reads do not wait, and commands on other nodes do not either.
 
 What must stay true:
@@ -196,14 +196,14 @@ class GroupCommit:
     def give_way(self) -> None:
         """Begin no round until `go_on`, or for `WAY_SECONDS`: a child has announced an update.
 
-        Only the first announcement of a call counts: if another node always comes first, the
+        Only the first announcement of a task counts: if another node always comes first, the
         commands of this one need not wait for it all the time.
         """
         with self._lock:
             self._way_ends = self._way_ends or time.monotonic() + WAY_SECONDS
 
     def go_on(self) -> None:
-        """Begin rounds again: the call of a child that may have announced an update has ended."""
+        """Begin rounds again: the task of a child that may have announced an update has ended."""
         with self._lock:
             self._way_ends = 0.0
             self._news.notify_all()

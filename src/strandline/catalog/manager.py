@@ -166,7 +166,7 @@ class CatalogManager(CatalogFollower):
         super().expect(record)
 
     def child_ended(self) -> None:
-        """Carry out commands again: a child process that may have announced an update is done."""
+        """Carry out commands again: the task of a child that may have announced an update ended."""
         self._commits.go_on()
 
     def carry_out(self, effects: Effects) -> None:

@@ -109,5 +109,4 @@ async def delegate(
         try:
             return await children.run(name, fields, data, only_reads=False)
         finally:
-            metastore.catalogs.child_ended()
             metastore.store.look_again()

@@ -146,7 +146,8 @@ async def _serve(
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
             loop.add_signal_handler(number, _told_to_stop, stop, number)
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
-    children = ChildPool(forks.child, on_announced=node.catalogs.expect)
+    catalogs = node.catalogs
+    children = ChildPool(forks.child, on_announced=catalogs.expect, on_ended=catalogs.child_ended)
     service = HiveMetastoreService(
         node.metastore, notifications=node.notifications, workers=workers, children=children
     )

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -175,7 +175,8 @@ class ChildPool:
     ``start`` returns the connection to a new child (`ForkServer.child`). If a child that only
     reads ends because of its memory, the pool starts a new one immediately, so that it opens the
     store before the next task comes. Large reads come in series; large writes are rare.
-    ``on_announced`` is called, in a thread, with the data that a child announces.
+    ``on_announced`` is called, in a thread, with the data that a child announces, and
+    ``on_ended`` after each task that may announce something, also if its caller was cancelled.
     """
 
     def __init__(
@@ -183,12 +184,14 @@ class ChildPool:
         start: StartChild,
         *,
         on_announced: Announce = lambda data: None,
+        on_ended: Callable[[], object] = lambda: None,
         max_children: int = MAX_CHILDREN,
         max_waiting: int = MAX_WAITING,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._start = start
         self._on_announced = on_announced
+        self._on_ended = on_ended
         self._max_children = max_children
         self._places = asyncio.Semaphore(max_children)
         self._max_waiting = max_waiting
@@ -336,7 +339,9 @@ class ChildPool:
             child.close()
             raise
         finally:
-            self._writing.discard(child)
+            if not child.only_reads:
+                self._writing.discard(child)
+                self._on_ended()
         if reply is None:
             child.close()
             self._lost += 1
