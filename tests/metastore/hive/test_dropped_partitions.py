@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -224,12 +224,8 @@ def test_a_restored_partition_is_read_in_the_past_whatever_happens_to_its_name_l
     assert texts(stub, second) == FIRST | {"b": "second b"}
 
 
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_the_commit(
-    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
-) -> None:
-    before = moment(hive)
-    stub.drop_partition("d1", "t1", ["b"], True)
+def unheard(*, committed: bool) -> Callable[..., Any]:
+    """Replaces `SqlObjectStore.change`: the database does not answer the commit."""
     change = SqlObjectStore.change
 
     @contextmanager
@@ -240,9 +236,32 @@ def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_th
                 raise ZeroDivisionError
         raise UnknownOutcome("the line was cut")
 
+    return change_unheard
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_renamed_partition_has_its_files_if_the_database_does_not_answer_the_commit(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    before = moment(hive)
+    renamed = Partition(["z"], "d1", "t1", sd=storage())
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "change", unheard(committed=committed))
+        refusal(lambda: stub.rename_partition("d1", "t1", ["b"], renamed))
+    assert texts(stub, before) == FIRST
+    now = texts(stub, "d1")
+    assert now == ({"a": "first a", "c": "first c", "z": "first b"} if committed else FIRST)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_the_commit(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
     session = hive.node.session(user="ann")
     with monkeypatch.context() as patch:
-        patch.setattr(SqlObjectStore, "change", change_unheard)
+        patch.setattr(SqlObjectStore, "change", unheard(committed=committed))
         with pytest.raises(UnknownOutcome):
             session.undrop_partitions("d1.t1", partitions=["p=b"])
     assert texts(stub, before) == FIRST

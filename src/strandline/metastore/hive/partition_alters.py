@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from strandline.errors import IllegalChange, StrandlineError
+from strandline.errors import IllegalChange, StrandlineError, UnknownOutcome
 from strandline.metastore.hive.parameters import QuickStatistics
 from strandline.metastore.hive.partition_changes import named_table, plain_table, stored_rows
 from strandline.metastore.hive.partition_values import Partitioned
@@ -185,6 +185,12 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                     PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)
                 )
                 moved = _move_folder(call, partitioned, old, kept)
+    except UnknownOutcome:
+        with suppress(StrandlineError):  # without an answer, the folder stays where it is
+            call.metastore.store.look_again()
+            if moved is not None and new_name not in _present(call, partitioned, [new_name]):
+                call.folders.move(moved[1], moved[0])
+        raise
     except BaseException:
         if moved is not None:
             with suppress(StrandlineError):
