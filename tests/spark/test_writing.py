@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +27,7 @@ from strandline.node import Node
 from strandline.spark import Counts, Tables
 from strandline.spark.footers import file_ids
 from strandline.spark.schemas import file_schema
+from strandline.spark.writing import _cancelled_by_an_interrupt
 from tests.spark.data import files, folder, frame, ids, numbers, suffixes
 
 pytestmark = pytest.mark.spark
@@ -160,6 +161,21 @@ def test_the_job_of_an_interrupted_append_is_cancelled(tables: Tables) -> None:
         assert monotonic() < end
     tables.append("shop.t", numbers(tables, 1))
     assert ids(tables.read("shop.t")) == [1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_append_ends_with_its_own_error_if_spark_has_ended_too(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """An interrupt at the terminal reaches the JVM of spark-submit as well."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise ConnectionRefusedError
+
+    for method in ("cancelJobsWithTag", "removeJobTag"):
+        monkeypatch.setattr(tables.spark.sparkContext, method, refuse)
+    with pytest.raises(error), _cancelled_by_an_interrupt(tables.spark):
+        raise error
 
 
 def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:

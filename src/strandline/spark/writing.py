@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -322,10 +322,12 @@ def _cancelled_by_an_interrupt(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        context.cancelJobsWithTag(tag)
+        with suppress(Exception):  # the interrupt may have ended Spark too
+            context.cancelJobsWithTag(tag)
         raise
     finally:
-        context.removeJobTag(tag)
+        with suppress(Exception):
+            context.removeJobTag(tag)
 
 
 def _files(staged: int) -> list[_Written]:
