@@ -257,16 +257,12 @@ def partition_places(
 
 
 def past_places(
-    metastore: _Placed,
-    table: TableDescriptor,
-    *,
-    location: str,
-    seen: ValidWriteIdList | None = None,
+    metastore: _Placed, table: TableDescriptor, *, location: str, seen: ValidWriteIdList
 ) -> PastPlaces:
     """The places of a table's past partitions, by the present moves of the store.
 
-    With ``seen``, the reader's list, raises `VersionNotFound` if it is older than the last cleaning
-    of the table.
+    Raises `VersionNotFound` if ``seen``, the reader's list, is older than the last cleaning of the
+    table.
     """
     return PastPlaces(
         table,
@@ -309,7 +305,8 @@ def undrop_partitions(
     try:
         with metastore.store.change(table.id, author=author) as change:
             # Read under the write lock: a drop or a rename would add moves meanwhile.
-            places = past_places(metastore, table, location=location)
+            moves = change.partition_moves()
+            places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
             rows, statistics = change.dropped_partitions(names or None)
             rows = [row for row in rows if not places.was_renamed(row)]
             missing = sorted(set(names) - {row.name for row in rows})

@@ -24,7 +24,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
     WriteEvent,
 )
-from strandline.metastore.store.partition_moves import PartitionMove
+from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
 from strandline.model.places import Place
@@ -189,6 +189,10 @@ class Staging:
         old = self.visible(RowKind.TABLE_PARAMETERS).values()
         # Also if empty: without this row, that of a concurrent writer would count.
         self.stage(add=[new_parameters(parameters)], remove=[row.row_id for row in old])
+
+    def partition_moves(self) -> PartitionMoves:
+        """The moves of the table's partition folders, as of this change."""
+        return partition_moves.of_table(self._connection, self.table_id)
 
     def unfinished_moves(self) -> list[PartitionMove]:
         """The moves of dropped partitions whose folders may not have been moved yet."""
