@@ -38,17 +38,30 @@ from tests.servers import stores
 NAMES, TYPES = ("ds", "h", "day"), ("string", "int", "date")
 KEYS = [(name, parse_type(text)) for name, text in zip(NAMES, TYPES, strict=True)]
 VALUES = {
-    "ds": ["a", "ab", "a_b", "a%b", "a/b=c", "b\\", "B", "", DEFAULT_PARTITION, "2026-11-26", "é"],
+    "ds": [
+        "a",
+        "ab",
+        "a!",
+        "a_b",
+        "a%b",
+        "a/b=c",
+        "b\\",
+        "B",
+        "",
+        DEFAULT_PARTITION,
+        "2026-11-26",
+        "é",
+    ],
     "h": ["7", "07", "+7", "-7", "17", "0", "x", DEFAULT_PARTITION],
     "day": ["2026-01-05", "2026-1-5", "2026-11-05", "soon", DEFAULT_PARTITION],
 }
 
 
 def matches(pattern: str | None, name: str) -> bool:
-    """Whether SQL's LIKE, with a backslash as its escape, finds that the name matches."""
+    """Whether SQL's LIKE, with ``!`` as its escape, finds that the name matches."""
     if pattern is None:
         return True
-    parts = re.findall(r"\\(.)|(%)|(.)", pattern, re.DOTALL)
+    parts = re.findall("!(.)|(%)|(.)", pattern, re.DOTALL)
     text = "".join(".*" if any_text else re.escape(kept or one) for kept, any_text, one in parts)
     return re.fullmatch(text, name, re.DOTALL) is not None
 
@@ -59,9 +72,9 @@ def matches(pattern: str | None, name: str) -> bool:
         ("", None),
         ("ds = 'x'", "%=x/%"),
         ("DS = 'x' and h = 7 and day = '2026-01-05'", "%=x/%=%7%/%=%2026-%1-%5%"),
-        ("ds = 'a_b%c/d'", r"%=a\_b\%25c\%2Fd/%"),
-        ("ds = ''", r"%=\_\_HIVE\_DEFAULT\_PARTITION\_\_/%"),
-        (f"h = '{DEFAULT_PARTITION}'", r"%/%=\_\_HIVE\_DEFAULT\_PARTITION\_\_/%"),
+        ("ds = 'a_b%c/d'", "%=a!_b!%25c!%2Fd/%"),
+        ("ds = ''", "%=!_!_HIVE!_DEFAULT!_PARTITION!_!_/%"),
+        (f"h = '{DEFAULT_PARTITION}'", "%/%=!_!_HIVE!_DEFAULT!_PARTITION!_!_/%"),
         ("h = -7", "%/%=%7%"),
         ("ds >= '2026-11-01' and ds < '2026-11-30'", "%=2026-11-%"),
         ("ds between 'aa' and 'ab'", "%=a%"),
@@ -165,6 +178,7 @@ def test_the_store_finds_the_partitions_of_a_filter_by_their_names(forgetful: An
     for text in (
         "ds = 'a'",
         "ds = 'a_b'",
+        "ds = 'a!'",
         "ds = 'a%b' and h = 7",
         "ds = 'a/b=c'",
         "ds = 'b\\'",

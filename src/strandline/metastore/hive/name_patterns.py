@@ -33,7 +33,7 @@ from strandline.model.types import DATE, INTEGRAL_TYPES, CharType, DataType, Str
 MAX_LENGTH = 1_000
 """The most characters of a pattern. A database refuses very long ones."""
 _ANY = "%"
-_SPECIAL = re.compile(r"[%_\\]")
+_SPECIAL = re.compile("[%_!]")
 _FARTHEST = 1 << 63
 """No value of an integer key is farther from 0."""
 _BELOW, _ABOVE = ("<", "<="), (">", ">=")
@@ -141,4 +141,4 @@ def _common_beginning(texts: Sequence[str]) -> str:
 
 
 def _literally(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)
+    return _SPECIAL.sub(r"!\g<0>", text)

@@ -101,7 +101,7 @@ class ObjectStore(ABC):
     ) -> list[Row]:
         """The visible rows of a table, ordered by name; with ``names``, only those of these names.
 
-        With ``like``, a pattern of SQL's LIKE (a backslash is its escape), rows with names that do
+        With ``like``, a pattern of SQL's LIKE with ``!`` as its escape, rows with names that do
         not match may be left out.
         ``write_ids`` is the reader's list; None means all that is committed now. Raises
         `VersionNotFound` if the list is older than the last cleaning of the table.

@@ -57,7 +57,7 @@ _STILL_NEEDED = (
     " WHERE removal.table_id = ? AND writer.commit_time <= ?)"
 )
 _SOME_OF_KIND = "SELECT 1 FROM store_row WHERE table_id = ? AND kind = ?"
-_LIKE = " AND store_row.name LIKE ? ESCAPE '\\'"
+_LIKE = " AND store_row.name LIKE ? ESCAPE '!'"
 _VISIBLE = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
