@@ -78,6 +78,7 @@ IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.02
 """The longest time that a round waits for the callers of the last round."""
 WAY_SECONDS = 15.0
+"""The longest time that commands wait for the large update of a child process."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
 

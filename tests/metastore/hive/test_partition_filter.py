@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from strandline.metastore.hive.partition_filter import (
     MAX_CONDITIONS,
     MAX_FILTER_LENGTH,
     And,
+    Chooser,
     Comparison,
     Expression,
     In,
@@ -21,11 +23,17 @@ from strandline.metastore.hive.partition_filter import (
     Literal,
     LiteralKind,
     Or,
+    bind_filter,
     parse_filter,
-    partition_chooser,
 )
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION
 from strandline.model.type_parser import parse_type
+from strandline.model.types import DataType
+
+
+def partition_chooser(filter_text: str, keys: Sequence[tuple[str, DataType]]) -> Chooser:
+    """Whether the filter chooses a partition with these values of the keys."""
+    return bind_filter(parse_filter(filter_text), keys)
 
 
 def text(value: str) -> Literal:

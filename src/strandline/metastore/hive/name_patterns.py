@@ -41,11 +41,14 @@ _BELOW, _ABOVE = ("<", "<="), (">", ">=")
 
 def pattern_of_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> str | None:
     """The names that a filter can choose, or None if it can choose any."""
-    parts = [_ANY] * len(keys)
-    for position, (name, key_type) in enumerate(keys):
-        conditions = [part for part in _required(expression) if part.key.lower() == name.lower()]
+    of_keys: dict[str, list[Comparison | In]] = {}
+    for condition in _required(expression):
+        of_keys.setdefault(condition.key.lower(), []).append(condition)
+    parts = []
+    for name, key_type in keys:
+        conditions = of_keys.get(name.lower(), [])
         patterns = [*_listed(conditions, key_type), *_between(conditions, key_type)]
-        parts[position] = max(patterns, key=len, default=_ANY)
+        parts.append(max(patterns, key=len, default=_ANY))
     return _pattern(parts)
 
 

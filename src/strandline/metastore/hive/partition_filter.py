@@ -324,11 +324,6 @@ Chooser: TypeAlias = Callable[[Sequence[str | None]], bool]
 """Whether a partition with these values, in the order of the keys, is chosen. None is NULL."""
 
 
-def partition_chooser(text: str, keys: Sequence[tuple[str, DataType]]) -> Chooser:
-    """Parse ``text`` and bind it to these partition keys. Raises `InvalidInput`."""
-    return bind_filter(parse_filter(text), keys)
-
-
 def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> Chooser:
     """Bind a filter to a table whose partition keys have these names and types.
 
