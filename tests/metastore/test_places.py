@@ -346,7 +346,7 @@ def test_without_the_checks_of_places_a_named_place_is_moved(
 ) -> None:
     """The tests above can fail: the places that they name are moved if nothing checks them."""
     monkeypatch.setattr(Place, "is_of_table", True)
-    monkeypatch.setattr(StoreFolders, "verify", lambda *_: None)
+    monkeypatch.setattr(StoreFolders, "verify", lambda *_, **__: None)
     session = node.session(user="ann")
     session.execute(create("old"))
     before = tree(lake)

@@ -194,7 +194,7 @@ def test_nested_folders_and_folders_with_two_names_are_recognized_as_overlapping
     # The places of the script are not places that a store chooses.
     monkeypatch.setattr(Place, "is_of_table", True)
     monkeypatch.setattr(StoreFolders, "may_make", lambda *_: True)
-    monkeypatch.setattr(StoreFolders, "verify", lambda *_: None)
+    monkeypatch.setattr(StoreFolders, "verify", lambda *_, **__: None)
     before = Script(f"{store.base}/s.db", alive={"a": 1})
     script = Script(f"{store.base}/s.db", alive={"a": 1})
     write(script)

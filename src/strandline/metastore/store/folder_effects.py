@@ -161,7 +161,8 @@ class FolderEffects:
             for entry in transaction.entries:
                 if len(asked) == MOST_EFFECTS:
                     return asked
-                if folder_effect(entry) is not FolderEffect.MAKE_TABLE:
+                makes_table = verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
+                if not makes_table or folder_effect(entry) is None:
                     continue
                 argument = entry.arguments.get("table")
                 requested_name = argument if isinstance(argument, str) else None
@@ -360,8 +361,7 @@ class FolderEffects:
             "{}. To move it, fix that, undo the version and make the change again"
         )
         with self._or_refused("stayed", task, source, outcome):
-            self._folders.verify(source)
-            self._folders.verify(target)
+            self._folders.verify(source, target, free_of_links=task.turn.free_of_links)
             for place in (source,) if own else (source, target):
                 if places.taken(place, by_other_than=table_id):
                     raise FolderRefused(
@@ -381,8 +381,7 @@ class FolderEffects:
             ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
         )
         with self._or_refused("stayed", task, place, outcome):
-            self._folders.verify(place)
-            self._folders.verify(aside)
+            self._folders.verify(place, aside)
             purged = _purged(aside)
             self._folders.move(place, purged, unsynced=task.turn.unsynced)
             self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]

@@ -62,6 +62,8 @@ class Turn:
         self.unsynced = Unsynced()
         self.moves = False
         """Whether the turn moves or removes a folder."""
+        self.free_of_links: set[str] = set()
+        """Folders above those of the effects that the turn found to be no symbolic links."""
         self.left = MOST_EFFECTS
         """How many more effects the turn can take."""
         self._first: Paths | None = None

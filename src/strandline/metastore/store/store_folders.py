@@ -173,15 +173,18 @@ class StoreFolders(Warehouse):
                 " or restore the folder from a backup; nothing was changed"
             )
 
-    def verify(self, place: Place) -> None:
-        """Raise `FolderRefused` unless ``place`` is an own place without links on its path.
+    def verify(self, *places: Place, free_of_links: set[str] | None = None) -> None:
+        """Raise `FolderRefused` unless ``places`` are own places without links on their paths.
 
-        Call it just before the folder is moved, made or removed. Raises `Unavailable` as
-        `require_in_place` does.
+        Call it just before the folders are moved, made or removed. Raises `Unavailable` as
+        `require_in_place` does. ``free_of_links`` collects the folders above the places that were
+        checked, so that the next call does not check them again.
         """
         self.require_in_place()
-        self._require_own(place)
-        self._refuse_links(place)
+        free = set() if free_of_links is None else free_of_links
+        for place in places:
+            self._require_own(place)
+            self._refuse_links(place, free)
 
     def _require_own(self, place: Place) -> None:
         if not (place.is_of_table or place.is_of_schema):
@@ -199,7 +202,7 @@ class StoreFolders(Warehouse):
         self._require_own(base)
         if not inside.is_inside or not inside.path.startswith(f"{base.path}/"):
             raise FolderRefused(f"{location} is not in the folder of its table, {table}")
-        self._refuse_links(inside)
+        self._refuse_links(inside, set())
 
     def may_make(self, location: str | Place) -> bool:
         """Whether a folder may be made there: it is an own place, or below one of the roots."""
@@ -226,13 +229,15 @@ class StoreFolders(Warehouse):
             return place.is_inside and bool(place.path)
         return not self._is_below_a_name(os.path.realpath(self.path_text(location)))
 
-    def _refuse_links(self, place: Place) -> None:
+    def _refuse_links(self, place: Place, free_of_links: set[str]) -> None:
         """Raise `FolderRefused` if the place, or a folder above it in the warehouse, is a link."""
-        path = self._warehouse_path
-        for part in place.path.split("/"):
-            path = f"{path}/{part}"
-            if os.path.islink(path):
-                raise FolderRefused(f"the symbolic link {path} leads to {os.path.realpath(path)}")
+        above, path = self._warehouse_path, f"{self._warehouse_path}/{place.path}"
+        for part in place.path.split("/")[:-1]:
+            above = f"{above}/{part}"
+            if above not in free_of_links:
+                _refuse_link(above)
+                free_of_links.add(above)
+        _refuse_link(path)
 
     def _find_place(self, location: str) -> Place:
         if Place(location).is_inside:
@@ -245,6 +250,11 @@ class StoreFolders(Warehouse):
             if _within(path, warehouse):
                 return Place.below(path[len(warehouse) :].strip("/"))
         return Place(path)
+
+
+def _refuse_link(path: str) -> None:
+    if os.path.islink(path):
+        raise FolderRefused(f"the symbolic link {path} leads to {os.path.realpath(path)}")
 
 
 def _within(path: str, root: str) -> bool:
