@@ -127,7 +127,7 @@ def undrop_forgets_the_indexes(patch: Patch) -> None:
 
 def undrop_takes_the_oldest(patch: Patch) -> None:
     """Of all objects that had the name, the one that was dropped first is restored."""
-    patch.setattr(f"{READING}._backwards", reading._forwards)
+    patch.setattr(f"{READING}._backwards", CatalogFollower.each_update)
 
 
 def undrop_takes_what_never_was(patch: Patch) -> None:

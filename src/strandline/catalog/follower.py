@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from strandline.catalog.applier import DEFAULT_TIMEOUT, Announce, CatalogApplier, JoinAnew
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 LOOKS = 3
 """The number of looks at the log before a read gives up proving that it is fresh."""
+READ_AT_ONCE = 500
+"""The number of updates that are read from the log at once."""
 
 
 class Behind(NotFresh):
@@ -321,6 +323,11 @@ class CatalogFollower(CatalogApplier):
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         """The updates of versions ``start`` to ``end`` − 1, read from the log."""
         return self._state.log.updates(start, end)
+
+    def each_update(self, first: int, last: int) -> Iterator[Update]:
+        """The updates of versions ``first`` to ``last``, of which `READ_AT_ONCE` are in memory."""
+        for start in range(first, last + 1, READ_AT_ONCE):
+            yield from self.updates(start, min(start + READ_AT_ONCE, last + 1))
 
     def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         """The actions of each version, including trimmed versions, without silent versions."""

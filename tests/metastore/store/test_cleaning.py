@@ -16,6 +16,7 @@ from strandline.catalog.commands import (
 )
 from strandline.cli import main
 from strandline.errors import VersionNotFound
+from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaning
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
@@ -206,6 +207,24 @@ def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> N
     assert not aside.exists()
     assert lake.node.store.rows_by_id(range(1, 100)) == {}
     assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
+
+
+def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(
+    lake: Lake,
+) -> None:
+    table = lake.create()
+    lake.write(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    earliest = lake.node.catalogs.latest_catalog().version
+    restored = lake.session.undrop("default.t").version
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.wait()
+    assert lake.session.compact(earliest)  # neither the earliest nor the latest version has it
+    assert lake.clean() == []
+    assert lake.session.table("default.t", at=AsOf(version=restored)).descriptor.id == table
+    lake.session.undrop("default.t")
+    assert lake.on_disk("t")
 
 
 def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folder: Lake) -> None:

@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.declared_kinds import declared_kind, declared_kinds
-from strandline.catalog.follower import CatalogFollower
+from strandline.catalog.follower import READ_AT_ONCE, CatalogFollower
 from strandline.catalog.kinds import Kind, described, find, kind_named, kind_of, references
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
@@ -32,8 +32,6 @@ from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import QualifiedName, normalize
 from strandline.wire.stored import AnyStored
 
-BATCH = 500
-"""The number of versions read at once."""
 MAX_VERSIONS = 10_000
 """The largest number of versions undone as one; all of them are in memory at once."""
 
@@ -63,7 +61,7 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
     latest = _latest(catalogs)
     _check_kept(catalogs, version, latest)
     _check_kept(catalogs, last, latest)
-    updates = tuple(_forwards(catalogs, version, last))
+    updates = tuple(catalogs.each_update(version, last))
     return _with_what_came_after(catalogs, Undo(update=as_one(updates), first=version), latest)
 
 
@@ -268,7 +266,7 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
         if net.old is not None:
             needed |= {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
     later = []
-    for update in _forwards(catalogs, undo.update.version + 1, latest.version):
+    for update in catalogs.each_update(undo.update.version + 1, latest.version):
         touched = {Target(change.kind, change.key) for change in update.changes()}
         dropped = {
             Target(change.kind, change.key) for change in update.changes() if change.new is None
@@ -278,14 +276,9 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
     return undo.with_later(later, restored=latest.next_number(RESTORED_TABLES))
 
 
-def _forwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
-    for start in range(first, last + 1, BATCH):
-        yield from catalogs.updates(start, min(start + BATCH, last + 1))
-
-
 def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
-    for end in range(last, first - 1, -BATCH):
-        yield from reversed(catalogs.updates(max(first, end - BATCH + 1), end + 1))
+    for end in range(last, first - 1, -READ_AT_ONCE):
+        yield from reversed(catalogs.updates(max(first, end - READ_AT_ONCE + 1), end + 1))
 
 
 # -- visibility for a user -------------------------------------------------------------------------

@@ -54,6 +54,7 @@ from sqlalchemy import Connection
 from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock, Timestamp, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
+from strandline.errors import VersionNotFound
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.own_files import (
@@ -432,15 +433,6 @@ class Cleaner:
     # -- dropped tables
 
     def _dropped_tables(self, now: _Pass) -> Iterator[Cleaned]:
-        earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
-        allocator = earliest.get("id_allocator", OBJECT_IDS)
-        first_id = 1 if allocator is None else allocator.next_id
-        kept = {*earliest.table_ids(), *latest.table_ids()}
-
-        def is_gone(table_id: int) -> bool:
-            """Whether the table predates the earliest kept version, and no kept version has it."""
-            return table_id < first_id and table_id not in kept
-
         with self._database.read() as connection:
             if is_backed_up(connection, self._clock.current()):
                 return
@@ -453,7 +445,10 @@ class Cleaner:
             for table_id, place in places.items()
             if place.is_inside and DROPPED in place.path.split("/")
         }
-        for table_id in sorted(filter(is_gone, {*aside, *(table_id for (table_id,) in tables)})):
+        with_rows = {*aside, *(table_id for (table_id,) in tables)}
+        with_folders = {int(name["table"]) for _, name, _ in self._set_aside()}
+        gone = self._gone(with_rows | with_folders)
+        for table_id in sorted(gone & with_rows):
             if now.stopped():
                 return
             cleaned = Cleaned("dropped table", self._name(None, table_id))
@@ -468,17 +463,32 @@ class Cleaner:
                     path = self._folders.path(Place(f"{place.text}{suffix}"))
                     self._take_folder(cleaned, place, path, now)
             yield cleaned
-        yield from self._folders_of_none(is_gone, places, now)
+        yield from self._folders_of_none(gone - places.keys(), now)
 
-    def _folders_of_none(
-        self, is_gone: Callable[[int], bool], places: dict[int, Place], now: _Pass
-    ) -> Iterator[Cleaned]:
-        """Clean the folders of dropped tables that a process left when it died."""
+    def _gone(self, table_ids: set[int]) -> set[int]:
+        """Those of ``table_ids`` that no kept version of the catalog has, and so none will have."""
+        earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
+        allocator = earliest.get("id_allocator", OBJECT_IDS)
+        first_id = 1 if allocator is None else allocator.next_id
+        gone = {table_id for table_id in table_ids if table_id < first_id}
+        gone -= {*earliest.table_ids(), *latest.table_ids()}
+        if not gone:
+            return gone
+        # A table that was restored and dropped again is in neither, but in a version between them.
+        try:
+            for update in self._catalogs.each_update(earliest.version + 1, latest.version):
+                gone -= {change.object_id for change in update.changes() if change.kind == "table"}
+        except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
+            return set()
+        return gone
+
+    def _folders_of_none(self, gone: set[int], now: _Pass) -> Iterator[Cleaned]:
+        """Clean the folders of tables without rows that a process left when it died."""
         for path, name, place in self._set_aside():
             if now.stopped():
                 return
             table_id = int(name["table"])
-            if name["purged"] or (is_gone(table_id) and table_id not in places):
+            if name["purged"] or table_id in gone:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
                 self._take_folder(cleaned, place, path, now)
                 yield cleaned
