@@ -2,7 +2,8 @@
 
 Each table and each partition has a file that names it. So a table that shows the folder of another
 one, and a partition whose folder is empty, moved away or that of a later partition, is found at
-once, in the present on both nodes and at any earlier time.
+once, in the present on both nodes and at any earlier time. Versions are trimmed and the store is
+cleaned meanwhile; what a kept version has must stay.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ WEIGHTS = {  # of the steps, by the names of their methods
     "undrop_partitions": 6,
     "undo": 4,
     "drop_schema": 1,
+    "trim": 2,
+    "clean": 2,
 }
 
 
@@ -95,7 +98,7 @@ class PlainModel:
         self._random = random.Random(seed)
         self._folder = folder
         self._opened = ExitStack()
-        settings = Settings(metadata_staleness_ms=0)
+        settings = Settings(metadata_staleness_ms=0, snapshot_hold_ms=0)
         store = stores.new_store(kind, folder / "lake", settings=settings)
         enter = self._opened.enter_context
         self._nodes = [enter(hive_node(store.address, settings=store.settings)) for _ in range(2)]
@@ -253,6 +256,19 @@ class PlainModel:
             self._session.undrop(schema, kind="schema")
             self._adopt()
 
+    def _trim(self) -> None:
+        version = self._earliest() + self._random.randrange(12)
+        self.log[-1] += (version,)
+        self._session.compact(version)
+
+    def _clean(self) -> None:
+        cleaned = self._random.choice(self._nodes).node.cleaner.clean()
+        self.log[-1] += tuple(f"{each.what} {each.table}" for each in cleaned)
+
+    def _earliest(self) -> int:
+        """The earliest version that is kept."""
+        return self._nodes[0].node.metastore.catalogs.earliest_catalog().version
+
     # -- choices -----------------------------------------------------------------------------------
 
     def _pick(self, names: Sequence[Name], *, any_of: bool = False) -> Name:
@@ -309,6 +325,8 @@ class PlainModel:
 
     def _compare_past(self) -> None:
         """Compare one recorded moment, read by its time, and the last one of its version."""
+        earliest = self._earliest()
+        self._past = [past for past in self._past if past[0] >= earliest]
         version, moment, tables = self._random.choice(self._past)
         node = self._random.randrange(2)
         last = [recorded for number, _, recorded in self._past if number == version][-1]
