@@ -61,7 +61,7 @@ class _Horizon:
 
     Every version that is active at or before ``known`` was applied. The node may answer for the
     present while its clock, which may be slow by the skew, is at most ``present``, and the elapsed
-    time is at most ``until``. A reader at ``half`` or later causes the next look.
+    time is less than ``until``. A reader at ``half`` or later causes the next look.
     """
 
     known: Timestamp
@@ -132,7 +132,7 @@ class CatalogFollower(CatalogApplier):
         """The catalog of the present if it can be proved without waiting, else None."""
         if self.delay:
             horizon, elapsed, now = self._horizon, self._elapsed(), self._clock.current()
-            fresh = now <= horizon.present and elapsed <= horizon.until
+            fresh = now <= horizon.present and elapsed < horizon.until
             if fresh and elapsed >= horizon.half and horizon is not self._half_used:
                 self._half_used = horizon
                 self._look_ahead.set()

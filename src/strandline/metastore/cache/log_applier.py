@@ -7,7 +7,7 @@ Memory is *level* at a moment if every event that the log had then is applied. A
 takes the mark of the database, reads the head, and applies the events up to it. In a folder, an
 unchanged mark proves that nothing was committed since, so the head has not moved. A server's
 notification of a commit may still be on its way: there, memory counts as level while the mark has
-not changed, but for at most ``staleness`` seconds after the look. Reading the mark takes
+not changed, but for less than ``staleness`` seconds after the look. Reading the mark takes
 microseconds, so each reader of the present can compare it.
 
 If the database was set back (a standby without the last commits took over, or an older backup was
@@ -286,14 +286,14 @@ class LogApplier:
         return is_last or self.is_at_head()
 
     def _is_young(self, level: _Level) -> bool:
-        return self._monotonic() - level.at <= self._staleness()
+        # Not "<=": the clock counts whole milliseconds. With a staleness of 0, a look would count
+        # for the rest of its millisecond, in which another node may commit.
+        return self._monotonic() - level.at < self._staleness()
 
     def is_known_level(self) -> bool:
         """Whether memory is known to be fresh enough for the present. Does not wait."""
         level = self._level
-        if level is None:
-            return False
-        return (self._staleness() > 0 and self._is_young(level)) or self.is_at_head()
+        return level is not None and (self._is_young(level) or self.is_at_head())
 
     def is_level(self) -> bool:
         """Whether memory is fresh enough for the present; looks at the head if necessary.
