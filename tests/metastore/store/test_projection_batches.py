@@ -246,3 +246,34 @@ def test_readers_do_not_wait_for_the_folders_of_a_version(
             go_on.set()
         changing.result(LONG)
         assert session.table("default.new").location
+
+
+@pytest.mark.parametrize("noted_by", ["batch", "look"])
+def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, noted_by: str
+) -> None:
+    """A standby without the last commits takes over between a commit and the thread's note."""
+    version = node.ddl(create(node, "a"), project=False)
+    before = node.log.position()
+    noting = node.projector._note_projected
+
+    def set_back_first(*arguments: Any) -> None:
+        monkeypatch.undo()
+        with node.database.write() as connection:
+            connection.exec_driver_sql(
+                "UPDATE notification_sequence SET event_id = ?, projected_version = ?",
+                (before.event_id, before.projected_version),
+            )
+            connection.exec_driver_sql(
+                "DELETE FROM notification_log WHERE event_id > ?", (before.event_id,)
+            )
+        node.projector.set_back()
+        noting(*arguments)
+
+    if noted_by == "look":
+        node.projector.project_up_to(version)
+    monkeypatch.setattr(node.projector, "_note_projected", set_back_first)
+    if noted_by == "look":
+        node.projector.catch_up()
+    node.projector.project_up_to(version)
+    assert node.verbs()[-1] == "create_table"

@@ -163,8 +163,7 @@ class Projector:
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
-        self._projected = 0  # committed, as far as this process knows
-        self._own_end: tuple[int, int] | None = None  # the position after this process's last batch
+        self._known = _Known()
         self._moved = False  # a committed batch moved a folder, and is perhaps not synced
         self._applied = 0
         self._delegated = 0
@@ -181,7 +180,8 @@ class Projector:
 
     def catch_up(self) -> None:
         """Note which versions any process has projected. Does not wait for writers."""
-        self._note_projected(self.projected_version())
+        known = self._known
+        self._note_projected(known, self.projected_version())
 
     def project_up_to(self, version: int, *, timeout: float = PATIENCE) -> None:
         """Return when ``version`` and all versions before it are projected.
@@ -191,7 +191,7 @@ class Projector:
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
-        while version > self._projected:
+        while version > self._known.projected:
             if self._await_batch(deadline):
                 continue
             try:
@@ -207,7 +207,7 @@ class Projector:
     ) -> Companion:
         """The `Companion` that projects the versions of ``catalogs`` in their append."""
         asked = self._folders.places_of_new(transactions, catalogs)
-        return _WithAppend(self, catalogs, asked)
+        return _WithAppend(self, catalogs, asked, self._known)
 
     def project_appended(
         self,
@@ -242,11 +242,6 @@ class Projector:
             )
             return None
 
-    def appended(self, reached: LogPosition) -> None:
-        """Note the position that `project_appended` has reached, after its commit."""
-        self._projected = max(self._projected, reached.projected_version)
-        self._own_end = reached.projected_version, reached.projected_entries
-
     def _await_batch(self, deadline: float) -> bool:
         """Wait for the batch in progress and share its failure; return False if there is none.
 
@@ -274,6 +269,7 @@ class Projector:
 
     def _project_batch(self, version: int, deadline: float) -> None:
         """Project at most up to ``version``, with the effects that one SQL transaction may have."""
+        known = self._known
         try:
             with self._database.write_derived(
                 deadline=deadline, first=[(POSITION, ())]
@@ -286,22 +282,22 @@ class Projector:
             raise
         self._failed_batch = None
         self._moved = self._moved or turn.moves
-        self._note_projected(reached.projected_version)  # not before the commit
-        self._own_end = reached.projected_version, reached.projected_entries
+        self._note_projected(known, reached.projected_version)  # not before the commit
+        known.own_end = reached.projected_version, reached.projected_entries
         self._folders.delete_purged()
 
-    def _note_projected(self, version: int) -> None:
+    def _note_projected(self, known: _Known, version: int) -> None:
         """Note that any process has projected all versions up to this one."""
         if self._moved:  # the callers may write into the old place of the folder
             self._database.sync()
             self._moved = False
-        self._projected = max(self._projected, version)
-        self._updates.forget(self._projected)
+        known.projected = max(known.projected, version)
+        self._updates.forget(known.projected)
 
     def check(self) -> None:
         """Raise `Unavailable` if the last attempt to project failed for a shortage."""
         failed = self._failed_batch
-        if failed is not None and self._applied > self._projected:
+        if failed is not None and self._applied > self._known.projected:
             raise Unavailable(failed[1].message)
 
     def project_on(self, connection: Connection, version: int) -> None:
@@ -310,7 +306,7 @@ class Projector:
         Raises `Behind` if this takes more effects on folders than one SQL transaction may have. The
         caller then rolls back, calls `project_up_to`, and tries again.
         """
-        if version <= self._projected:
+        if version <= self._known.projected:
             return
         before = self._notifications.position_on(connection)
         turn = self._turn(connection)
@@ -344,7 +340,7 @@ class Projector:
 
         The background thread projects it a little later, unless a caller does so first.
         """
-        if update.version > self._projected:
+        if update.version > self._known.projected:
             self._updates.remember(update)
             self.applied_up_to(update.version)
 
@@ -355,7 +351,7 @@ class Projector:
 
     def set_back(self) -> None:
         """Project again what the database has lost: it was set back, and the catalog was not."""
-        self._projected, self._own_end = 0, None
+        self._known = _Known()
         self._news.set()
 
     def adopt(self) -> None:
@@ -401,7 +397,7 @@ class Projector:
             if self._stop.is_set():  # the event just cleared may have been that of `stop`
                 return
             try:
-                if self._applied > self._projected:  # another process may have projected it
+                if self._applied > self._known.projected:  # another process may have projected it
                     self.catch_up()
                 self.project_up_to(self._applied)
                 pause = FIRST_PAUSE
@@ -501,7 +497,7 @@ class Projector:
         makes folders (`_WithAppend`) needs no sync after a batch of this process: its makes may be
         repeated, and its moves are on disk.
         """
-        is_own = self._own_end == (before.projected_version, before.projected_entries)
+        is_own = self._known.own_end == (before.projected_version, before.projected_entries)
         if not (is_own and (turn.appends or self._database.is_synced)):
             self._database.sync()
 
@@ -513,12 +509,29 @@ class Projector:
         )
 
 
+class _Known:
+    """Which part of the log is projected, as far as this process knows.
+
+    `Projector.set_back` replaces it. A thread that began before that notes its end in the old one:
+    the database may have lost that end.
+    """
+
+    def __init__(self) -> None:
+        self.projected = 0
+        self.own_end: tuple[int, int] | None = None  # the position after this process's last batch
+
+
 class _WithAppend:
     """A `Companion` that projects versions in the transaction that appends them."""
 
     def __init__(
-        self, projector: Projector, catalogs: Sequence[Catalog], asked: AskedPlaces
+        self,
+        projector: Projector,
+        catalogs: Sequence[Catalog],
+        asked: AskedPlaces,
+        known: _Known,
     ) -> None:
+        self._known = known
         self._projector = projector
         self._catalogs = catalogs
         self._asked = asked
@@ -533,8 +546,10 @@ class _WithAppend:
         )
 
     def committed(self) -> None:
-        if self._reached is not None:
-            self._projector.appended(self._reached)
+        reached = self._reached
+        if reached is not None:
+            self._known.projected = max(self._known.projected, reached.projected_version)
+            self._known.own_end = reached.projected_version, reached.projected_entries
 
 
 def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[Asked]:
