@@ -332,11 +332,18 @@ def undrop_partitions(
             for row, new_row_id in zip(rows, staged.row_ids, strict=False):  # then the statistics
                 places.record_return(change, row, new_row_id)
     except UnknownOutcome:
-        # Readers find the folders at their places, restored or not; aside, only if not.
+        # Without an answer the folders stay: readers find them there, restored or not.
+        with suppress(StrandlineError), metastore.store.change(table.id, author=author) as change:
+            if not change.visible(rows[0].kind, [row.name for row in rows]):
+                _move_back(metastore.folders, moved)
         raise
     except BaseException:
-        for source, target in reversed(moved):
-            with suppress(StrandlineError):
-                metastore.folders.move(target, source)
+        _move_back(metastore.folders, moved)
         raise
     return sorted(row.name for row in rows)
+
+
+def _move_back(folders: StoreFolders, moved: Sequence[tuple[str, str]]) -> None:
+    for source, target in reversed(moved):
+        with suppress(StrandlineError):
+            folders.move(target, source)

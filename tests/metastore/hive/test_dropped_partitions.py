@@ -265,6 +265,7 @@ def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_th
         with pytest.raises(UnknownOutcome):
             session.undrop_partitions("d1.t1", partitions=["p=b"])
     assert texts(stub, before) == FIRST
+    assert (folder(hive) / "p=b").exists() is committed  # else a new partition would have the files
     if not committed:
         assert session.undrop_partitions("d1.t1", partitions=["p=b"]) == ["p=b"]
     assert texts(stub, "d1") == FIRST
