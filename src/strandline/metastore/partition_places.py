@@ -28,7 +28,7 @@ from strandline.errors import (
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import PartitionRow, Row
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
@@ -230,6 +230,21 @@ class PastPlaces(PartitionPlaces):
                 ) from refused
         return moved
 
+    def refuse_shared(self, rows: Sequence[Row], change: Staging) -> None:
+        """Raise `IllegalChange` if a present partition has the files of one of these.
+
+        A partition at a location that a user named keeps it when it is renamed.
+        """
+        named = {self.place(row): row for row in rows if not self.is_own(row)}
+        for present in change.visible(RowKind.PARTITION).values() if named else ():
+            row = named.get(self.place(present))
+            if row is not None:
+                raise IllegalChange(
+                    f"partition {row.name} of {self._table.name} cannot be brought back: partition"
+                    f" {present.name} has its location, and its rows would be read twice. Rename or"
+                    f" drop {present.name}, or add {row.name} with that location"
+                )
+
     def record_return(self, change: Staging, row: Row, new_row_id: int) -> None:
         """Record that the folder of a dropped partition belongs to a new row now."""
         _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
@@ -295,7 +310,7 @@ def undrop_partitions(
     drop: those that one statement dropped, even by several requests, and that do not exist again.
     Returns the names. Raises `ObjectNotFound` if none was dropped or the files are gone,
     `AlreadyExists` if a named one exists, or all do, and `IllegalChange` if other files are in its
-    folder.
+    folder, or its location is that of another partition.
     """
     shown_name = metastore.catalogs.latest_catalog().qualified_name(table)
     if table.transactional or not table.partition_columns:
@@ -320,6 +335,7 @@ def undrop_partitions(
                     "rename it first"
                 )
             rows = [row for row in rows if row.name not in existing_rows]
+            places.refuse_shared(rows, change)
             restored = {row.name for row in rows}
             statistics = [row for row in statistics if row.name in restored]
             for row in rows:

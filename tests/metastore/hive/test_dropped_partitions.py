@@ -205,6 +205,32 @@ def test_a_partition_that_exists_again_and_was_renamed_is_not_restored(
     assert session.undrop_partitions("d1.t1") == ["p=z"]
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_a_partition_at_a_location_that_another_partition_has_is_not_restored(
+    hive: HiveNode, stub: Any, tmp_path: Path, *, external: bool
+) -> None:
+    """A rename keeps the location that a user named; its rows would be read twice."""
+    (tmp_path / "f").write_text("mine")
+    keys = [FieldSchema("p", "string", None)]
+    outside = storage(location=f"file:{tmp_path}/t2")
+    stub.create_table(table("t2", sd=outside, partitionKeys=keys, tableType="EXTERNAL_TABLE"))
+    name = "t2" if external else "t1"
+    sd = storage(location=None if external else f"file:{tmp_path}")
+    stub.add_partition(Partition(["m"], "d1", name, sd=sd))
+    session = hive.node.session(user="ann")
+    stub.drop_partition("d1", name, ["m"], True)
+    assert session.undrop_partitions(f"d1.{name}") == ["p=m"]
+    renamed = stub.get_partition("d1", name, ["m"])
+    renamed.values = ["z"]
+    stub.rename_partition("d1", name, ["m"], renamed)
+    known = stub.get_partition_names("d1", name, -1)
+    with pytest.raises(IllegalChange, match="partition p=z has its location"):
+        session.undrop_partitions(f"d1.{name}")
+    assert stub.get_partition_names("d1", name, -1) == known
+    stub.drop_partition("d1", name, ["z"], True)
+    assert session.undrop_partitions(f"d1.{name}") == ["p=z"]
+
+
 def test_a_restored_partition_is_read_in_the_past_whatever_happens_to_its_name_later(
     hive: HiveNode, stub: Any
 ) -> None:
