@@ -204,9 +204,13 @@ def test_a_table_whose_files_were_cleaned_cannot_be_restored(node: Node, session
     place = node.store.location(table_id)
     assert place is not None
     shutil.rmtree(place.removeprefix("file://"))
-    with pytest.raises(ObjectNotFound, match="were deleted, by PURGE or by cleaning"):
+    with pytest.raises(
+        ObjectNotFound, match="are gone: PURGE, cleaning or another program deleted"
+    ):
         session.undrop("shop.p")
-    with pytest.raises(ObjectNotFound, match="were deleted, by PURGE or by cleaning"):
+    with pytest.raises(
+        ObjectNotFound, match="are gone: PURGE, cleaning or another program deleted"
+    ):
         session.undo(dropped.version)
     assert session.history()[-1].version == dropped.version
 

@@ -33,6 +33,10 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place, place_of_table, places_of_schema
 
+WHY_FILES_ARE_GONE = (
+    "PURGE, cleaning or another program deleted them, or a new table took over their folder"
+)
+
 
 class _Placed(Protocol):
     """The parts of a metastore that know places."""
@@ -197,8 +201,8 @@ class AskedPlaces:
             if place is None or (self._folders.reaches(place) and not self._folders.exists(place)):
                 raise ObjectNotFound(
                     f"{undo.purpose} cannot be undone: the files of table {table.name} (id "
-                    f"{table.id}) were deleted, by PURGE or by cleaning; older versions still "
-                    "show its columns"
+                    f"{table.id}) are gone: {WHY_FILES_ARE_GONE}; older versions still show its "
+                    "columns"
                 )
             if shared[place] != {table.id}:
                 raise ObjectNotFound(

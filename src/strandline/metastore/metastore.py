@@ -19,7 +19,7 @@ from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
 from strandline.logs import kept
-from strandline.metastore.asked_places import AskedPlaces
+from strandline.metastore.asked_places import WHY_FILES_ARE_GONE, AskedPlaces
 from strandline.metastore.inspection import Inspection
 from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.object_store import ObjectStore
@@ -224,8 +224,8 @@ class Metastore:
         for table in unknown.values():
             if table.id not in locations:
                 raise ObjectNotFound(
-                    f"the location of table {table.name!r} (id {table.id}) is unknown; its files "
-                    "were cleaned up"
+                    f"the files of table {table.name!r} (id {table.id}) are gone: "
+                    f"{WHY_FILES_ARE_GONE}"
                 )
         return locations
 

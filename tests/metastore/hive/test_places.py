@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
+from strandline.errors import ObjectNotFound
 from strandline.node.relocation import relocate
-from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, storage, table
+from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
 KEYS = [FieldSchema("p", "int", None)]
 
@@ -168,10 +169,16 @@ def test_a_client_can_create_a_table_over_the_kept_files_of_a_dropped_table(
     stub: Any, hive: HiveNode, lake: Path
 ) -> None:
     place = lake / "warehouse/d1.db/orders"
+    before = hive.node.metastore.catalogs.present().version
     stub.drop_table("d1", "orders", False)
+    dropped = hive.node.metastore.catalogs.present().version
     stub.create_table(table("orders", sd=storage(location=f"file:{place}")))
     assert stub.get_table("d1", "orders").sd.location == f"file:{place}"
     assert (place / "f").exists()
+    why = "a new table took over their folder"
+    assert why in refusal(lambda: stub.get_table(f"d1@{before}", "orders"))[1]
+    with pytest.raises(ObjectNotFound, match=why):
+        hive.node.session(user="ann").undo(dropped)
 
 
 def test_a_create_asks_who_has_its_place_only_if_a_client_may_have_written_there(
