@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.errors import UnsupportedOperation
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.spark import Tables
 from strandline.spark.schemas import (
     INT96_CALENDAR,
@@ -50,6 +50,27 @@ def test_a_session_that_reads_by_name_is_refused(tables: Tables) -> None:
         ):
             with pytest.raises(UnsupportedOperation, match=f"{READ_BY_ID} to true, or .*configure"):
                 use()
+
+
+def test_a_session_that_was_stopped_is_refused(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark would complain of an attribute of None."""
+    tables.create("shop.t", "id BIGINT")
+    frame = numbers(tables, 1)
+    with tables.transaction() as transaction:
+        monkeypatch.setattr(tables.spark.sparkContext, "_jsc", None)  # as its stop does
+        for use in (
+            lambda: tables.read("shop.t"),
+            lambda: tables.append("shop.t", frame),
+            lambda: tables.delete("shop.t", "true"),
+            lambda: transaction.read("shop.t"),
+            lambda: transaction.append("shop.t", frame),
+        ):
+            with pytest.raises(InvalidInput, match="session was stopped: build another"):
+                use()
+    tables.alter("shop.t", add="n INT")  # needs no Spark
+    tables.drop("shop.t")
 
 
 def test_a_session_that_prunes_the_fields_of_structs_is_refused_for_tables_with_structs(

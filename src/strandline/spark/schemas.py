@@ -278,7 +278,11 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def check_reading(spark: SparkSession, columns: Iterable[ColumnDescriptor] = ()) -> None:
-    """Raise `UnsupportedOperation` unless the session finds ``columns`` by id."""
+    """Raise `UnsupportedOperation` unless the session finds ``columns`` by id.
+
+    Raises `InvalidInput` if it was stopped.
+    """
+    _refuse_stopped(spark)
     _check(spark, READ_BY_ID, "would look for columns by name, and a renamed one has other files'")
     if any(isinstance(inner, StructType) for column in columns for inner in walk(column.type)):
         _check(spark, PRUNE_FIELDS, "would lose the id of a struct of which it reads some fields")
@@ -288,8 +292,10 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
     """Raise `UnsupportedOperation` unless the session writes ids, and the values as they are.
 
     The statistics and partition values of a file are those of the numbers in it. So these must be
-    days and microseconds in the calendar of Spark, not in the one of Spark 2.
+    days and microseconds in the calendar of Spark, not in the one of Spark 2. Raises `InvalidInput`
+    if the session was stopped.
     """
+    _refuse_stopped(spark)
     _check(spark, WRITE_IDS, "would write files without column ids, which no reader could read")
     types = {inner for column in columns for inner in walk(column.type)}
     if types & {DATE, TIMESTAMP}:
@@ -308,6 +314,15 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
 def setting_of(spark: SparkSession, setting: str) -> str:
     """The value of a setting whose case Spark ignores, or its default, in upper case."""
     return str(spark.conf.get(setting)).strip().upper()
+
+
+def _refuse_stopped(spark: SparkSession) -> None:
+    context = getattr(spark, "_sc", None)  # a Spark Connect session has none
+    if context is not None and context._jsc is None:
+        raise InvalidInput(
+            "this Spark session was stopped: build another one with strandline.spark.configure, and"
+            " make the Tables and the DataFrames again with it"
+        )
 
 
 def _refuse_julian(spark: SparkSession, setting: str) -> None:
