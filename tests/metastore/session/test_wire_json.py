@@ -55,6 +55,17 @@ def test_an_error_body_in_another_shape_is_read_as_protocol_error(body: bytes) -
     assert "502" in read.message
 
 
+def test_an_error_of_a_node_of_release_0_3_0_is_read_as_protocol_error_that_names_the_release() -> (
+    None
+):
+    message = "table x.y does not exist in version 2"
+    body = json.dumps({"error": {"code": "object_not_found", "message": message}}).encode()
+    read = read_error(404, body)
+    assert type(read) is ProtocolError
+    assert "release 0.3.0 or older" in read.message
+    assert "table x.y does not exist" in read.message
+
+
 def test_an_unknown_error_code_is_read_as_strandline_error() -> None:
     body = json.dumps({"code": "of_the_future", "detail": "m"}).encode()
     assert type(read_error(400, body)) is StrandlineError

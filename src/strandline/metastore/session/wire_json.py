@@ -124,7 +124,7 @@ def read_error(status: int, body: bytes) -> StrandlineError:
         code = message = None
     if not isinstance(code, str) or not isinstance(message, str):
         return ProtocolError(
-            f"the answer with HTTP status {status} is not from a Strandline node: "
-            f"{body[:_SHOWN]!r}; check the address"
+            f"the answer with HTTP status {status} is not from a Strandline node, or from one of "
+            f"release 0.3.0 or older: {body[:_SHOWN]!r}; check the address and the release"
         )
     return error_of(code, message)
