@@ -56,12 +56,22 @@ def test_a_store_of_an_older_release_is_checked_refused_by_readers_and_migrated(
     assert "would" not in run("upgrade-check", made.address)
     forget_the_format(made.address)
     assert "a node would migrate it: note the default zone" in run("upgrade-check", made.address)
-    for command in (["log"], ["debug", "dump"]):
+    for command in (["log"], ["debug", "dump"], ["clean"]):
         assert "strandline serve" in run(*command, made.address, fails=True)
     with Node.open(made.address, settings=made.settings) as node:
         node.session(user="ann").execute(CreateSchema(name="later"))
     assert "would" not in run("upgrade-check", made.address)
     assert "migrate note the default zone by its id" in run("log", made.address)
+
+
+def test_a_preview_of_cleaning_does_not_upgrade_a_store_of_an_older_release(tmp_path: Path) -> None:
+    Node.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+        database.execute("UPDATE strandline_schema SET version = 4 WHERE part = 'metastore'")
+        database.commit()
+        before = list(database.iterdump())
+        assert "older release" in run("clean", tmp_path, fails=True)
+        assert list(database.iterdump()) == before
 
 
 BROKEN = {

@@ -29,10 +29,12 @@ from strandline.cli.options import (
     print_json,
 )
 from strandline.cli.stores import address_of, catalog_named, catalogs_of, database_of, log_of
+from strandline.durable import durable_state
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import Executed, Session
 from strandline.node.node import Node
 from strandline.node.settings import load
+from strandline.node.store_database import refuse_older_parts
 
 PARTITIONS = "partitions"
 _KINDS = (*restorable(), PARTITIONS)
@@ -197,6 +199,16 @@ def trim(store: Store, *, point: str, user: str, output: str) -> None:
         click.echo(f"nothing to trim; the earliest version is {earliest}")
 
 
+def _refuse_older(store: Store) -> None:
+    """Raise `IncompatibleFormat` if a node would upgrade the store when it opens it."""
+    with database_of(store) as database, log_of(store, database) as log:
+        refuse_older_parts(
+            database,
+            todo="start a node of this release once (`strandline serve`), which upgrades it",
+        )
+        durable_state(log).open_read_only()
+
+
 @click.command()
 @STORE
 @click.option("--yes", is_flag=True, help="Remove it.")
@@ -208,6 +220,8 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     were killed, tables that no kept version has, and old notifications. Without --yes, it shows
     what it would remove, and changes nothing. Nodes do the same regularly (--clean-interval-ms).
     """
+    if not yes:
+        _refuse_older(store)
     with joining(store) as node:
         removed = node.cleaner.clean(dry_run=not yes)
         failures = node.cleaner.statistics().failures
