@@ -26,6 +26,7 @@ from strandline.errors import Stopping, StrandlineError
 from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.thrift import ApplicationException, ThriftServer
 from strandline.metastore.thrift import server as thrift_server
+from strandline.metastore.thrift import serving as thrift_serving
 from strandline.metastore.thrift.dispatch import Dispatcher
 from strandline.node import Node
 from strandline.node import server as node_server
@@ -117,19 +118,21 @@ def test_a_client_that_does_not_start_tls_is_disconnected(
     asyncio.run(serve(security, begin_nothing))
 
 
+def silent_client(authority: trustme.CA, address: tuple[str, int]) -> ssl.SSLSocket:
+    """A client that begins TLS and does no more."""
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    plain = socket.create_connection(address, timeout=WAIT)
+    return trusting.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
 def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
     authority: trustme.CA, security: ssl.SSLContext
 ) -> None:
     connections = HttpConnections(head_seconds=0.0, pause=0.001)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-
-    def stay_silent(address: tuple[str, int]) -> ssl.SSLSocket:
-        plain = socket.create_connection(address, timeout=WAIT)
-        return trusting.wrap_socket(plain, server_hostname="127.0.0.1")
 
     async def be_late(address: tuple[str, int]) -> None:
-        with await asyncio.to_thread(stay_silent, address):
+        with await asyncio.to_thread(silent_client, authority, address):
             async with asyncio.timeout(WAIT):
                 while not connections.counts.late:
                     await asyncio.sleep(0)
@@ -142,6 +145,28 @@ def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
             connections.look()
 
     asyncio.run(with_http(security, be_late, connections))
+
+
+@pytest.mark.parametrize("serve", [with_http, with_thrift])
+def test_a_node_stops_at_once_although_a_client_does_not_confirm_the_end_of_tls(
+    serve: Any,
+    authority: trustme.CA,
+    security: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(thrift_serving, "CONFIRM_SECONDS", 0.01)
+    with ExitStack() as opened:
+
+        async def connect_only(address: tuple[str, int]) -> None:
+            opened.enter_context(await asyncio.to_thread(silent_client, authority, address))
+
+        async def serve_and_stop() -> None:
+            async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
+                await serve(security, connect_only)
+
+        asyncio.run(serve_and_stop())
+    assert not caplog.records
 
 
 HIVE, HTTP = "the Hive port listens on 0.0.0.0", "the HTTP port listens on 0.0.0.0"

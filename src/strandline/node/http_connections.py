@@ -35,6 +35,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from strandline.errors import Overloaded
 from strandline.metastore.session.http_messages import WHOLE
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
+from strandline.metastore.thrift.serving import end_connection
 
 MAX_CONNECTIONS = 1_000
 HEAD_SECONDS = 10.0
@@ -219,8 +220,9 @@ class _HttpConnection(HttpToolsProtocol):
             transport.close()
 
     def shutdown(self) -> None:
-        # To close a TLS transport twice breaks it, until the client confirms the first time.
-        if not self.transport.is_closing():
+        if self.awaits_head:
+            end_connection(self.transport)
+        else:
             super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:

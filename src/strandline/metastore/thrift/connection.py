@@ -62,7 +62,7 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import Outgoing, Serving, Sliced, Slicing
+from strandline.metastore.thrift.serving import Outgoing, Serving, Sliced, Slicing, end_connection
 from strandline.work import IN_THREAD, things_of_bytes, things_of_values
 
 _log = logging.getLogger(__name__)
@@ -186,7 +186,8 @@ class Connection(asyncio.Protocol):
             self._slicing = None
         self._scanner = Scanner()
         if not self.in_work:
-            self._close()
+            self._closed = True
+            end_connection(self._transport)
 
     def abort(self) -> None:
         """Close at once, even if a request is in progress or an answer is unsent."""

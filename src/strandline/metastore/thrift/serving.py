@@ -28,6 +28,8 @@ from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.work.contents import PIECE, Content
 
+CONFIRM_SECONDS = 1.0
+"""How long a TLS client may take to confirm the end of its connection when the node stops."""
 SLICE_SECONDS = 0.0005
 WHOLE_BYTES = 64 * 1024
 """The largest answer, in bytes, that is joined with its head and written at once."""
@@ -36,6 +38,20 @@ T = TypeVar("T")
 
 Sliced = Generator[None, None, T]
 """A computation that yields wherever it may be interrupted, and returns its result."""
+
+
+def end_connection(transport: asyncio.Transport) -> None:
+    """Close a connection when the node stops, without waiting for a TLS client that is silent."""
+    if not transport.is_closing():  # to close a TLS transport twice breaks it
+        transport.close()
+    if transport.get_extra_info("sslcontext") is not None:
+        asyncio.get_running_loop().call_later(CONFIRM_SECONDS, _abort_sent, transport)
+
+
+def _abort_sent(transport: asyncio.Transport) -> None:
+    """Abort a connection unless its client has yet to read what was sent."""
+    if not transport.get_write_buffer_size():
+        transport.abort()
 
 
 class Slicing(Generic[T]):
