@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.errors import InvalidInput, UnsupportedOperation
-from strandline.spark import Tables
+from strandline.spark import Counts, Tables, transaction
 from strandline.spark.schemas import (
     INT96_CALENDAR,
     PRUNE_FIELDS,
@@ -132,6 +132,22 @@ def test_a_session_that_cuts_timestamps_to_milliseconds_is_refused(tables: Table
         with pytest.raises(UnsupportedOperation, match=f"{TIMESTAMPS_AS} to TIMESTAMP_MICROS$"):
             tables.append("shop.t", numbers(tables, 1))
         tables.append("shop.days", numbers(tables, 1))
+
+
+def test_a_condition_finds_the_rows_that_an_older_release_wrote_in_the_julian_calendar(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their statistics and partition values are those of other days."""
+    monkeypatch.setattr(transaction, "check_writing", lambda *_: None)
+    parted = ["bucket(7, d)", "month(ts)"]
+    tables.create("shop.t", "id BIGINT, d DATE, ts TIMESTAMP", partitioned_by=parted)
+    days = ("1500-02-28", "1899-12-31", "2020-01-01")
+    values = ", ".join(f"({n}, DATE '{d}', TIMESTAMP '{d}')" for n, d in enumerate(days))
+    with changed(tables.spark, WRITTEN_CALENDAR, "LEGACY"):
+        tables.append("shop.t", tables.spark.sql(f"SELECT * FROM VALUES {values} AS v(id, d, ts)"))
+    assert ids(tables.read("shop.t", where="d = DATE '1500-02-28'")) == [0]
+    assert ids(tables.read("shop.t", where="ts <= TIMESTAMP '1899-12-31'")) == [0, 1]
+    assert tables.delete("shop.t", "d = DATE '1500-02-28'") == Counts(rows=1, files=1)
 
 
 def test_the_settings_of_the_session_that_made_the_rows_count(tables: Tables) -> None:

@@ -192,3 +192,27 @@ def test_delete_files_of_the_selected_data_files_are_kept() -> None:
     files = [DeleteFile(path=str(i), file_ids=ids, counts=(1,) * len(ids)) for i, ids in
              enumerate([(1,), (2,), (2, 1)])]  # fmt: skip
     assert touching(files, [file()]) == [files[0], files[2]]
+
+
+@pytest.mark.parametrize(
+    ("column", "old", "new"),
+    [
+        ("date", ["1500-03-01", "1500-03-09"], "2020-01-01"),
+        ("timestamp", ["1500-03-01T00:00:00Z", "1500-03-09T00:00:00Z"], "2020-01-01T00:00:00Z"),
+    ],
+)
+def test_the_statistics_of_old_days_may_be_those_of_another_calendar(
+    table: TableDescriptor, column: str, old: list[str], new: str
+) -> None:
+    """Of the same day, Spark's Julian number is up to ten days later, or two days earlier."""
+    for shown, real in (old, old[::-1]):
+        assert kept(table, column, (shown, shown, 0), (real, real))
+        assert kept(table, column, (shown, shown, 0), (None, real))
+        assert kept(table, column, (shown, shown, 0), (real, new))
+        listed = ColumnBounds(IDS[column], values=(real, new))
+        known = ColumnStatistics(column_id=IDS[column], lower=shown, upper=shown, nulls=0)
+        assert may_match(file(known), wanted_ranges([listed], table))
+        excluded = ColumnBounds(IDS[column], without=(shown,))
+        assert may_match(file(known), wanted_ranges([excluded], table))
+        assert not kept(table, column, (shown, shown, 0), (new, None))
+        assert not kept(table, column, (new, new, 0), (None, real))

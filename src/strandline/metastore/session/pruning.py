@@ -8,6 +8,10 @@ of an earlier type may contain. Several bounds of one column are combined into o
 costs one comparison with each of its statistics, however many bounds a request names, and a search
 in the values that it names.
 
+Releases up to 0.5.0 let Spark write old dates and timestamps in the Julian calendar. The statistics
+and partition values of such a file are those of other days, which are before `_SAME_FROM` too. So a
+condition on a value before that is widened to all values before it.
+
 A floating-point column may contain NaN, which is above all bounds and which no statistics show. So
 a file is left out for its upper bound only if the reader itself names an upper bound.
 """
@@ -18,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -143,6 +147,8 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dic
         if parse is None:
             continue
         column = _wanted(column_bounds, parse, has_nan=data_type in _FLOATING)
+        if data_type in _SAME_FROM:
+            column = _widened(column, _SAME_FROM[data_type])
         before = ranges.get(column_bounds.column_id)
         ranges[column_bounds.column_id] = column if before is None else before.within(column)
     return ranges
@@ -161,6 +167,21 @@ def _wanted(bounds: ColumnBounds, parse: Parse, *, has_nan: bool) -> WantedRange
         without=frozenset(map(parsed, bounds.without)),
         nulls=bounds.null,
         others=not bounds.null,
+    )
+
+
+def _widened(column: WantedRange, same_from: Value) -> WantedRange:
+    """The range, with all values before ``same_from`` if one of them is wanted."""
+    lower, upper, values = column.lower, column.upper, column.values
+    if values and values[0] < same_from:
+        uppers = [values[-1]] if upper is None else [values[-1], upper]
+        lower, upper, values = None, min(uppers), None
+    return replace(
+        column,
+        lower=None if lower is None or lower < same_from else lower,
+        upper=None if upper is None else max(upper, same_from),
+        values=values,
+        without=frozenset(value for value in column.without if value >= same_from),
     )
 
 
@@ -233,6 +254,12 @@ def _local_moment(text: str) -> datetime:
         raise ValueError(text)
     return value
 
+
+_SAME_FROM: dict[DataType, Value] = {
+    DATE: date(1582, 10, 15),
+    TIMESTAMP: datetime(1900, 1, 2, tzinfo=UTC),  # in the zone that is a day behind UTC, 1900-01-01
+}
+"""From when on both calendars of Spark have the same numbers."""
 
 _ATOMIC: dict[DataType, Parse] = {
     **dict.fromkeys(INTEGRAL_TYPES, _decimal),
