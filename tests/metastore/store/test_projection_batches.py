@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.model.types import INT
 from strandline.node import Node as WholeNode
-from tests.metastore.store.test_projection import Node, create, failing, node
+from tests.metastore.store.test_projection import Node, create, failing, node, rename
 
 __all__ = ["node"]
 
@@ -277,3 +278,21 @@ def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again
         node.projector.catch_up()
     node.projector.project_up_to(version)
     assert node.verbs()[-1] == "create_table"
+
+
+def test_several_moves_of_one_table_sync_the_database_once_each(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.ddl(create(node, "a"))
+    version = node.ddl(*(rename(node, old, new) for old, new in pairwise("abcd")), project=False)
+    syncs: list[str] = []
+    sync = node.database.sync
+
+    def counted() -> None:
+        syncs.append("sync")
+        sync()
+
+    monkeypatch.setattr(node.database, "sync", counted)
+    node.projector.project_up_to(version)
+    assert len(syncs) == 3
+    assert node.folder("d").is_dir()

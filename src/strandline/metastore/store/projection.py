@@ -281,9 +281,11 @@ class Projector:
             self._failed_batch = self._batches, error
             raise
         self._failed_batch = None
-        self._moved = self._moved or turn.moves
+        self._moved = syncs = self._moved or turn.moves
         self._note_projected(known, reached.projected_version)  # not before the commit
         known.own_end = reached.projected_version, reached.projected_entries
+        if syncs:
+            known.synced_end = known.own_end
         self._folders.delete_purged()
 
     def _note_projected(self, known: _Known, version: int) -> None:
@@ -497,8 +499,9 @@ class Projector:
         makes folders (`_WithAppend`) needs no sync after a batch of this process: its makes may be
         repeated, and its moves are on disk.
         """
-        is_own = self._known.own_end == (before.projected_version, before.projected_entries)
-        if not (is_own and (turn.appends or self._database.is_synced)):
+        known, end = self._known, (before.projected_version, before.projected_entries)
+        is_safe = turn.appends or known.synced_end == end or self._database.is_synced
+        if not (known.own_end == end and is_safe):
             self._database.sync()
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
@@ -519,6 +522,7 @@ class _Known:
     def __init__(self) -> None:
         self.projected = 0
         self.own_end: tuple[int, int] | None = None  # the position after this process's last batch
+        self.synced_end: tuple[int, int] | None = None  # one that is on disk
 
 
 class _WithAppend:
