@@ -55,10 +55,25 @@ REFUSED: dict[str, Callable[[Any], object]] = {
         c, lambda t: t.sd.cols.append(FieldSchema("delay", "int", None))
     ),
     "a dropped column": lambda c: altered(c, lambda t: t.sd.cols.pop()),
+    "original text": lambda c: altered(c, lambda t: setattr(t, "viewOriginalText", "SELECT 1")),
+    "location": lambda c: altered(c, lambda t: setattr(t.sd, "location", "file:/elsewhere")),
+    "path": lambda c: altered(
+        c, lambda t: setattr(t.sd.serdeInfo, "parameters", {"path": "file:/elsewhere"})
+    ),
+    "provider": lambda c: with_parameter(c, "spark.sql.sources.provider", "parquet"),
+    "statistics of Spark": lambda c: with_parameter(c, "spark.sql.statistics.numRows", "5"),
+    "number of rows": lambda c: with_parameter(c, "numRows", "5"),
+    "transactional": lambda c: with_parameter(c, "transactional", "false"),
+    "external": lambda c: with_parameter(c, "EXTERNAL", "TRUE"),
+    "rows": lambda c: outcome(lambda: c.truncate_table("d1", "flights", None)),
 }
 
 
-def test_changes_of_columns_partitions_and_text_are_refused_and_change_nothing(
+def with_parameter(stub: Any, name: str, value: str) -> object:
+    return altered(stub, lambda t: t.parameters.update({name: value}))
+
+
+def test_changes_that_only_the_package_or_nobody_may_make_are_refused_and_change_nothing(
     hive: HiveNode, stub: Any, flights: str
 ) -> None:
     before = plain(stub.get_table("d1", flights))
@@ -68,6 +83,7 @@ def test_changes_of_columns_partitions_and_text_are_refused_and_change_nothing(
         kind, text = refused
         assert kind in ("InvalidOperationException", "MetaException"), name
         assert "transaction" in text or "partition keys" in text, (name, text)
+        assert "its rows of its own" not in text
     assert plain(stub.get_table("d1", flights)) == before
 
 

@@ -60,7 +60,9 @@ async def plain_table(
     if not isinstance(relation, TableDescriptor):
         raise meta_exception(f"{schema}.{table} is a view and has no {what}")
     if relation.transactional:
-        raise refuse_content_change(f"{scope.name}.{relation.name}", what)
+        raise refuse_content_change(
+            f"{scope.name}.{relation.name}", what.removesuffix(" of its own")
+        )
     location = await call.reader.shown_location(relation)
     shown = call.folders.shown
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)

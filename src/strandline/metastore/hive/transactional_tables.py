@@ -22,9 +22,12 @@ from strandline.errors import IllegalChange, UnsupportedOperation
 from strandline.metastore.hive.parameters import (
     EXTERNAL,
     HIVE_PROVIDER,
+    LAST_DDL_TIME,
+    PATH,
     PROVIDER,
     SCHEMA,
     TRANSACTIONAL,
+    is_counted,
     schema_parameters,
 )
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
@@ -128,13 +131,21 @@ def redefined(
     Raises `UnsupportedOperation` if the alter changes what such a client may not change.
     """
     view = wanted.definition
-    if not isinstance(view, ViewDefinition) or not view.expanded_text.startswith(MARK):
+    if not isinstance(view, ViewDefinition) or not all(
+        text.startswith(MARK) for text in (view.original_text, view.expanded_text)
+    ):
         raise refuse_content_change(name, "type or text")
+    shown = shown_as_view(old, schema="")
     sent = read_fields((request.get("sd") or {}).get("cols"))
-    shown = read_fields(shown_as_view(old, schema="")["sd"]["cols"])
     # Spark sends the placeholder if Hive's own parser cannot read the types.
-    if sent not in (shown, PLACEHOLDER_COLUMNS):
+    if sent not in (read_fields(shown["sd"]["cols"]), PLACEHOLDER_COLUMNS):
         raise refuse_content_change(name, "columns")
+    fixed = _changed_fact(request, shown=shown["parameters"])
+    if fixed is not None:
+        raise UnsupportedOperation(
+            f"{name} is a transactional table and its {fixed} cannot be changed; a Hive client can "
+            "change its name, owner, comment and other parameters"
+        )
     return TableDefinition(
         name=old.name,
         columns=tuple(map(_as_defined, old.columns)),
@@ -148,6 +159,28 @@ def redefined(
         properties=_kept_properties(old, view.properties),
         comment=view.comment,
     )
+
+
+def _changed_fact(request: Mapping[str, Any], *, shown: Mapping[str, str]) -> str | None:
+    """What the alter would change that the table's files and transactions decide, or None.
+
+    ``shown`` are the parameters that the client is shown. What it sends back unchanged is accepted.
+    """
+    storage = request.get("sd") or {}
+    serde_parameters = (storage.get("serdeInfo") or {}).get("parameters") or {}
+    if storage.get("location") or serde_parameters.get(PATH):
+        return "location"
+    sent = request.get("parameters") or {}
+    for name, value in sent.items():
+        if value == shown.get(name):
+            continue
+        if name == PROVIDER and value.lower() != PROVIDER_NAME:
+            return "provider"
+        if name in (TRANSACTIONAL, EXTERNAL):
+            return f"parameter {name}"
+        if is_counted(name) and name != LAST_DDL_TIME:
+            return f"statistics ({name})"
+    return None
 
 
 def _as_defined(column: ColumnDescriptor) -> ColumnDefinition:
