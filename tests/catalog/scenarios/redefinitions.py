@@ -243,6 +243,24 @@ SCENARIOS = [
         expect=Made(["add_columns"]),
         checks=[(columns("s.t"), ["1 a int", "2 b string", "3 d int not null", "4 e int"])],
     ),
+    *(
+        Scenario(
+            f"a transactional table redefined {what}",
+            setup=[SCHEMA, TABLE],
+            run=AlterTable(schema="s", table="t", definition=replace(TABLE.definition, **more)),
+            expect=Refused(IllegalChange, "its files stay where they are"),
+        )
+        for what, more in (
+            ("at another location", {"kind": TableKind.EXTERNAL, "location": "file:/elsewhere"}),
+            ("as an external table", {"kind": TableKind.EXTERNAL}),
+        )
+    ),
+    Scenario(
+        "a plain table redefined as a transactional one",
+        setup=[SCHEMA, PLAIN],
+        run=redefine("a int", "b string", transactional=True),
+        expect=Refused(IllegalChange, "cannot become transactional"),
+    ),
     Scenario(
         "a key whose table is redefined may have another default",
         setup=[SCHEMA, KEYED],

@@ -313,8 +313,9 @@ class AlterTable:
     """ALTER TABLE of a client that sends the whole new definition, as Hive's clients do.
 
     The differences determine the verbs: columns added, dropped or altered, and the rest. Columns
-    are matched by name and keep their ids. Partition columns cannot change. Without an owner in the
-    definition, the owner stays.
+    are matched by name and keep their ids. Partition columns cannot change, nor can a plain table
+    become transactional. A transactional table stays managed or external, and where it is: its rows
+    are in files there. Without an owner in the definition, the owner stays.
     """
 
     schema: str
@@ -325,6 +326,7 @@ class AlterTable:
         """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
         old = planning.table(self.schema, self.table)
         definition = self.definition
+        _check_kind_and_location(old, definition)
         check_columns(definition.columns, table=definition.name)
         columns, next_id = redefine_columns(old, definition.columns)
         if column_ids(columns, definition.partition_columns) != old.partition_columns:
@@ -384,3 +386,17 @@ class AlterTable:
             "alter_table", table=planning.catalog.qualified_name(old), changed=changed
         ) as transaction:
             transaction.put(new)
+
+
+def _check_kind_and_location(old: TableDescriptor, definition: TableDefinition) -> None:
+    if definition.transactional and not old.transactional:
+        raise IllegalChange(
+            f"the plain table {old.name} cannot become transactional; create a transactional table "
+            "and append the rows to it"
+        )
+    stays = (old.kind, old.location) == (definition.kind, definition.location)
+    if old.transactional and not stays:
+        raise IllegalChange(
+            f"the kind and the location of the transactional table {old.name} cannot be changed: "
+            "its files stay where they are; give both as they are"
+        )
