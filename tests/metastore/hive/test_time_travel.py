@@ -170,6 +170,18 @@ def test_a_past_view_resolves_names_without_a_schema_in_the_past_schema(
     assert stub.get_table("d1", "v1").parameters["view.catalogAndNamespace.part.1"] == "d1"
 
 
+def test_a_past_view_of_another_schema_resolves_names_in_the_present(
+    hive: HiveNode, stub: Any
+) -> None:
+    parameters = {"view.catalogAndNamespace.part.1": "default", "view.query.out.numCols": "1"}
+    text = "select a from d1.t1"
+    view = table("v1", tableType="VIRTUAL_VIEW", viewOriginalText=text, parameters=parameters)
+    stub.create_table(view)
+    shown = stub.get_table(f"d1@{version(hive)}", "v1")
+    assert shown.parameters["view.catalogAndNamespace.part.1"] == "default"
+    assert shown.viewOriginalText == text
+
+
 def test_the_error_for_a_missing_version_names_it(hive: HiveNode, stub: Any) -> None:
     kind, text = refusal(lambda: stub.get_table("d1@999", "t1"))
     assert kind == "NoSuchObjectException"

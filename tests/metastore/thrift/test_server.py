@@ -37,6 +37,8 @@ from strandline.metastore.thrift import (
 from strandline.metastore.thrift.messages import (
     CALL,
     EXCEPTION,
+    ONEWAY,
+    REPLY,
     decode_head,
     encode_message,
     foreign_protocol,
@@ -181,6 +183,15 @@ def test_an_unknown_method_is_an_error_and_the_connection_stays_open(serve: Serv
     error = decode_application_exception(unknown, at=head.body)
     assert (error.kind, error.message) == (1, "Invalid method name: 'no_such'")
     assert decode_head(known).sequence == 6
+
+
+def test_the_type_of_a_request_message_is_not_checked(serve: Serve) -> None:
+    arguments = HIVE_CODEC.encode_args("get_database", {"name": "d1"})
+    kinds = (CALL, REPLY, EXCEPTION, ONEWAY, 0)
+    with connect(serve(toy)) as stream:
+        stream.sendall(b"".join(encode_message(k, "get_database", 5, arguments) for k in kinds))
+        answers = [decode_head(answer) for answer in read_messages(stream, len(kinds))]
+    assert [(head.kind, head.sequence) for head in answers] == [(REPLY, 5)] * len(kinds)
 
 
 def _raising(error: Exception) -> Callable[..., Any]:
