@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
+from strandline.catalog.commands import SetTableProperties
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
 KEYS = [FieldSchema("day", "string", None)]
@@ -190,3 +191,21 @@ def test_a_cascading_alter_gives_the_partitions_the_columns_of_the_table(
         stub.alter_table_with_environment_context("d1", "t", present, context)
     for day in ("1", "2"):
         assert [c.name for c in stub.get_partition("d1", "t", [day]).sd.cols] == ["a", "b", "c"]
+
+
+def test_parameters_with_the_names_of_stored_fields_are_left_out(hive: HiveNode, stub: Any) -> None:
+    sent = {"strandline.hive.retention": "x", "strandline.hive.lastAccessTime": "y", "k": "v"}
+    stub.create_table(table("t1", parameters=sent, retention=7, lastAccessTime=8))
+    stub.create_table(table("v1", tableType="VIRTUAL_VIEW", viewOriginalText="x", parameters=sent))
+    for name, numbers in (("t1", (7, 8)), ("v1", (0, 0))):
+        for _ in range(2):
+            shown = stub.get_table("d1", name)
+            assert (shown.retention, shown.lastAccessTime) == numbers
+            assert shown.parameters.keys() & sent.keys() == {"k"}
+            shown.parameters.update(sent)
+            stub.alter_table("d1", name, shown)
+    for stored in ("x", str(1 << 40)):  # by an older release
+        written = (("strandline.hive.retention", stored),)
+        old = SetTableProperties(schema="d1", table="t1", set=written)
+        hive.node.metastore.execute(old, author="ann")
+        assert stub.get_table("d1", "t1").retention == 0

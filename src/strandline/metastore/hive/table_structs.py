@@ -115,6 +115,8 @@ def read_table(
         raise InvalidInput(f"the table {table.get('tableName')} has no storage descriptor")
     kind = table_type_of(table)
     schema, parameters = take_schema(table.get("parameters") or {})
+    for field in (RETENTION, LAST_ACCESS):  # a client sends these as fields
+        parameters.pop(field, None)
     defining, counted = split_parameters(parameters)
     if schema is not None:
         defining[SCHEMA] = DERIVED
@@ -255,7 +257,7 @@ def table_struct(
         parameters.update(schema_parameters(table.columns, names))
     return {
         **_relation_struct(table, schema=schema, parameters=parameters),
-        "lastAccessTime": int(dict(counted).get(LAST_ACCESS, "0")),
+        "lastAccessTime": _stored_number(counted, LAST_ACCESS),
         "sd": storage_struct(
             table.storage,
             columns=shown_columns(table.storage, plain_columns_of(table)),
@@ -302,6 +304,18 @@ def _shown_parameters(
     return parameters
 
 
+def _stored_number(stored: Properties, name: str) -> int:
+    """A field that is stored as a parameter; 0 if that is no number.
+
+    Releases before 0.6.0 stored what a client sent as a parameter of that name.
+    """
+    try:
+        number = int(dict(stored).get(name, "0"))
+    except ValueError:
+        return 0
+    return number if -(1 << 31) <= number < 1 << 31 else 0
+
+
 def _relation_struct(
     relation: TableDescriptor | ViewDescriptor, *, schema: str, parameters: Mapping[str, str]
 ) -> Struct:
@@ -309,7 +323,7 @@ def _relation_struct(
         "tableName": relation.name.lower(),
         "dbName": schema,
         "createTime": relation.created,
-        "retention": int(dict(relation.properties).get(RETENTION, "0")),
+        "retention": _stored_number(relation.properties, RETENTION),
         "parameters": dict(parameters),
         "rewriteEnabled": False,
     }
