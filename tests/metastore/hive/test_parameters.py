@@ -9,6 +9,17 @@ import pytest
 from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
 from strandline.catalog.commands import SetTableProperties
+from strandline.errors import InvalidInput
+from strandline.metastore.hive.accuracy import ACCURATE
+from strandline.metastore.hive.parameters import (
+    COMMENT,
+    EXTERNAL,
+    PROVIDER,
+    RETENTION,
+    SCHEMA,
+    TRANSACTIONAL,
+)
+from strandline.model.descriptors import TableKind
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
 KEYS = [FieldSchema("day", "string", None)]
@@ -209,3 +220,37 @@ def test_parameters_with_the_names_of_stored_fields_are_left_out(hive: HiveNode,
         old = SetTableProperties(schema="d1", table="t1", set=written)
         hive.node.metastore.execute(old, author="ann")
         assert stub.get_table("d1", "t1").retention == 0
+
+
+def test_a_managed_table_stays_managed_although_an_older_release_stored_that_it_is_external(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1"))
+    old = SetTableProperties(schema="d1", table="t1", set=(("EXTERNAL", "TRUE"),))
+    hive.node.metastore.execute(old, author="ann")
+    shown = stub.get_table("d1", "t1")
+    assert "EXTERNAL" not in shown.parameters
+    shown.parameters["k"] = "v"
+    stub.alter_table("d1", "t1", shown)
+    assert hive.node.session(user="ann").table("d1.t1").descriptor.kind is TableKind.MANAGED
+
+
+def test_a_session_sends_back_the_parameters_of_a_hive_client_and_sets_no_others(
+    hive: HiveNode, stub: Any
+) -> None:
+    made = table("t1", parameters={"EXTERNAL": "FALSE", "comment": "c"}, retention=7)
+    stub.create_table(made)
+    session = hive.node.session(user="ann")
+    stored = session.table("d1.t1").descriptor
+    assert dict(stored.properties) == {"EXTERNAL": "FALSE", "strandline.hive.retention": "7"}
+    sent = (*stored.properties, ("k", "v"))
+    session.execute(SetTableProperties(schema="d1", table="t1", set=sent))
+    shown = stub.get_table("d1", "t1")
+    assert (shown.retention, shown.parameters["EXTERNAL"], shown.parameters["k"]) == (
+        7,
+        "FALSE",
+        "v",
+    )
+    for name in (PROVIDER, SCHEMA, COMMENT, EXTERNAL, TRANSACTIONAL, RETENTION, ACCURATE):
+        with pytest.raises(InvalidInput, match="cannot be set"):
+            session.execute(SetTableProperties(schema="d1", table="t1", set=((name, "x"),)))

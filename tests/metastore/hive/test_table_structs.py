@@ -16,8 +16,8 @@ import pytest
 from strandline.catalog.commands import TableDefinition
 from strandline.catalog.commands.definition import describe, first_columns
 from strandline.errors import InvalidInput, UnsupportedOperation
-from strandline.metastore.hive.parameters import is_counted
 from strandline.metastore.hive.table_structs import read_table, table_struct, table_type_of
+from strandline.metastore.table_parameters import is_counted
 from strandline.model.descriptors import TableDescriptor, TableKind
 from tests.metastore.hive.hive_node import HiveNode
 

@@ -10,9 +10,11 @@ import pytest
 from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
+    AlterTable,
     ColumnDefinition,
     CreateRole,
     CreateSchema,
+    CreateTable,
     CreateView,
     DropTable,
     GrantRole,
@@ -45,6 +47,39 @@ def test_a_batch_of_ddl_makes_one_version_and_reports_which_commands_applied(
     table = session.table(f"{name}.t")
     assert table.catalog_version == executed.version
     assert session.history(start=executed.version)[0].time == executed.time
+
+
+RESERVED = {
+    "spark.sql.sources.schema": "{}",
+    "spark.sql.sources.schema.part.0": "{}",
+    "spark.sql.sources.provider": "csv",
+    "EXTERNAL": "TRUE",
+    "transactional": "true",
+    "comment": "by air",
+    "strandline.hive.retention": "x",
+    "numRows": "7",
+    "spark.sql.statistics.numRows": "7",
+    "transient_lastDdlTime": "5",
+}
+
+
+def test_a_parameter_that_repeats_another_fact_cannot_be_set(session: Session, schema: str) -> None:
+    session.execute(create(schema))
+    before = session.history()[-1].version
+    columns = (ColumnDefinition("k", BIGINT),)
+    view = ViewDefinition(name="v", columns=columns, original_text="x", expanded_text="x")
+    table = create(schema).definition
+    for name, value in RESERVED.items():
+        pairs = ((name, value),)
+        for command in (
+            SetTableProperties(schema=schema, table="t", set=pairs),
+            AlterTable(schema=schema, table="t", definition=replace(table, properties=pairs)),
+            CreateTable(schema=schema, definition=replace(table, name="o", properties=pairs)),
+            CreateView(schema=schema, definition=replace(view, properties=pairs)),
+        ):
+            with pytest.raises(InvalidInput, match=f"the parameter '{name}' cannot be set"):
+                session.execute(command)
+    assert session.history()[-1].version == before
 
 
 def test_a_single_command_can_be_passed_without_a_list(session: Session, schema: str) -> None:

@@ -53,6 +53,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.hive.accuracy import ACCURATE, with_accurate_counts
 from strandline.metastore.store.file_counts import FileCounter
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.table_parameters import is_counted
 from strandline.model.descriptors import ColumnDescriptor, Properties, TableDescriptor, properties
 from strandline.model.type_json import parse_schema_json, schema_json
 from strandline.model.types import StructField, StructType
@@ -74,26 +75,6 @@ HIVE_PROVIDER = "hive"
 RETENTION = "strandline.hive.retention"
 LAST_ACCESS = "strandline.hive.lastAccessTime"
 """Fields of a Hive table that have no field here; stored as parameters, shown as fields."""
-
-_COUNTED = frozenset(
-    {
-        "numRows",
-        "numFiles",
-        "totalSize",
-        "rawDataSize",
-        ACCURATE,
-        LAST_DDL_TIME,
-        "numFilesErasureCoded",
-        "numPartitions",
-        LAST_ACCESS,
-    }
-)
-_COUNTED_PREFIX = "spark.sql.statistics."
-
-
-def is_counted(name: str) -> bool:
-    """Whether a parameter counts or dates the content, so that it belongs to the object store."""
-    return name in _COUNTED or name.startswith(_COUNTED_PREFIX)
 
 
 def split_parameters(parameters: Mapping[str, str]) -> tuple[dict[str, str], Properties]:

@@ -27,13 +27,13 @@ from strandline.metastore.hive.parameters import (
     PROVIDER,
     SCHEMA,
     TRANSACTIONAL,
-    is_counted,
     schema_parameters,
 )
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
 from strandline.metastore.hive.snapshot_views import MARK, shown_as_view
 from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, Struct, read_fields
 from strandline.metastore.hive.table_structs import ClientTable, table_struct
+from strandline.metastore.table_parameters import is_counted
 from strandline.model.descriptors import (
     ColumnDescriptor,
     Properties,

@@ -66,6 +66,7 @@ from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.zone_partitions import ZonePartitions
+from strandline.metastore.table_parameters import refuse_reserved
 from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.identifiers import normalize
@@ -98,8 +99,10 @@ class LocalSession(Session):
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
         user = self._user
+        batch = list(commands) if isinstance(commands, Sequence) else [commands]
+        refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
         return _executed(
-            self._metastore.execute(commands, author=user, identity=user, timeout=timeout)
+            self._metastore.execute(batch, author=user, identity=user, timeout=timeout)
         )
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:

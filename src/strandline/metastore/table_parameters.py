@@ -1,0 +1,97 @@
+"""The parameters of tables that are not the user's: which they are, and what they repeat.
+
+A Hive client sees every fact about a table in its parameters. Here most of these facts are a field
+of the table, or are counted by the store. A session that stored a second value under such a name
+would contradict the first: Hive clients would be shown the wrong one, and their next alter would
+write it into the table. So a session may not set these names (`refuse_reserved`).
+`strandline.metastore.hive.parameters` translates them for Hive clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.catalog import Catalog, Command
+from strandline.catalog.commands import (
+    AlterTable,
+    AlterView,
+    CreateTable,
+    CreateView,
+    SetTableProperties,
+)
+from strandline.errors import InvalidInput
+from strandline.model.descriptors import Properties
+
+_COUNTED = frozenset(
+    {
+        "numRows",
+        "numFiles",
+        "totalSize",
+        "rawDataSize",
+        "COLUMN_STATS_ACCURATE",
+        "transient_lastDdlTime",
+        "numFilesErasureCoded",
+        "numPartitions",
+        "strandline.hive.lastAccessTime",
+    }
+)
+_COUNTED_PREFIX = "spark.sql.statistics."
+
+_SCHEMA = "spark.sql.sources.schema"
+_PARTS_OF_SCHEMA = (f"{_SCHEMA}.part.", f"{_SCHEMA}.partCol.")
+_FIELDS = {
+    _SCHEMA: "the columns",
+    f"{_SCHEMA}.numParts": "the columns",
+    f"{_SCHEMA}.numPartCols": "the columns",
+    "spark.sql.sources.provider": "the field provider",
+    "EXTERNAL": "the field kind",
+    "transactional": "the field transactional",
+    "comment": "the field comment",
+    "strandline.hive.retention": "a Hive client",
+}
+
+
+def is_counted(name: str) -> bool:
+    """Whether a parameter counts or dates the content, so that it belongs to the object store."""
+    return name in _COUNTED or name.startswith(_COUNTED_PREFIX)
+
+
+def refuse_reserved(commands: Iterable[Command], catalog: Catalog) -> None:
+    """Raise `InvalidInput` if one of a session's commands sets a parameter that is not the user's.
+
+    A parameter that an altered table or view has in ``catalog`` may be sent back. So may an empty
+    text: it stands for a value that each answer to a Hive client computes.
+    """
+    for command in commands:
+        for name, value in _set_by(command, catalog):
+            source = _source_of(name)
+            if value and source is not None:
+                raise InvalidInput(
+                    f"the parameter {name!r} cannot be set: its value comes from {source}; leave "
+                    "it out"
+                )
+
+
+def _source_of(name: str) -> str | None:
+    """What decides the value of a parameter, or None if the user does."""
+    if is_counted(name):
+        return "the store, which counts"
+    return "the columns" if name.startswith(_PARTS_OF_SCHEMA) else _FIELDS.get(name)
+
+
+def _set_by(command: Command, catalog: Catalog) -> Iterable[tuple[str, str]]:
+    """The parameters that the command sets and that its table or view does not have yet."""
+    match command:
+        case CreateTable() | CreateView():
+            return dict(command.definition.properties).items()
+        case SetTableProperties(schema=schema, table=name, set=sent):
+            return _new(sent, catalog, schema, name)
+        case AlterTable(schema=schema, table=name) | AlterView(schema=schema, view=name):
+            return _new(command.definition.properties, catalog, schema, name)
+    return ()
+
+
+def _new(sent: Properties, catalog: Catalog, schema: str, name: str) -> Iterable[tuple[str, str]]:
+    relation = catalog.relation(schema, name) if sent else None
+    present = dict(() if relation is None else relation.properties)
+    return dict(sent).items() - present.items()
