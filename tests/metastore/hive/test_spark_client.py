@@ -5,14 +5,25 @@ Features that Hive also has are tested in `test_spark_statements`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from strandline.catalog.commands import AddColumns, AlterColumn, ColumnDefinition
-from strandline.model.types import INT
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterColumn,
+    ColumnDefinition,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.model.descriptors import TableKind
+from strandline.model.types import BIGINT, DATE, INT
 from tests.metastore.hive.hive_node import HiveNode
 from tests.metastore.hive.spark_process import SparkError, SparkProcess
 
 pytestmark = pytest.mark.spark
+
+DAY = "DATE '2026-11-20'"
 
 
 def test_analyzing_a_table_creates_no_version(spark: SparkProcess, served: HiveNode) -> None:
@@ -139,3 +150,36 @@ def test_a_small_text_table_is_broadcast_and_its_files_are_counted(
     (plan,) = spark.column("EXPLAIN SELECT * FROM small a JOIN small b ON a.k = b.k")
     assert "BroadcastHashJoin" in plan
     spark.sql("DROP TABLE small")
+
+
+def test_spark_reads_and_writes_plain_tables_that_a_session_created(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    session = served.node.session(user="ann")
+    columns = (ColumnDefinition("Id", BIGINT), ColumnDefinition("Day", DATE, default=DAY))
+    whole = TableDefinition(name="whole", columns=columns)
+    by_day = replace(whole, name="by_day", provider="json", partition_columns=("Day",))
+    in_orc = replace(whole, name="in_orc", provider="orc")
+    tables = (whole, by_day, in_orc)
+    session.execute([CreateTable(schema="nyc", definition=table) for table in tables])
+    made = served.node.metastore.catalogs.present().version
+    for table in tables:
+        spark.sql(f"INSERT INTO {table.name} (Id) VALUES (1)")
+    spark.sql("INSERT INTO by_day VALUES (2, DATE '2026-11-21')")
+    spark.sql("ANALYZE TABLE whole COMPUTE STATISTICS")
+    assert served.node.metastore.catalogs.present().version == made
+    for table in tables:
+        assert spark.sql(f"SELECT * FROM {table.name} WHERE Day = {DAY}") == [[1, "2026-11-20"]]
+    assert spark.column(f"SELECT Id FROM `nyc@{made}`.whole WHERE Day = {DAY}") == [1]
+    assert spark.column("SHOW PARTITIONS by_day") == ["Day=2026-11-20", "Day=2026-11-21"]
+    spark.sql("ALTER TABLE by_day DROP PARTITION (Day = DATE '2026-11-21')")
+    assert spark.column("SELECT Id FROM by_day") == [1]
+    spark.sql("ALTER TABLE whole SET TBLPROPERTIES ('k' = 'v')")
+    spark.sql("ALTER TABLE whole ALTER COLUMN Day DROP DEFAULT")
+    spark.sql("ALTER TABLE whole RENAME TO renamed")
+    assert spark.column("SELECT Id FROM renamed WHERE Day IS NOT NULL") == [1]
+    renamed = session.table("nyc.renamed").descriptor
+    assert (renamed.provider, renamed.kind) == ("parquet", TableKind.MANAGED)
+    assert [(c.name, c.default) for c in renamed.columns] == [("Id", None), ("Day", None)]
+    for name in ("renamed", "by_day", "in_orc"):
+        spark.sql(f"DROP TABLE {name}")

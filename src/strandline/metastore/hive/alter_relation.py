@@ -28,6 +28,7 @@ from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.session_tables import completed, without_completion
 from strandline.metastore.hive.snapshot_views import shown_as_view
 from strandline.metastore.hive.table_structs import (
     ClientTable,
@@ -204,6 +205,7 @@ class AlterRelation:
         if not _knew_defaults(old, definition):
             columns = tuple(_with_default(old, column) for column in definition.columns)
             definition = replace(definition, columns=columns)
+        definition = without_completion(old, definition)
         AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
 
     def _placed(
@@ -231,7 +233,7 @@ class AlterRelation:
 
 def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
     """Whether the client saw and sends the defaults. Only Spark does, in its schema's text."""
-    both = (dict(old.properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
+    both = (dict(completed(old).properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
     return not old.transactional and both == (DERIVED, DERIVED)
 
 

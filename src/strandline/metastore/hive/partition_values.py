@@ -31,6 +31,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import LAST_DDL_TIME
 from strandline.metastore.hive.registry import meta_exception
+from strandline.metastore.hive.session_tables import completed
 from strandline.metastore.hive.storage_descriptors import (
     HiveColumn,
     Struct,
@@ -252,10 +253,9 @@ class Partitioned:
         self.keys: tuple[tuple[str, DataType], ...] = tuple(
             (column.name.lower(), column.type) for column in columns
         )
-        self._columns: tuple[HiveColumn, ...] = shown_columns(
-            table.storage, plain_columns_of(table)
-        )
-        self._storage = replace(table.storage, hive_columns=None)
+        storage = completed(table).storage
+        self._columns: tuple[HiveColumn, ...] = shown_columns(storage, plain_columns_of(table))
+        self._storage = replace(storage, hive_columns=None)
 
     @property
     def key_names(self) -> list[str]:

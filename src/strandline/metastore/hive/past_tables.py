@@ -42,6 +42,7 @@ from hashlib import blake2b
 
 from strandline.catalog import Catalog, Relation
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.session_tables import completed
 from strandline.metastore.hive.storage_descriptors import Struct, field_structs, shown_columns
 from strandline.metastore.hive.table_structs import (
     partition_key_structs,
@@ -120,7 +121,7 @@ def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Str
     # For some tables Hive takes the columns from the serde; then there are none to name.
     selected = ", ".join(quoted(column.name) for column in table.columns) or "*"
     text = f"SELECT {selected} FROM {quoted(schema)}.{quoted(hidden)}"
-    known = SCHEMA in dict(table.properties)
+    known = SCHEMA in dict(completed(table).properties)
     return view_over(table, schema=schema, text=text, has_spark_schema=known)
 
 

@@ -32,6 +32,7 @@ from strandline.metastore.hive.parameters import (
     split_parameters,
     take_schema,
 )
+from strandline.metastore.hive.session_tables import completed
 from strandline.metastore.hive.storage_descriptors import (
     NO_COMMENT,
     PLACEHOLDER_COLUMNS,
@@ -244,7 +245,7 @@ def table_struct(
     table: TableDescriptor, *, schema: str, location: str, counted: Properties
 ) -> Struct:
     """Return the ``Table`` of a plain table, as a client sees it in the schema named ``schema``."""
-    location = hadoop_location(location)
+    location, table = hadoop_location(location), completed(table)
     parameters = _shown_parameters(table, counted)
     if table.provider != HIVE_PROVIDER:
         parameters[PROVIDER] = table.provider

@@ -1,0 +1,84 @@
+"""Plain tables that a session created, shown as if Spark had created them.
+
+The problem: a session names the columns and the provider of a table, and Spark records more.
+Without the columns in ``spark.sql.sources.schema``, Spark takes a table of such a provider for one
+whose columns it must find in the files; without ``path`` it finds no files; and without
+``spark.sql.partitionProvider`` it does not ask for the partitions.
+
+The model: answers to Hive clients add what follows from the table (`completed`), so tables of older
+releases are completed too. It is stored only when a client alters the table in a form of its own,
+as Spark does: then it is a table like those that Spark created. A client that sends the answer back
+stores nothing (`without_completion`), so ANALYZE TABLE makes no version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.catalog.commands import TableDefinition
+from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
+from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS
+from strandline.model.descriptors import StorageFormat, TableDescriptor, properties
+
+_OF_PARQUET = "org.apache.hadoop.hive.ql.io.parquet"
+_OF_ORC = "org.apache.hadoop.hive.ql.io.orc"
+_ONLY_FOR_SPARK = StorageFormat(
+    input_format="org.apache.hadoop.mapred.SequenceFileInputFormat",
+    output_format="org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
+    serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    hive_columns=PLACEHOLDER_COLUMNS,
+)
+"""What Spark records for files that Hive cannot read."""
+_FORMATS = {
+    "parquet": StorageFormat(
+        input_format=f"{_OF_PARQUET}.MapredParquetInputFormat",
+        output_format=f"{_OF_PARQUET}.MapredParquetOutputFormat",
+        serde=f"{_OF_PARQUET}.serde.ParquetHiveSerDe",
+    ),
+    "orc": StorageFormat(
+        input_format=f"{_OF_ORC}.OrcInputFormat",
+        output_format=f"{_OF_ORC}.OrcOutputFormat",
+        serde=f"{_OF_ORC}.OrcSerde",
+    ),
+    **dict.fromkeys(("avro", "csv", "json", "text"), _ONLY_FOR_SPARK),
+}
+"""The format of each provider whose files Spark reads with the columns of the table."""
+
+_PARTITION_PROVIDER = ("spark.sql.partitionProvider", "catalog")
+
+
+def completed(table: TableDescriptor) -> TableDescriptor:
+    """``table`` with what Spark would have recorded, if a session created it; else itself."""
+    storage, stored = table.storage, dict(table.properties)
+    own_format = storage.serde or storage.input_format or storage.hive_columns is not None
+    if table.transactional or table.provider not in _FORMATS or own_format or SCHEMA in stored:
+        return table
+    added = {SCHEMA: DERIVED}
+    if table.partition_columns:
+        added |= [_PARTITION_PROVIDER]
+    written = _FORMATS[table.provider]
+    return replace(
+        table,
+        properties=properties(added | stored),
+        storage=replace(
+            storage,
+            input_format=written.input_format,
+            output_format=written.output_format,
+            serde=written.serde,
+            hive_columns=written.hive_columns,
+            serde_properties=properties({PATH: DERIVED} | dict(storage.serde_properties)),
+        ),
+    )
+
+
+def without_completion(old: TableDescriptor, wanted: TableDefinition) -> TableDefinition:
+    """``wanted``, which a client sent for ``old``, without what only `completed` had added."""
+    shown = completed(old)
+    if wanted.storage != shown.storage:
+        return wanted
+    added = set(shown.properties) - set(old.properties)
+    return replace(
+        wanted,
+        storage=old.storage,
+        properties=tuple(pair for pair in wanted.properties if pair not in added),
+    )
