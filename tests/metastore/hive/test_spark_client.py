@@ -13,8 +13,11 @@ from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
     ColumnDefinition,
+    CreateSchema,
     CreateTable,
+    CreateView,
     TableDefinition,
+    ViewDefinition,
 )
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT, DATE, INT
@@ -183,3 +186,23 @@ def test_spark_reads_and_writes_plain_tables_that_a_session_created(
     assert [(c.name, c.default) for c in renamed.columns] == [("Id", None), ("Day", None)]
     for name in ("renamed", "by_day", "in_orc"):
         spark.sql(f"DROP TABLE {name}")
+
+
+def test_a_view_that_a_session_created_reads_the_tables_of_its_own_schema(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    session = served.node.session(user="ann")
+    text = "SELECT id AS Key FROM numbers"
+    key = ColumnDefinition("Key", BIGINT)
+    view = ViewDefinition(name="keys", columns=(key,), original_text=text, expanded_text=text)
+    made = session.execute(
+        [CreateSchema(name="other"), CreateView(schema="other", definition=view)]
+    )
+    spark.sql("CREATE TABLE other.numbers USING parquet AS SELECT 7L AS id")
+    assert spark.sql("DESCRIBE other.keys") == [["Key", "bigint", None]]
+    assert spark.sql("SELECT Key FROM other.keys") == [[7]]
+    with pytest.raises(SparkError, match=f"`other@{made.version}`"):  # there was no table yet
+        spark.sql(f"SELECT Key FROM `other@{made.version}`.keys")
+    spark.sql("ALTER VIEW other.keys SET TBLPROPERTIES ('k' = 'v')")
+    assert spark.sql("SELECT Key FROM other.keys") == [[7]]
+    spark.sql("DROP DATABASE other CASCADE")

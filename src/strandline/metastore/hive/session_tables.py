@@ -1,9 +1,10 @@
-"""Plain tables that a session created, shown as if Spark had created them.
+"""Plain tables and views that a session created, shown as if Spark had created them.
 
 The problem: a session names the columns and the provider of a table, and Spark records more.
 Without the columns in ``spark.sql.sources.schema``, Spark takes a table of such a provider for one
 whose columns it must find in the files; without ``path`` it finds no files; and without
-``spark.sql.partitionProvider`` it does not ask for the partitions.
+``spark.sql.partitionProvider`` it does not ask for the partitions. For a view, Spark records in
+which schema it finds the tables that the text names without one; here, that is the view's own.
 
 The model: answers to Hive clients add what follows from the table (`completed`), so tables of older
 releases are completed too. It is stored only when a client alters the table in a form of its own,
@@ -18,7 +19,12 @@ from dataclasses import replace
 from strandline.catalog.commands import TableDefinition
 from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
 from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS
-from strandline.model.descriptors import StorageFormat, TableDescriptor, properties
+from strandline.model.descriptors import (
+    StorageFormat,
+    TableDescriptor,
+    ViewDescriptor,
+    properties,
+)
 
 _OF_PARQUET = "org.apache.hadoop.hive.ql.io.parquet"
 _OF_ORC = "org.apache.hadoop.hive.ql.io.orc"
@@ -44,14 +50,21 @@ _FORMATS = {
 }
 """The format of each provider whose files Spark reads with the columns of the table."""
 
+_NAMESPACE = {
+    "view.catalogAndNamespace.numParts": "2",
+    "view.catalogAndNamespace.part.0": "spark_catalog",
+}
 _PARTITION_PROVIDER = ("spark.sql.partitionProvider", "catalog")
 
 
 def completed(table: TableDescriptor) -> TableDescriptor:
     """``table`` with what Spark would have recorded, if a session created it; else itself."""
-    storage, stored = table.storage, dict(table.properties)
+    storage = table.storage
     own_format = storage.serde or storage.input_format or storage.hive_columns is not None
-    if table.transactional or table.provider not in _FORMATS or own_format or SCHEMA in stored:
+    if table.transactional or table.provider not in _FORMATS or own_format:
+        return table
+    stored = dict(table.properties)
+    if SCHEMA in stored:
         return table
     added = {SCHEMA: DERIVED}
     if table.partition_columns:
@@ -69,6 +82,15 @@ def completed(table: TableDescriptor) -> TableDescriptor:
             serde_properties=properties({PATH: DERIVED} | dict(storage.serde_properties)),
         ),
     )
+
+
+def completed_view(view: ViewDescriptor, *, schema: str) -> ViewDescriptor:
+    """`completed` for a view. ``schema`` is the name by which a client asked for its schema."""
+    stored = dict(view.properties)
+    if view.storage != StorageFormat() or SCHEMA in stored or _NAMESPACE.keys() & stored.keys():
+        return view
+    added = {SCHEMA: DERIVED, **_NAMESPACE, "view.catalogAndNamespace.part.1": schema}
+    return replace(view, properties=properties(added | stored))
 
 
 def without_completion(old: TableDescriptor, wanted: TableDefinition) -> TableDefinition:

@@ -32,7 +32,7 @@ from strandline.metastore.hive.parameters import (
     split_parameters,
     take_schema,
 )
-from strandline.metastore.hive.session_tables import completed
+from strandline.metastore.hive.session_tables import completed, completed_view
 from strandline.metastore.hive.storage_descriptors import (
     NO_COMMENT,
     PLACEHOLDER_COLUMNS,
@@ -274,6 +274,7 @@ def table_struct(
 
 def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
     """Return the ``Table`` of a view, as a client sees it in the schema named ``schema``."""
+    view = completed_view(view, schema=schema)
     parameters = _shown_parameters(view, ())
     if parameters.get(SCHEMA) == DERIVED:
         del parameters[SCHEMA]
