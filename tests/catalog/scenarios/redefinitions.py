@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.catalog.commands import AlterTable, ColumnDefinition, CreateIndex, TableDefinition
+from strandline.catalog.commands import (
+    AlterTable,
+    ColumnDefinition,
+    CreateIndex,
+    CreateZone,
+    TableDefinition,
+)
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.model.descriptors import StorageFormat, TableKind
 from strandline.model.types import INT
@@ -28,6 +34,7 @@ TABLE = create_table("s.t", "a int", "b string", "d int not null")
 PARTITIONED = create_table("s.t", "a int", "p date", partition_columns=("p",), transactional=False)
 BY_DAY = create_table("s.t", "a int", "p date", partitioned_by=("day(p)",))
 KEYED = create_table("s.t", "id int not null", "v int", primary_key=("id",))
+ZONE = CreateZone(name="z", storage_profiles=("default", "fast"))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 COMPLETED = column("c int not null default 7", metadata='{"EXISTS_DEFAULT":"7"}')
 AS_IT_IS = replace(PLAIN.definition, owner="")
@@ -125,7 +132,7 @@ SCENARIOS = [
     *(
         Scenario(
             f"a redefinition cannot {what}",
-            setup=[SCHEMA, table],
+            setup=[SCHEMA, ZONE, table],
             run=run,
             expect=Refused(error, says),
         )
@@ -185,6 +192,34 @@ SCENARIOS = [
                 redefine("a int", "p date", transactional=True, partitioned_by=("month(p)",)),
                 IllegalChange,
                 "the partitioning of t cannot be changed",
+            ),
+            (
+                "change the primary key",
+                KEYED,
+                redefine("id int not null", "v int", primary_key=("v",)),
+                IllegalChange,
+                "the primary key of t cannot be changed",
+            ),
+            (
+                "change the colocation columns",
+                KEYED,
+                redefine("id int not null", "v int", colocation=("v",)),
+                IllegalChange,
+                "the colocation columns of t cannot be changed",
+            ),
+            (
+                "change the zone",
+                KEYED,
+                redefine("id int not null", "v int", zone="z"),
+                IllegalChange,
+                "the zone of t cannot be changed",
+            ),
+            (
+                "change the storage profile",
+                KEYED,
+                redefine("id int not null", "v int", storage_profile="fast"),
+                IllegalChange,
+                "the storage profile of t cannot be changed",
             ),
             (
                 "name a column twice",

@@ -7,6 +7,7 @@ A name that the client gave stays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_ZONE_NAME, Relation
@@ -32,6 +33,7 @@ from strandline.catalog.verbs import Action
 from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
 from strandline.model.descriptors import (
+    ColumnDescriptor,
     IndexColumn,
     IndexDescriptor,
     IndexKind,
@@ -315,7 +317,8 @@ class AlterTable:
     The differences determine the verbs: columns added, dropped or altered, and the rest. Columns
     are matched by name and keep their ids. Partition columns cannot change, nor can a plain table
     become transactional. A transactional table stays managed or external, and where it is: its rows
-    are in files there. Without an owner in the definition, the owner stays.
+    are in files there. What a definition leaves out of owner, key, colocation, zone and profile
+    stays.
     """
 
     schema: str
@@ -331,8 +334,7 @@ class AlterTable:
         columns, next_id = redefine_columns(old, definition.columns)
         if column_ids(columns, definition.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
-        if definition.partitioned_by and partitioning_of(definition, columns) != old.partitioning:
-            raise IllegalChange(f"the partitioning of {old.name} cannot be changed")
+        _check_fixed(planning, old, definition, columns)
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
         self._rest(planning)
@@ -400,3 +402,21 @@ def _check_kind_and_location(old: TableDescriptor, definition: TableDefinition) 
             f"the kind and the location of the transactional table {old.name} cannot be changed: "
             "its files stay where they are; give both as they are"
         )
+
+
+def _check_fixed(
+    planning: Planning,
+    old: TableDescriptor,
+    definition: TableDefinition,
+    columns: Sequence[ColumnDescriptor],
+) -> None:
+    """Refuse another value of what no alter changes. A definition may leave these out."""
+    for what, wanted, present in (
+        ("partitioning", partitioning_of(definition, columns), old.partitioning),
+        ("primary key", column_ids(columns, definition.primary_key), old.primary_key),
+        ("colocation columns", column_ids(columns, definition.colocation), old.colocation),
+        ("zone", definition.zone and _zone(planning, definition).id, old.zone_id),
+        ("storage profile", definition.storage_profile, old.storage_profile),
+    ):
+        if wanted and wanted != present:
+            raise IllegalChange(f"the {what} of {old.name} cannot be changed")
