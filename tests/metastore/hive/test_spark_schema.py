@@ -63,6 +63,7 @@ def test_without_parameters_of_spark_there_is_no_schema() -> None:
         {f"{SCHEMA}.numParts": "2", f"{SCHEMA}.part.0": "{"},
         {f"{SCHEMA}.numParts": "-1"},
         {f"{SCHEMA}.numParts": "99999999999"},
+        {f"{SCHEMA}.numParts": "9" * 5000},
         {
             SCHEMA: '{"type":"struct","fields":[]}',
             f"{SCHEMA}.numPartCols": "1",

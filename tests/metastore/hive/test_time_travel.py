@@ -131,6 +131,8 @@ def test_a_hidden_name_is_never_listed_and_does_not_exist_in_other_schemas(
         kind, _ = refusal(lambda schema=schema: stub.get_table(schema, hidden))
         assert kind == "NoSuchObjectException"
     assert refusal(lambda: stub.create_table(table(hidden)))[0] == "InvalidObjectException"
+    forged = f"t1@files_{'9' * 5000}_00000000"
+    assert refusal(lambda: stub.get_table(name, forged))[0] == "NoSuchObjectException"
 
 
 def test_a_hidden_name_changes_with_the_version_and_with_the_location_of_the_files(

@@ -276,7 +276,7 @@ def _partition_names(parameters: Mapping[str, str]) -> list[str]:
 def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[str]:
     """Return the values of ``prefix0`` …; the parameter ``count`` has their number."""
     text = parameters[count]
-    if not text.isdecimal() or int(text) > len(parameters):
+    if not text.isdecimal() or len(text) > 9 or int(text) > len(parameters):
         raise InvalidInput(
             f"the parameter {count} is {text[:20]!r}, which is not a number of parts"
         )

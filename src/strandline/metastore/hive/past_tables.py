@@ -62,7 +62,7 @@ from strandline.model.types import ArrayType, DataType, MapType, StructType
 NO_PLACE = "can-be-read-and-not-changed:/"
 """The location of a schema of the past. Spark shows its scheme to a user who creates a table."""
 
-_HIDDEN_NAME = re.compile(r"(.+)@files_([0-9]+)_[0-9a-f]{8}")
+_HIDDEN_NAME = re.compile(r"(.+)@files_([0-9]{1,18})_[0-9a-f]{8}")
 
 _VIEW_STORAGE = StorageFormat(
     input_format="org.apache.hadoop.mapred.SequenceFileInputFormat",
