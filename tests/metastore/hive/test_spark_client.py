@@ -162,7 +162,7 @@ def test_spark_reads_and_writes_plain_tables_that_a_session_created(
     columns = (ColumnDefinition("Id", BIGINT), ColumnDefinition("Day", DATE, default=DAY))
     whole = TableDefinition(name="whole", columns=columns)
     by_day = replace(whole, name="by_day", provider="json", partition_columns=("Day",))
-    in_orc = replace(whole, name="in_orc", provider="orc")
+    in_orc = replace(whole, name="in_orc", provider="ORC")
     tables = (whole, by_day, in_orc)
     session.execute([CreateTable(schema="nyc", definition=table) for table in tables])
     made = served.node.metastore.catalogs.present().version

@@ -61,7 +61,8 @@ def completed(table: TableDescriptor) -> TableDescriptor:
     """``table`` with what Spark would have recorded, if a session created it; else itself."""
     storage = table.storage
     own_format = storage.serde or storage.input_format or storage.hive_columns is not None
-    if table.transactional or table.provider not in _FORMATS or own_format:
+    written = _FORMATS.get(table.provider.lower())
+    if table.transactional or written is None or own_format:
         return table
     stored = dict(table.properties)
     if SCHEMA in stored:
@@ -69,7 +70,6 @@ def completed(table: TableDescriptor) -> TableDescriptor:
     added = {SCHEMA: DERIVED}
     if table.partition_columns:
         added |= [_PARTITION_PROVIDER]
-    written = _FORMATS[table.provider]
     return replace(
         table,
         properties=properties(added | stored),
