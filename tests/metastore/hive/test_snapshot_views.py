@@ -92,6 +92,18 @@ def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None
     assert [column.name for column in hidden_table.sd.cols] == ["id", "item"]
 
 
+def test_a_hidden_name_means_the_same_columns_after_ddl_also_without_rows(
+    session: Session, stub: Any
+) -> None:
+    before, hidden_before = text(stub), hidden(stub)
+    added = ColumnDefinition("more", INT)
+    session.execute(AddColumns(schema="d1", table="orders", columns=(added,)))
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    assert HIDDEN.findall(text(stub)) == HIDDEN.findall(before)
+    assert hidden(stub) == hidden_before
+    assert "t.`item` AS `what`, CAST(NULL AS INT) AS `more`" in text(stub)
+
+
 def test_only_the_files_of_the_snapshot_are_read(session: Session, stub: Any) -> None:
     ids = [dml.append(session, "d1.orders", {"id": n, "item": "x"}) for n in range(3)]
     open_id = session.begin().txn_id

@@ -501,6 +501,9 @@ def test_a_table_without_rows_can_be_read_but_not_overwritten(
     with pytest.raises(SparkError, match="cannot be replaced or overwritten"):
         spark.save("SELECT 1L AS Id", f"{SCHEMA}.nothing", mode="overwrite")
     assert spark.sql(f"SELECT * FROM {SCHEMA}.nothing") == []
+    added = AddColumns(schema=SCHEMA, table="nothing", columns=(ColumnDefinition("more", BIGINT),))
+    served.node.session(user="ann").execute(added)
+    assert spark.sql(f"SELECT Id, more FROM {SCHEMA}.nothing") == []
 
 
 def test_files_and_delete_files_may_be_in_any_folder_of_the_table(

@@ -21,9 +21,9 @@ on such a column needs.
 What must stay true:
 
 * The name of a hidden table identifies its snapshot, by the table's id and the time of the last
-  commit in the snapshot. Spark caches the file list of a table by its name. The name does not
-  change until the next commit, and always means the same files. It includes a hash of the location,
-  so it changes when the files move.
+  commit in the snapshot. Spark caches the columns and the file list of a table by its name. The
+  name does not change until the next commit, and always means the same files with the same columns.
+  It includes a hash of the location, so it changes when the files move.
 * All data files are in one folder, so Spark lists one folder. It must read exactly the files of the
   snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
   into its own folder are listed one by one. Spark would skip a missing file, so the node checks
@@ -210,8 +210,10 @@ class TableSnapshot:
                 "strandline.spark.Tables"
             )
         work.spend(len(parts) * len(self.table.columns) + len(live) * len(by_value))
-        # In the table's own folder: the first data file creates the folder of the data files.
-        nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
+        # With the first columns of the table: its name does not change when they change. In the
+        # table's own folder: the first data file creates the folder of the data files.
+        version = self.table.schema_versions[0].number
+        nothing = DataPart(version, IdPlace(IdIn.NAME, ""), False, ())
         return tuple(sorted(parts, key=_order)) or (nothing,)
 
     @cached_property
