@@ -192,6 +192,7 @@ def test_an_invalid_version_author_or_kind_is_refused_and_changes_nothing(store:
         (("undo", store, 0), "'0' is not a version"),
         (("undo", store, "3.."), "'3..' is not a version or a range of versions like 3..5"),
         (("undo", store, "0..5"), "'0..5' is not a version"),
+        (("undo", store, "9" * 5_000), "9' is not a version"),
         (("undo", store, 5, "--user", " "), "it is empty"),
         (("undrop", store, "shop", "--kind", "zone"), "is not one of 'schema', 'table', 'view'"),
         (("undrop", "table", store, "shop.orders"), "the kind is an option: strandline undrop STO"),

@@ -32,6 +32,7 @@ from strandline.cli.stores import address_of, catalog_named, catalogs_of, databa
 from strandline.durable import durable_state
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import Executed, Session
+from strandline.model.identifiers import version_number
 from strandline.node.node import Node
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
@@ -94,10 +95,11 @@ class _Versions(click.ParamType[tuple[int, int | None]]):
         if isinstance(value, tuple):  # click may convert twice
             return value
         first, dots, last = str(value).partition("..")
-        numbers = [first, last] if dots else [first]
-        if not all(text.isascii() and text.isdecimal() and int(text) > 0 for text in numbers):
-            self.fail(f"{value!r} is not a version or a range of versions like 3..5", param, ctx)
-        return int(first), int(last) if dots else None
+        start, end = version_number(first), version_number(last)
+        if not start or (dots and not end):
+            text = str(value)[:80]
+            self.fail(f"{text!r} is not a version or a range of versions like 3..5", param, ctx)
+        return start, end if dots else None
 
 
 @click.command()

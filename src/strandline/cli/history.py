@@ -42,7 +42,7 @@ from strandline.durable import Arguments
 from strandline.errors import InvalidInput, ObjectNotFound, VersionNotFound
 from strandline.logs import in_one_line
 from strandline.metastore.store.data_history import DataCommit, TableChange
-from strandline.model.identifiers import QualifiedName
+from strandline.model.identifiers import QualifiedName, version_number
 
 
 def version_as_json(info: VersionInfo) -> dict[str, object]:
@@ -136,13 +136,13 @@ def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
 
     Raises `InvalidInput`, `VersionNotFound`.
     """
-    if not text.isascii() or not text.isdecimal():
+    version = version_number(text)
+    if version is None:
         at = moment_named(text)
         # A time without a counter means the end of its millisecond. A range begins at the start.
         if end or "Z+" in text.upper():
             return at
         return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
-    version = int(text)
     if end:
         after = next((info for info in versions if info.version > version), None)
         return MAX_TIMESTAMP if after is None else Timestamp(after.time - 1)

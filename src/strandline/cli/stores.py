@@ -29,7 +29,7 @@ from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
 from strandline.metastorage import open_metastorage
 from strandline.metastore.store.data_history import DataCommit, data_commits
-from strandline.model.identifiers import QualifiedName
+from strandline.model.identifiers import QualifiedName, version_number
 from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered
@@ -184,7 +184,7 @@ def moment_named(text: str) -> Timestamp:
         return parse_timestamp(text)
     except InvalidInput:
         raise InvalidInput(
-            f"{text!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
+            f"{text[:80]!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
         ) from None
 
 
@@ -193,8 +193,9 @@ def catalog_named(history: History, text: str) -> Catalog:
 
     Raises `InvalidInput`, `VersionNotFound`.
     """
-    if text.isascii() and text.isdecimal():
-        return history.at_version(int(text))
+    version = version_number(text)
+    if version is not None:
+        return history.at_version(version)
     at = moment_named(text)
     earliest, now = history.earliest, max(HybridClock().current(), history.latest.time)
     if milliseconds(at) > milliseconds(now):

@@ -38,6 +38,11 @@ def normalize(name: str) -> str:
     return name.lower() if name.isascii() else name.casefold()
 
 
+def version_number(text: str) -> int | None:
+    """The version that ``text`` names by its number, or None: a number has at most 18 digits."""
+    return int(text) if _VERSION.fullmatch(text) else None
+
+
 def check_name(name: str, what: str, *, longest: int = MAX_NAME_LENGTH) -> None:
     """Raise `InvalidName` unless ``name`` may name a ``what`` ("schema", "table", …).
 
@@ -114,8 +119,9 @@ def split_version(schema_name: str) -> tuple[str, int | str | None]:
     if not mark:
         return schema_name, None
     if schema:
-        if _VERSION.fullmatch(version):
-            return schema, int(version)
+        number = version_number(version)
+        if number is not None:
+            return schema, number
         try:
             parse_timestamp(version)
         except (InvalidInput, OverflowError):
