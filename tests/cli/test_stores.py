@@ -109,6 +109,17 @@ def test_commands_for_folders_refuse_a_store_on_servers(
     assert "a store in a folder" in refused.output + refused.stderr
 
 
+def test_accept_loss_asks_nothing_if_there_is_no_store_or_no_loss(tmp_path: Path) -> None:
+    missing = strandline("accept-loss", tmp_path / "nowhere")
+    assert missing.exit_code == 66
+    assert "there is no store" in missing.stderr
+    Node.open(tmp_path / "lake").close()
+    whole = strandline("accept-loss", tmp_path / "lake")
+    assert whole.exit_code == 0, whole.output
+    assert whole.output.startswith("nothing is missing")
+    assert "Continue" not in whole.output
+
+
 def test_a_database_without_a_store_is_refused() -> None:
     for address in (postgresql.running().new_schema(), postgresql.running().new_database()):
         refused = strandline("log", address)

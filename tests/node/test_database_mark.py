@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,9 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     verified = CliRunner().invoke(main, ["verify", store.address])
     assert verified.exit_code == 65
     assert "older than it was" in verified.output
+    refusal = CliRunner().invoke(main, ["accept-loss", store.address], input="n\n")
+    assert refusal.exit_code == 1
+    assert re.search("lost: all changes between.*Continue", refusal.output, re.DOTALL)
     for outcome in ("lost: all changes between", "nothing is missing"):
         result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
         assert result.exit_code == 0, result.output

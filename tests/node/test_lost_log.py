@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -263,13 +264,19 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
         relocate(crashed, copy=True)
     refused = CliRunner().invoke(main, ["log", str(crashed)])
     assert refused.exit_code == 65
+    refusal = CliRunner().invoke(main, ["accept-loss", str(crashed)], input="n\n")
+    assert refusal.exit_code == 1
+    assert re.search(r"transaction \d+, \d+ lost\n.*Continue\?", refusal.output, re.DOTALL)
+    assert head_of(crashed).says() == said  # so the loss is still noticed
     result = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])
     assert result.exit_code == 0, result.output
     assert "lost" in result.output
     relocate(crashed, copy=True)
     with Node.open(crashed) as node:
         write_some(node, 1, first=10)
-    before, now = accept_loss(crashed)
+    losses = list[tuple[dict[str, int], dict[str, int]]]()
+    accept_loss(crashed, confirm=lambda before, now: losses.append((before, now)))
+    [(before, now)] = losses
     assert before == now  # nothing is missing any more
 
 

@@ -272,7 +272,7 @@ def test_the_loss_of_a_whole_database_cannot_be_accepted(folder: Path) -> None:
         file.unlink()
     open_sqlite(folder / DATABASE_FILE).close()  # what the tools of an older release left
     with pytest.raises(CorruptData, match="is missing or empty"):
-        accept_loss(folder)
+        accept_loss(folder, confirm=lambda before, now: None)
 
 
 # -- a database that is too large to be read at its opening ------------------------------------

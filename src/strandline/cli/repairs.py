@@ -6,6 +6,7 @@ that commits are lost, and that a time far ahead of the clock is kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -40,18 +41,25 @@ def relocate(folder: Path, *, copy: bool) -> None:
 
 @click.command()
 @STORE
-@click.confirmation_option(prompt="The lost changes cannot be recovered afterwards. Continue?")
-def accept_loss(store: Store) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def accept_loss(store: Store, *, yes: bool) -> None:
     """Reopen STORE although a part of the committed changes is missing.
 
     A node refuses a database that is older than the record outside of it: the file strandline.head
     in the folder of the store, or a key in etcd if the catalog is there. Then the write-ahead log
     was cut or removed, or only the database was restored from a backup. First look for a backup of
-    the whole store. No node may be running.
+    the whole store. No node may be running. The command shows what is missing, and asks before it
+    changes anything.
     """
+
+    def confirm() -> None:
+        if not yes:
+            click.confirm(_QUESTION, abort=True)
+
     address = address_of(store)
     if address.folder is not None:
-        _accept_loss_of_folder(ensure_store(address.folder).parent)
+        _accept_loss_of_folder(ensure_store(address.folder).parent, confirm)
+        click.echo(_CAN_BE_OPENED)
         return
     if address.is_one_database:
         raise InvalidInput(
@@ -64,24 +72,35 @@ def accept_loss(store: Store) -> None:
         database_at(address, read_only=False) as database,
         mark_of(address, clock) as mark,
     ):
-        time, marked_time = mark.accept_loss(database, clock)
-    if time < marked_time:
-        click.echo(f"lost: all changes between {format_timestamp(time)} and")
-        click.echo(f"      {format_timestamp(marked_time)}; the store can be opened")
-    else:
-        click.echo(_NO_LOSS)
+
+        def confirm_loss(time: Timestamp, marked_time: Timestamp) -> None:
+            if time >= marked_time:
+                click.echo(_NO_LOSS)
+                return
+            click.echo(f"lost: all changes between {format_timestamp(time)} and")
+            click.echo(f"      {format_timestamp(marked_time)}")
+            confirm()
+
+        mark.accept_loss(database, clock, confirm=confirm_loss)
+    click.echo(_CAN_BE_OPENED)
 
 
 _NO_LOSS = "nothing is missing, so there was no loss to accept"
+_CAN_BE_OPENED = "the store can be opened"
+_QUESTION = "The lost changes cannot be recovered afterwards. Continue?"
 
 
-def _accept_loss_of_folder(folder: Path) -> None:
-    before, now = store_database.accept_loss(folder)
-    if all(now.get(name, 0) >= number for name, number in before.items()):
-        click.echo(_NO_LOSS)
-    for name, number in now.items():
-        lost = max(0, before.get(name, 0) - number)
-        click.echo(f"{name} {number}" + (f", {lost} lost" if lost else ""))
+def _accept_loss_of_folder(folder: Path, confirm: Callable[[], None]) -> None:
+    def confirm_loss(before: dict[str, int], now: dict[str, int]) -> None:
+        missing = {name: max(0, before.get(name, 0) - number) for name, number in now.items()}
+        if not any(missing.values()):
+            click.echo(_NO_LOSS)
+        for name, number in now.items():
+            click.echo(f"{name} {number}" + (f", {missing[name]} lost" if missing[name] else ""))
+        if any(missing.values()):
+            confirm()
+
+    store_database.accept_loss(folder, confirm=confirm_loss)
 
 
 @click.command()

@@ -83,18 +83,26 @@ class DatabaseMark:
             # If another node has written its mark first, that one is as good.
             self.metastorage.invoke([unchanged], [Put(KEY, encode(DatabaseTime(time)))])
 
-    def accept_loss(self, database: Database, clock: HybridClock) -> tuple[Timestamp, Timestamp]:
-        """Move the time of ``database`` past the mark; return its time before, and the mark.
+    def accept_loss(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        confirm: Callable[[Timestamp, Timestamp], None],
+    ) -> None:
+        """Move the time of ``database`` past the mark.
 
         So the database does not assign again a time that it had assigned before its loss.
+        ``confirm`` gets the time of the database and the mark. It raises to stop this.
         """
         mark_time = self.says()
-        with database.write() as connection:
+        with database.read() as connection:
             before = stored_time(connection)
-            if before < mark_time:
+        confirm(before, mark_time)
+        with database.write() as connection:
+            if stored_time(connection) < mark_time:
                 clock.update(mark_time)
                 take_time(connection, clock, bounded=False)
-        return before, mark_time
 
     @staticmethod
     def _time_of(kept: KeyValue | None) -> Timestamp:

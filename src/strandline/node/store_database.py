@@ -20,6 +20,7 @@ import logging
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from strandline.durable import stash_tables
@@ -154,10 +155,11 @@ def keep_head(folder: Path, database: SqliteDatabase) -> None:
     database.keep_head(head)
 
 
-def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Reset the head file to the marks of the database; return its old and its new marks.
+def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, int]], None]) -> None:
+    """Reset the head file to the marks of the database.
 
     Use it if `open_store_database` refuses a database because it is older than the head file.
+    ``confirm`` gets the marks of the head file and those of the database. It raises to stop this.
     """
     head = head_of(folder)
     before = head.says() or {}
@@ -169,10 +171,10 @@ def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
             marks = head.marks_of(sqlite_file.driver_of(connection))
         if not any(marks.values()):
             refuse_lost_database(folder)  # it has tables and not a single version
+        confirm(before, marks)
         head.reset(marks)
     finally:
         database.close()
-    return before, marks
 
 
 def examine_in_background(database: SqliteDatabase) -> None:
