@@ -32,22 +32,23 @@ class Settings:
     """What can be set for one node. Times are in milliseconds, sizes in bytes.
 
     ``host``: the address to listen on. Leave it at loopback unless there is a ``users_file``:
-    without one, clients are not asked to prove who they are.
-    ``thrift_host``: the address of the Hive Metastore protocol, if it is another one. Its clients
-    cannot prove who they are.
+    without one, the identity of a client is not verified.
+    ``thrift_host``: the address for the Hive Metastore protocol, if it differs from ``host``. The
+    identity of its clients is never verified.
     ``users_file``: the path of a file of users and their tokens, as ``strandline token`` makes it.
-    With it, every call over HTTP has to bring one; what watches a node needs none.
-    ``users``: lines as in that file, for secrets that a process gets in its environment.
-    ``tls_certificate``: the path of a certificate, with its chain, in PEM. With it, both ports
-    speak TLS.
-    ``tls_key``: the path of its private key in PEM, if that is not in the same file.
-    ``warehouse``: an absolute path, the folder of the tables of a store on servers; every node
-    reaches it at that path. Once it was named it need not be named again.
-    ``objects``: the postgresql:// address of the database that keeps what etcd does not, for a
-    store at an etcd:// address.
-    ``catalog_log``: which log keeps the catalog of a new store: metastorage, stash, persist or
-    shadow. A store remembers it, so it need not be named again. Not set, it is metastorage for a
-    new store.
+    With it, every call over HTTP needs a token, except health, statistics, metrics and
+    openapi.json.
+    ``users``: lines as in a users file, instead of the file or beside it; for secrets that a
+    process gets in its environment.
+    ``tls_certificate``: the path of a certificate with its chain, in PEM. With it, both ports speak
+    TLS.
+    ``tls_key``: the path of the private key in PEM, if it is not in the file of the certificate.
+    ``warehouse``: the folder of the tables of a store on servers: an absolute path at which every
+    node reaches it. Only the first node has to name it.
+    ``objects``: for a store at an etcd:// address: the postgresql:// address of the database that
+    keeps everything except the catalog.
+    ``catalog_log``: which log keeps the catalog of a new store: metastorage, stash, persist, shadow
+    or shadow:FIRST+SECOND. A store remembers it. Not set, it is metastorage for a new store.
     ``catalog_blobs``: where the log persist of a new catalog keeps its blobs: an absolute path that
     every node reaches, or s3://bucket/prefix. A store remembers it. Not set, it is a folder in the
     store, or in the warehouse of a store on servers.
@@ -55,45 +56,48 @@ class Settings:
     node. Not set, it is 0 in a folder and 200 ms on servers.
     ``clock_skew_ms``: for a new catalog, how much the clocks of its nodes may differ. Not set, it
     is 0 in a folder and 100 ms on servers.
-    ``deploy_generation``: the number of the deployment that the node is part of. A node of a higher
-    one takes the store over, and nodes of lower ones end with status 0. Not set, the node joins
-    those that hold the store.
+    ``deploy_generation``: the number of the deployment to which the node belongs. A node of a
+    higher generation takes the store over, and nodes of lower generations end with status 0. Not
+    set, the node joins the nodes that hold the store.
     ``thrift_port``: the port of the Hive Metastore protocol; 0 takes a free one.
     ``http_port``: the port of the HTTP interface; 0 takes a free one.
-    ``history_retention_ms``: how long history is kept that nothing holds.
-    ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
-    ``clean_interval_ms``: how often the node removes, with their files, rows that no snapshot
-    can see any more; 0 leaves that to the command ``strandline clean``.
-    ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0
-    never does.
-    ``storage_usage_retention_ms``: what is older when it measures is removed; 0 keeps it for good.
+    ``history_retention_ms``: how long history is kept without a hold.
+    ``transaction_timeout_ms``: a transaction or a lock without a heartbeat for this long is aborted
+    or released.
+    ``clean_interval_ms``: how often the node removes rows that no reader can see any more, with
+    their files; 0 leaves this to the command ``strandline clean``.
+    ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0:
+    never.
+    ``storage_usage_retention_ms``: how long measured sizes are kept; 0: for ever.
     ``notification_retention_ms``: how long events stay in the notification log.
-    ``snapshot_hold_ms``: how long a client can read the files of a snapshot that it got without a
-    hold of its own, as those of the Hive protocol do.
-    ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 looks at the
+    ``snapshot_hold_ms``: how long a client without a hold of its own, such as a client of the Hive
+    protocol, can read the files of a snapshot; 0: the files of a past snapshot may be cleaned at
+    once.
+    ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 checks the
     store each time. Not set, it is 0 in a folder and 1 s on servers.
     ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
     that would be further ahead is refused. At least a minute.
-    ``cache_bytes``: how much of the object store a node remembers.
-    ``cache_folder``: an absolute path, the folder of the file in which a node that serves keeps
-    what it remembers, for its next start. Not set, it is the folder of the store; a store on
-    servers then has none.
-    ``cache_interval_ms``: how often that file is written, beside once when the node stops; 0 writes
+    ``cache_bytes``: the size of a node's cache of the object store.
+    ``cache_folder``: the folder of the file in which a node that serves saves its cache for its
+    next start, as an absolute path. Not set, it is the folder of the store; a store on servers then
+    has none.
+    ``cache_interval_ms``: how often the node writes that file, besides once when it stops; 0 writes
     and reads none.
     ``log_level``: the least severe lines that the log shows.
-    ``log_format``: text is for people, json has one object per line.
+    ``log_format``: text for people, or json: one object per line.
     ``slow_call_ms``: a call that takes longer is logged; 0 logs every call that is not answered
     from memory.
-    ``allowed_hosts``: names of this node, beside those of loopback and ``host``, that HTTP clients
+    ``allowed_hosts``: names of this node, besides those of loopback and ``host``, that HTTP clients
     may use; a request for another name is refused, since a foreign web page may have sent it.
     ``call_threads``: how many calls run at once in threads, at least 4: those that wait for the
-    store or for other writers. What memory can answer needs no thread.
-    ``max_calls``: how many calls run in threads or wait for one; further ones are refused at once
+    store or for other writers. Calls that are answered from memory need no thread.
+    ``max_calls``: how many calls run in threads or wait for one; further calls are refused at once
     as overloaded.
-    ``location_roots``: absolute paths, below which folders are made at places that users name;
-    elsewhere users, or their Spark, make them.
-    ``file_access``: who may use the files and folders that a node makes: only the owner of its
-    process (modes 0600 and 0700), the group too (0660 and 0770), or all that its umask allows.
+    ``location_roots``: absolute paths below which the node creates folders at places that users
+    name. Elsewhere, users or their Spark create them.
+    ``file_access``: who may use the files and folders that a node creates: only the owner of its
+    process (modes 0600 and 0700), the group too (0660 and 0770), or what the umask of the process
+    allows.
     """
 
     host: str = DEFAULT_HOST

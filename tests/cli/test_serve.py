@@ -183,6 +183,18 @@ def test_a_busy_port_is_named_and_no_store_is_created(
     assert "choose another port" in errors
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "host.invalid"])
+def test_an_address_of_another_machine_is_named_and_no_store_is_created(
+    start: Start, tmp_path: Path, host: str
+) -> None:
+    process = start(tmp_path / "s", *PORTS, "--host", host)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (64, "")
+    assert not (tmp_path / "s").exists()
+    assert f"'{host}' is not an address of this machine" in errors
+    assert "0.0.0.0" in errors
+
+
 @pytest.mark.parametrize(
     ("prepare", "status", "says"),
     [

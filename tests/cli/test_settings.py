@@ -66,7 +66,7 @@ def test_every_setting_is_documented_and_can_be_set_in_each_place(
 def test_the_help_names_other_settings_as_options_and_shows_every_default() -> None:
     shown = " ".join(strandline("serve", "--help").output.split())
     assert "Leave it at loopback unless there is a --users-file: without one" in shown
-    assert 'leaves that to the command "strandline clean".' in shown
+    assert 'leaves this to the command "strandline clean".' in shown
     assert "--catalog-log TEXT" in shown
     assert not re.search(r"``|default: ?\]", shown)
 
@@ -162,6 +162,13 @@ def test_a_new_field_of_settings_is_a_setting() -> None:
     for name, wrong in (("roots", [1]), ("strict", "si"), ("share", "x"), ("mode", "c")):
         with pytest.raises(InvalidInput, match=f"{name} cannot be"):
             read[name](wrong)
+
+
+def test_config_takes_the_address_of_a_store_on_servers() -> None:
+    shown = strandline("config", "postgresql://h/d", "--warehouse", "/mnt/lake")
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"^warehouse +/mnt/lake +option --warehouse", shown.output, re.MULTILINE)
+    assert "None" not in shown.output  # what is not set is shown as —
 
 
 def test_config_shows_each_value_and_its_origin(

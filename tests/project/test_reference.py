@@ -17,8 +17,9 @@ import strandline.durable.persist.shard_state
 import strandline.metastore.hive.service
 import strandline.node
 from strandline import errors
-from strandline.catalog import manager
-from strandline.catalog.commands import definition
+from strandline.catalog import manager, node_filter
+from strandline.catalog.commands import constraints, definition, objects, views, zones
+from strandline.catalog.undo import reading
 from strandline.cli.main import COMMANDS, IO_ERROR, main
 from strandline.cli.status import status_of
 from strandline.config import Settings
@@ -26,6 +27,7 @@ from strandline.durable import stash_tables
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
+from strandline.metastore.cache import replica_set
 from strandline.metastore.hive import event_methods, partition_filter, patterns
 from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.session import bodies, local_session
@@ -35,14 +37,17 @@ from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.field_table import HIVE_METASTORE
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
-from strandline.model import identifiers, types
-from strandline.node import catalog_log, http_connections, place
+from strandline.model import identifiers, partitioning, types
+from strandline.node import catalog_log, http_connections, place, users
 from strandline.node.metrics import METRICS, Count
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.settings import REGISTRY
+from strandline.spark.transaction import MAX_FILES
 from strandline.sql import ground
+from strandline.transactions import locks
 from strandline.transactions import tables as transaction_tables
+from strandline.transactions.transaction import MAX_CLIENT_TEXT
 from strandline.wire import formats
 from tests.project.checkout import ROOT
 
@@ -250,6 +255,25 @@ LIMITS = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
     "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
     "columns of a table": definition.MAX_COLUMNS,
+    "characters of a comment that `comment_on` sets": objects.MAX_COMMENT_LENGTH,
+    "fields by which a transactional table is partitioned": partitioning.MAX_FIELDS,
+    "bytes of one value of such a field": partitioning.MAX_VALUE_BYTES,
+    "files and archives of a function": views.MAX_RESOURCES,
+    "storage profiles of a zone": zones.MAX_STORAGE_PROFILES,
+    "characters of a node filter of a zone": node_filter.MAX_FILTER_LENGTH,
+    "constraints of a table; columns of one; characters of a default or a check": (
+        constraints.MAX_CONSTRAINTS
+    ),
+    "components of a lock request of a Hive client; of all requests in a store": (
+        locks.MAX_COMPONENTS
+    ),
+    "characters of the user, host and agent that a Hive client names with a transaction or a"
+    " lock": MAX_CLIENT_TEXT,
+    "versions that are undone as one": reading.MAX_VERSIONS,
+    "data files that one transaction adds to one table": MAX_FILES,
+    "partitions and files of one table in the memory of a node, with those removed in the last ten"
+    " minutes": replica_set.MAX_ROWS,
+    "bytes of a users file": users.MAX_FILE_BYTES,
     "levels of nesting in a type": types.MAX_DEPTH,
     "precision of a decimal": types.MAX_DECIMAL_PRECISION,
     "commands in one batch (one version)": manager.MAX_COMMANDS,

@@ -93,7 +93,7 @@ USER = click.option(
     default=operating_user,
     callback=_not_blank,
     show_default="the user of the system",
-    help="The user that the history shows as the author.",
+    help="The user who does this; the history shows the name.",
 )
 
 

@@ -181,7 +181,7 @@ _NAME = click.argument("name", required=False)
     "grantee",
     required=True,
     metavar="ROLE",
-    help="The role that gets them (public: every role).",
+    help="The role that gets them (public: every user).",
 )
 @USER
 @OUTPUT

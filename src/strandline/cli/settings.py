@@ -13,9 +13,9 @@ from rich.table import Table
 
 from strandline import logs
 from strandline.cli.options import (
-    FOLDER_TYPE,
     OUTPUT,
     STORE,
+    STORE_TYPE,
     Store,
     cells,
     new_console,
@@ -75,9 +75,9 @@ def _help(setting: Setting) -> str:
 
 def _shown_default(setting: Setting) -> str:
     default = setting.default
-    if default is None:
+    if default is None or default in ("", ()):
         return "not set"
-    return (", ".join(default) if isinstance(default, tuple) else str(default)) or "none"
+    return ", ".join(default) if isinstance(default, tuple) else str(default)
 
 
 C = TypeVar("C", bound=Callable[..., Any])  # Any: what click calls
@@ -119,6 +119,8 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
 
     Each option can also be set by an environment variable (STRANDLINE_THRIFT_PORT=9083) or in the
     file strandline.toml in the folder (thrift_port = 9083); see "strandline config --help".
+    Times are in milliseconds, or have a unit (500ms, 30s, 10min, 12h, 7d). Sizes are in bytes, or
+    have a unit (KiB, MiB, GiB).
     """
     loaded = load(store, config=config, options=options)
     settings = loaded.settings
@@ -138,22 +140,23 @@ def settings_table(settings: Iterable[SettingValue]) -> Table:
     table = new_table("setting", "value", "from")
     for setting in settings:
         value = setting.value
-        text = ", ".join(value) if isinstance(value, list) else str(value)
+        text = ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
         table.add_row(*cells(setting.setting, text or "—", setting.origin))
     return table
 
 
 @click.command()
-@click.argument("folder", type=FOLDER_TYPE, required=False)
+@click.argument("store", type=STORE_TYPE, required=False)
 @node_options
 @OUTPUT
-def config(folder: Path | None, *, config: Path | None, output: str, **options: object) -> None:
-    """Show each setting that a node on FOLDER would have, and where it comes from.
+def config(store: Store | None, *, config: Path | None, output: str, **options: object) -> None:
+    """Show each setting that a node on STORE would have, and where it comes from.
 
     Settings come from options, environment variables, the file that --config names, the file
-    strandline.toml in FOLDER, and defaults; the first that has a value wins. Nothing is started.
+    strandline.toml in the folder of the STORE, and defaults; the first that has a value wins.
+    Nothing is started.
     """
-    loaded = load(folder, config=config, options=options)
+    loaded = load(store, config=config, options=options)
     settings = shown_settings(loaded.settings, loaded.origins)
     if output == "json":
         for setting in settings:

@@ -8,6 +8,7 @@ node knows when and where to connect.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import resource
 import signal
@@ -114,8 +115,11 @@ def _listen(host: str, port: int, *, what: str) -> socket.socket:
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
-        if isinstance(error, socket.gaierror):
-            raise InvalidInput(f"{host!r} is not an address of this machine: {error}") from error
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise InvalidInput(
+                f"{host!r} is not an address of this machine: {error.strerror}; name one of its "
+                "addresses, or 0.0.0.0 for all of them"
+            ) from error
         raise AddressInUse(
             f"port {port} of {host} cannot be used for {what}: {error.strerror}; stop what listens "
             "there or choose another port (0 takes a free one)"

@@ -108,7 +108,8 @@ def bounds_of(
             columns, condition, {column.name: column.id for column in table.descriptor.columns}
         )
     except AnalysisException as error:
-        raise InvalidInput(f"not a condition on {table.name}: {error}") from error
+        reason = str(error).splitlines()[0]  # without the plan that follows
+        raise InvalidInput(f"not a condition on {table.name}: {reason}") from error
 
 
 def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:

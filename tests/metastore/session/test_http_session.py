@@ -372,7 +372,9 @@ def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:
     with scene.impatient() as session:
         scene.proxy.stop_listening()
         for call in (session.history, session.begin):
-            with pytest.raises(Unavailable, match="is it running") as caught:
+            with pytest.raises(
+                Unavailable, match="is it running, and is this its HTTP address"
+            ) as caught:
                 call()
             assert caught.type is Unavailable
 

@@ -140,7 +140,7 @@ async def fire_listener_event(call: Call) -> Struct:
         request.text("tableName"),
         need=Privilege.INSERT,
         missing=ObjectNotFound,
-        what="files of its own",
+        what="files",
     )
     if not request.args.get("successful"):
         return {}

@@ -58,7 +58,7 @@ async def plain_table(
     except ObjectNotFound as error:
         raise missing(error.message) from None
     if not isinstance(relation, TableDescriptor):
-        raise meta_exception(f"{schema}.{table} is a view and has no {what}")
+        raise meta_exception(f"{schema}.{table} is a view and has no {what} of its own")
     if relation.transactional:
         raise refuse_content_change(
             f"{scope.name}.{relation.name}", what.removesuffix(" of its own")

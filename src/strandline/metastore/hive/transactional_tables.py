@@ -83,22 +83,22 @@ def refuse_transactional(table: Mapping[str, Any], *, altered: Relation | None =
         raise UnsupportedOperation(
             f"table {table.get('tableName')} cannot be created or altered with transactional=true: "
             "Hive's transactional tables are ORC files that Hive merges, and Spark does not read "
-            "them; create a transactional table with strandline's own session instead"
+            "them; create a transactional table with strandline.spark.Tables instead"
         )
     if isinstance(altered, TableDescriptor) and altered.transactional:
         return
     if parameters.get(PROVIDER, "").lower() == PROVIDER_NAME:
         raise UnsupportedOperation(
             f"table {table.get('tableName')} cannot be given the provider {PROVIDER_NAME} through "
-            "the Hive protocol; create a transactional table with strandline's own session instead"
+            "the Hive protocol; create a transactional table with strandline.spark.Tables instead"
         )
 
 
 def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
     """The error for a plain client that changes the content of the transactional table ``name``."""
     return UnsupportedOperation(
-        f"{name} is a transactional table and its {what} cannot be changed by a client that does "
-        "not use transactions; write to it with strandline's own session"
+        f"{name} is a transactional table; a client of the Hive protocol cannot change its {what}. "
+        "Change it with strandline.spark.Tables"
     )
 
 

@@ -72,7 +72,7 @@ async def truncate_table_req(call: Call) -> Struct:
 
 async def _truncate(call: Call, schema: str, name: str, names: Collection[str] | None) -> None:
     partitioned = await plain_table(
-        call, schema, name, need=Privilege.DELETE, missing=ObjectNotFound, what="rows of its own"
+        call, schema, name, need=Privilege.DELETE, missing=ObjectNotFound, what="rows"
     )
     table = partitioned.table
     if table.kind is not TableKind.MANAGED or not call.folders.is_own_table(partitioned.location):

@@ -443,5 +443,6 @@ class _Attempts:
 
     def _away(self, loss: Lost) -> StrandlineError:
         return self._answer or Unavailable(
-            f"{self._what} within {self._seconds:g} s ({loss.why}); is it running?"
+            f"{self._what} within {self._seconds:g} s ({loss.why}); is it running, and is this "
+            "its HTTP address?"
         )
