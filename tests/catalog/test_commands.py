@@ -84,7 +84,7 @@ class Refused:
 
 
 REFUSALS = [
-    Refused("schema twice", [SCHEMA, SCHEMA], AlreadyExists, "Database s already exists"),
+    Refused("schema twice", [SCHEMA, SCHEMA], AlreadyExists, "schema s already exists"),
     Refused("schema differs in case", [SCHEMA, CreateSchema(name="S")], AlreadyExists, "S"),
     Refused("schema without a name", [CreateSchema(name="")], InvalidName, "schema"),
     Refused("schema name with a newline", [CreateSchema(name="a\nb")], InvalidName, "schema"),

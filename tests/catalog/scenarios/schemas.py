@@ -106,7 +106,7 @@ SCENARIOS = [
         "a schema is created once",
         setup=[SCHEMA],
         run=CreateSchema(name="S"),
-        expect=Refused(AlreadyExists, "Database S already exists"),
+        expect=Refused(AlreadyExists, "schema S already exists"),
     ),
     Scenario(
         "IF NOT EXISTS leaves a schema alone",

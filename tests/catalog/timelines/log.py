@@ -102,7 +102,7 @@ TIMELINES = [
         nodes=2,
         steps=[
             Overtaken(by=2, asks=[execute(B), execute(A)]),
-            Do(execute(A), Refused(AlreadyExists, "Database a already exists")),
+            Do(execute(A), Refused(AlreadyExists, "schema a already exists")),
             Do(latest, 4),
         ],
     ),

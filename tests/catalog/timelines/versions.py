@@ -149,7 +149,7 @@ TIMELINES = [
         "a batch is one version, all or nothing, and takes no id when it is refused",
         cases=[10],
         steps=[
-            Do(execute(A, B, A), Refused(AlreadyExists, "Database a already exists")),
+            Do(execute(A, B, A), Refused(AlreadyExists, "schema a already exists")),
             Do(execute(A, DropSchema(name="x")), Refused(ObjectNotFound, "'x'")),
             Do(latest, 2),
             Do(ids_used_since(2), 0),

@@ -175,7 +175,7 @@ class CreateSchema:
         if planning.catalog.schema(self.name, database=self.database) is not None:
             if self.if_not_exists:
                 return
-            raise AlreadyExists(f"Database {self.name} already exists")
+            raise AlreadyExists(f"schema {self.name} already exists")
         before = planning.transaction.contents
         location = self.location or _PLACES.free(before, self.name).text
         with planning.entry(
