@@ -184,7 +184,8 @@ class OpenableState:
         if holder.deploy_generation > deploy_generation:
             raise Fenced(
                 f"this node has deploy generation {deploy_generation}, but the catalog's token is "
-                f"{token_with_holder(self._log, holder)}; start the newer program"
+                f"{token_with_holder(self._log, holder)}; set deploy_generation to "
+                f"{holder.deploy_generation} or more, or leave it out"
             )
         token = holder.next(deploy_generation)
         fencing = fencing_transaction(position, token, author=author)

@@ -121,7 +121,8 @@ def _joined(
         raise Replaced(
             f"generation {present} of this deployment owns the store, and this node is "
             f"of generation {deploy_generation}. The catalog's token is "
-            f"{token_with_holder(state.log, state.token)}; start the newer program"
+            f"{token_with_holder(state.log, state.token)}; set deploy_generation to "
+            f"{present} or more, or leave it out to join these nodes"
         )
     if half_raised(database, state) is not None:
         return None
