@@ -7,20 +7,25 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
+    AlterClusterReplica,
     AlterDefaultPrivileges,
     AlterRole,
     AlterSchema,
     CommentOn,
     CreateCluster,
+    CreateClusterReplica,
     CreateIndex,
     CreateRole,
     CreateSchema,
     CreateTable,
     CreateZone,
+    DropCluster,
+    DropClusterReplica,
     DropIndex,
     DropRole,
     DropSchema,
     DropTable,
+    DropZone,
     GrantPrivileges,
     GrantRole,
     MakeIndexAvailable,
@@ -31,6 +36,7 @@ from strandline.catalog.commands import (
     RenameTable,
     RevokeRole,
     SetConfiguration,
+    SetDefaultZone,
     SetTableProperties,
     StartBuildingIndex,
 )
@@ -59,6 +65,7 @@ def index(name: str) -> Command:
     return CreateIndex(schema="s", index=name, table="t", columns=("a",), owner="ann")
 
 
+SPARK, SPARK_UI = "spark://jobs:7077", "http://jobs:4040"
 ENFORCE = SetConfiguration(name="enforce_privileges", value="true")
 SETUP: list[Command] = [
     *(CreateRole(name=name) for name in ("ann", "bob", "cleo", "group")),
@@ -71,6 +78,12 @@ SETUP: list[Command] = [
     create_view("s.v"),
     create_table("s.d", owner="dora"),
     CreateZone(name="fast", owner="cleo"),
+    CreateCluster(name="jobs", owner="cleo"),
+    CreateClusterReplica(
+        cluster="jobs", name="r", size="small", address=SPARK, owner="ann", spark_ui=SPARK_UI
+    ),
+    CommentOn(kind=ObjectKind.CLUSTER_REPLICA, name="jobs.r", text="c"),
+    CommentOn(kind=ObjectKind.ZONE, name="fast", text="c"),
 ]
 INDEXES: list[Command] = [
     index("stopped"),
@@ -227,6 +240,38 @@ CHANGES = [
         [("lacks CREATE_CLUSTER on the system", on_system(Privilege.CREATE_CLUSTER))],
     ),
     Needs(
+        "make a cluster replica",
+        CreateClusterReplica(
+            cluster="jobs", name="n", size="small", address=SPARK, owner="bob", spark_ui=SPARK_UI
+        ),
+        [
+            (
+                "lacks CREATE on cluster jobs",
+                grant(ObjectKind.CLUSTER, "jobs", Privilege.CREATE),
+            ),
+        ],
+    ),
+    Needs(
+        "set the address at which a replica can be inspected",
+        AlterClusterReplica(cluster="jobs", replica="r", spark_ui="http://other:4040"),
+        [("does not own cluster replica", JOIN_ANN)],
+    ),
+    Needs(
+        "drop a replica of another's in a cluster of one's own",
+        DropClusterReplica(cluster="jobs", replica="r"),
+        [("does not own cluster replica", JOIN_CLEO)],
+    ),
+    Needs(
+        "drop a cluster with what is in it, whoever owns that",
+        DropCluster(name="jobs"),
+        [("does not own", JOIN_CLEO)],
+    ),
+    Needs(
+        "drop a zone that has a comment",
+        DropZone(name="fast"),
+        [("does not own zone fast", JOIN_CLEO)],
+    ),
+    Needs(
         "make a role",
         CreateRole(name="n"),
         [("lacks CREATE_ROLE on the system", on_system(Privilege.CREATE_ROLE))],
@@ -335,14 +380,24 @@ CHANGES = [
         [("lacks CONFIGURE on the system", on_system(Privilege.CONFIGURE))],
     ),
     Needs(
+        "choose the zone of new tables",
+        SetDefaultZone(name="fast"),
+        [("lacks CONFIGURE on the system", on_system(Privilege.CONFIGURE))],
+    ),
+    Needs(
         "switch the judging off",
         SetConfiguration(name="enforce_privileges", value="false"),
         [("only superusers", on_system(Privilege.CONFIGURE)), ("only superusers", SUPERUSER)],
     ),
     Needs(
         "comment on a zone",
-        CommentOn(kind=ObjectKind.ZONE, name="fast", text="c"),
+        CommentOn(kind=ObjectKind.ZONE, name="fast", text="d"),
         [("does not own zone fast", JOIN_CLEO)],
+    ),
+    Needs(
+        "comment on an index",
+        CommentOn(kind=ObjectKind.INDEX, name="s.used", text="c"),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
     ),
     Needs(
         "a batch whose second command may not",

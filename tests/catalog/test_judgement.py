@@ -276,8 +276,11 @@ def test_the_rows_pass_without_a_planted_fault(enforced: CatalogManager) -> None
     "kind",
     [
         "cluster",
+        "cluster_replica",
         "comment",
+        "config",
         "default_privilege",
+        "introspection_index",
         "role",
         "schema",
         "system_configuration",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -262,6 +263,7 @@ def test_the_files_of_a_dropped_table_are_verified(store: Store) -> None:
 
 RECORDS = {
     "a row": "UPDATE store_row SET body = substr(body, 1, length(body) - 1) WHERE kind = 2",
+    "the body of a row": "UPDATE store_row SET body = 7 WHERE row_id = 2",
     "the path in a row": "UPDATE store_row SET name = 'x' WHERE row_id = 1",
     "an event": "UPDATE notification_log SET body = x'00' WHERE event_id = 2",
     "a version": (
@@ -275,6 +277,25 @@ RECORDS = {
 def test_a_damaged_record_is_found(store: Store, damage: str) -> None:
     store.sql(RECORDS[damage])
     assert "record" in {finding["finding"] for finding in findings(store)}
+
+
+def test_a_row_that_cannot_be_read_is_named_and_the_others_are_verified(store: Store) -> None:
+    store.sql("UPDATE store_row SET kind = 99 WHERE row_id = 1")
+    store.sql("UPDATE store_row SET body = x'00' WHERE row_id = 2")
+    places = [str(finding["place"]).split(" (")[0] for finding in findings(store)]
+    assert [place for place in places if place.startswith("row ")] == ["row 1", "row 2"]
+
+
+def test_a_page_of_events_that_cannot_be_read_is_found(store: Store) -> None:
+    with closing(sqlite3.connect(store.folder / "strandline.db")) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+        of_events = "SELECT rootpage FROM sqlite_master WHERE name = 'notification_log'"
+        (page,) = database.execute(of_events).fetchone()
+    with (store.folder / "strandline.db").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * 100)
+    assert "events after 0" in [finding["place"] for finding in findings(store)]
 
 
 _EVENT = "catalog.append.audit_event."

@@ -66,6 +66,16 @@ def test_a_time_before_the_first_commit_shows_nothing(store: Store) -> None:
     assert store.transactions.write_ids(12345) == ValidWriteIdList(hwm=0)
 
 
+def test_a_list_older_than_every_write_of_a_table_shows_none_of_them(store: Store) -> None:
+    txns = store.transactions.unfinished().seen_by()
+    for _ in range(2):
+        store.transactions.commit(store.begin(writing=[FLIGHTS]))
+    seen = store.transactions.write_ids_by(FLIGHTS, txns)
+    # As Hive does it, the list ends at the first write that is hidden.
+    assert (seen.hwm, seen.exceptions) == (1, (1,))
+    assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=2)
+
+
 def test_a_settled_time_shows_what_was_committed_and_nothing_committed_later(store: Store) -> None:
     committed = store.transactions.commit(store.begin(writing=[FLIGHTS]))
     later = store.begin(writing=[FLIGHTS])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
+from hive_metastore.ttypes import AlterTableRequest, EnvironmentContext, FieldSchema, Partition
 
 from strandline.catalog.commands import SetTableProperties
 from strandline.errors import InvalidInput
@@ -20,7 +20,7 @@ from strandline.metastore.hive.parameters import (
     TRANSACTIONAL,
 )
 from strandline.model.descriptors import TableKind
-from tests.metastore.hive.hive_node import HiveNode, storage, table
+from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 KEYS = [FieldSchema("day", "string", None)]
 
@@ -182,7 +182,7 @@ def test_a_renamed_partition_has_the_counts_of_its_files(stub: Any) -> None:
     assert of_partition(stub, "2") == ("2", "7")
 
 
-@pytest.mark.parametrize("way", ["method", "context"])
+@pytest.mark.parametrize("way", ["method", "context", "request"])
 def test_a_cascading_alter_gives_the_partitions_the_columns_of_the_table(
     stub: Any, way: str
 ) -> None:
@@ -195,10 +195,17 @@ def test_a_cascading_alter_gives_the_partitions_the_columns_of_the_table(
     present.sd.cols.append(FieldSchema("c", "int", None))
     stub.alter_table("d1", "t", present)
     assert [c.name for c in stub.get_partition("d1", "t", ["2"]).sd.cols] == ["a", "z"]
+    context = EnvironmentContext({"CASCADE": "true"})
     if way == "method":
         stub.alter_table_with_cascade("d1", "t", present, True)
+    elif way == "request":
+        missing = AlterTableRequest(dbName="d1", tableName="none", table=present)
+        assert refusal(lambda: stub.alter_table_req(missing))[0] == "InvalidOperationException"
+        request = AlterTableRequest(
+            dbName="d1", tableName="t", table=present, environmentContext=context
+        )
+        stub.alter_table_req(request)
     else:
-        context = EnvironmentContext({"CASCADE": "true"})
         stub.alter_table_with_environment_context("d1", "t", present, context)
     for day in ("1", "2"):
         assert [c.name for c in stub.get_partition("d1", "t", [day]).sd.cols] == ["a", "b", "c"]

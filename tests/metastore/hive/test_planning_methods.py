@@ -9,8 +9,13 @@ from hive_metastore.ttypes import (
     FieldSchema,
     GetCatalogRequest,
     GetFieldsRequest,
+    GetPartitionNamesPsRequest,
+    GetPartitionRequest,
+    GetPartitionsByNamesRequest,
+    GetPartitionsPsWithAuthRequest,
     GetSchemaRequest,
     Partition,
+    PartitionsRequest,
     PartitionValuesRequest,
 )
 
@@ -188,3 +193,35 @@ def test_a_request_for_values_of_a_column_that_is_not_a_partition_key_is_refused
 ) -> None:
     request = PartitionValuesRequest("d1", "flights", [FieldSchema("a", "int", None)])
     assert refusal(lambda: flights.get_partition_values(request))[0] == "MetaException"
+
+
+# -- requests of Hive 4 that are the same as a call of earlier clients
+
+
+def test_requests_of_hive_4_for_partitions_are_answered_as_the_older_calls_are(
+    flights: Any,
+) -> None:
+    named = {"dbName": "d1", "tblName": "flights"}
+    one = flights.get_partition_req(GetPartitionRequest(**named, partVals=["2013", "a"])).partition
+    assert one == flights.get_partition("d1", "flights", ["2013", "a"])
+    none = GetPartitionRequest(**named, partVals=["2013", "z"])
+    assert refusal(lambda: flights.get_partition_req(none))[0] == "NoSuchObjectException"
+    for most in (-1, 2):
+        every = flights.get_partitions_req(PartitionsRequest(**named, maxParts=most)).partitions
+        assert every == flights.get_partitions("d1", "flights", most)
+        assert len(every) == (2 if most == 2 else 3)
+    some = GetPartitionsPsWithAuthRequest(**named, partVals=["2013"], maxParts=-1)
+    found = flights.get_partitions_ps_with_auth_req(some).partitions
+    assert found == flights.get_partitions_ps("d1", "flights", ["2013"], -1)
+    assert [partition.values for partition in found] == [["2013", "a"], ["2013", "b"]]
+    request = GetPartitionNamesPsRequest(**named, partValues=["2013"], maxParts=1)
+    assert flights.get_partition_names_ps_req(request).names == ["year=2013/day=a"]
+    request = GetPartitionNamesPsRequest(**named)
+    assert len(flights.get_partition_names_ps_req(request).names) == 3
+    request = GetPartitionsPsWithAuthRequest(**named)
+    assert len(flights.get_partitions_ps_with_auth_req(request).partitions) == 3
+    names = ["year=2014/day=c", "year=2013/day=z"]
+    by_name = GetPartitionsByNamesRequest(db_name="d1", tbl_name="flights", names=names)
+    found = flights.get_partitions_by_names_req(by_name).partitions
+    assert found == flights.get_partitions_by_names("d1", "flights", names)
+    assert [partition.values for partition in found] == [["2014", "c"]]

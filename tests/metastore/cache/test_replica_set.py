@@ -1,0 +1,173 @@
+"""The set of replicas: changes that fail, tables that are too large, and packed replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from strandline.errors import CorruptData
+from strandline.metastore.cache import replica_set
+from strandline.metastore.cache.replica_set import Change, ReplicaSet
+from strandline.metastore.cache.replicas import Replica
+from strandline.transactions import ValidWriteIdList
+
+TABLE, OTHER = 1, 2
+
+
+def loaded(table_id: int = TABLE, *, event_id: int = 5, size: int = 100) -> Replica:
+    return Replica(table_id, event_id, ValidWriteIdList.of(0), rows=1, size=size)
+
+
+def fail(_: Replica) -> Replica:
+    raise CorruptData("no such row")
+
+
+def at_event(event_id: int) -> Change:
+    return lambda replica: replace(replica, event_id=event_id)
+
+
+@dataclass(frozen=True)
+class Packed:
+    replica: Replica
+    readable: bool = True
+    table_id: int = TABLE
+    rows: int = 1
+    size: int = 100
+
+    def unpacked(self) -> Replica:
+        return self.replica if self.readable else fail(self.replica)
+
+
+@pytest.fixture
+def replicas() -> ReplicaSet:
+    return ReplicaSet(applied_event=5, memory_bytes=1_000)
+
+
+def held(replicas: ReplicaSet) -> list[int]:
+    return [replica.table_id for replica in replicas.snapshot()[1]]
+
+
+def load(replicas: ReplicaSet, replica: Replica) -> None:
+    announced = replicas.begin_load(replica.table_id)
+    assert announced is not None
+    replicas.finish_load(announced, replica)
+
+
+def test_a_change_that_fails_evicts_its_table_alone(replicas: ReplicaSet) -> None:
+    for table_id in (TABLE, OTHER):
+        load(replicas, loaded(table_id))
+    replicas.apply(6, [(TABLE, fail), (OTHER, at_event(6))])
+    assert held(replicas) == [OTHER]
+    other = replicas.get(OTHER)
+    assert other is not None
+    assert other.event_id == replicas.applied_event == 6
+    assert replicas.statistics().poisoned == 1
+
+
+def test_a_load_applies_the_changes_that_arrived_later_than_its_rows(replicas: ReplicaSet) -> None:
+    announced = replicas.begin_load(TABLE)
+    assert announced is not None
+    replicas.apply(6, [(TABLE, fail)])
+    replicas.apply(7, [(TABLE, at_event(7))])
+    replicas.finish_load(announced, loaded(event_id=6))
+    replica = replicas.get(TABLE)
+    assert replica is not None
+    assert replica.event_id == 7
+    assert replicas.statistics().poisoned == 0
+
+
+def test_a_load_whose_changes_fail_is_dropped_and_can_be_repeated(replicas: ReplicaSet) -> None:
+    announced = replicas.begin_load(TABLE)
+    assert announced is not None
+    replicas.apply(6, [(TABLE, fail)])
+    replicas.finish_load(announced, loaded())
+    assert held(replicas) == []
+    assert replicas.statistics().poisoned == 1
+    load(replicas, loaded(event_id=6))
+    assert held(replicas) == [TABLE]
+
+
+def test_a_load_that_too_many_changes_interrupted_is_dropped(
+    replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_set, "MAX_CHANGES_WHILE_LOADING", 1)
+    announced = replicas.begin_load(TABLE)
+    assert announced is not None
+    for event_id in (6, 7):
+        replicas.apply(event_id, [(TABLE, at_event(event_id))])
+    replicas.finish_load(announced, loaded())
+    assert held(replicas) == []
+
+
+def test_a_table_larger_than_memory_is_not_loaded_again_until_it_is_evicted(
+    replicas: ReplicaSet,
+) -> None:
+    load(replicas, loaded(size=1_001))
+    assert held(replicas) == []
+    assert replicas.begin_load(TABLE) is None
+    replicas.evict(TABLE)
+    assert replicas.begin_load(TABLE) is not None
+
+
+def test_a_table_that_outgrew_its_limit_is_not_loaded_again(replicas: ReplicaSet) -> None:
+    load(replicas, loaded())
+    replicas.outgrow(TABLE)
+    assert held(replicas) == []
+    assert replicas.begin_load(TABLE) is None
+
+
+def test_the_tables_known_to_be_too_large_are_bounded(
+    replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_set, "MAX_OVERSIZED", 1)
+    for table_id in (TABLE, OTHER):
+        load(replicas, loaded(table_id, size=1_001))
+    assert replicas.begin_load(TABLE) is not None  # forgotten
+    assert replicas.begin_load(OTHER) is None
+
+
+def test_a_packed_replica_is_unpacked_by_a_read_or_an_event(replicas: ReplicaSet) -> None:
+    replicas.restore(5, [Packed(loaded())])
+    assert replicas.get(TABLE, most=0) is None
+    assert replicas.get(TABLE) == loaded()
+    assert isinstance(replicas.snapshot()[1][0], Replica)
+    replicas.restore(5, [Packed(loaded())])
+    replicas.apply(6, [(TABLE, at_event(6))])
+    assert replicas.get(TABLE) == loaded(event_id=6)
+
+
+def test_a_packed_replica_that_cannot_be_read_is_evicted(replicas: ReplicaSet) -> None:
+    replicas.restore(5, [Packed(loaded(), readable=False)])
+    assert replicas.get(TABLE) is None
+    assert held(replicas) == []
+    assert replicas.statistics().poisoned == 1
+
+
+def test_a_packed_replica_that_was_evicted_while_it_was_unpacked_stays_evicted(
+    replicas: ReplicaSet,
+) -> None:
+    class Evicting(Packed):
+        def unpacked(self) -> Replica:
+            replicas.evict(TABLE)
+            return super().unpacked()
+
+    for readable in (True, False):
+        replicas.restore(5, [Evicting(loaded(), readable=readable)])
+        assert replicas.get(TABLE) is None
+        assert held(replicas) == []
+    assert replicas.statistics().poisoned == 0
+
+
+def test_an_event_for_a_replica_that_was_restored_packed_meanwhile_evicts_it(
+    replicas: ReplicaSet,
+) -> None:
+    class Replaced(Packed):
+        def unpacked(self) -> Replica:
+            replicas.restore(5, [Packed(loaded())])
+            return super().unpacked()
+
+    replicas.restore(5, [Replaced(loaded())])
+    replicas.apply(6, [(TABLE, at_event(6))])
+    assert held(replicas) == []
+    assert replicas.statistics().poisoned == 1
