@@ -260,9 +260,9 @@ class CatalogFollower(CatalogApplier):
         """The catalog active at ``at`` among those that this node has applied."""
         return self._history.at_time(at)
 
-    def catalog_as_of(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
+    def catalog_as_of(self, at: Timestamp) -> Catalog:
         """The catalog active at ``at``. Repeated calls with the same time give the same catalog."""
-        self.wait_for_completeness(at, timeout=timeout)
+        self.wait_for_completeness(at)
         return self._history.at_time(at)
 
     def catalog(self, version: int) -> Catalog:

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from strandline.catalog import Catalog, VersionInfo
+from strandline.catalog import VersionInfo
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.differences import Difference, Shown, differences
 from strandline.catalog.history import History
@@ -57,37 +57,28 @@ def version_as_json(info: VersionInfo) -> dict[str, object]:
     }
 
 
-def commit_as_json(commit: DataCommit, names: _TableNames) -> dict[str, object]:
+def commit_as_json(commit: DataCommit, history: History) -> dict[str, object]:
     """Return one commit as ``--output json`` prints it."""
     return {
         "transaction": commit.txn_id,
         "time": format_timestamp(commit.time),
         "author": commit.user,
         "changes": [
-            {"table": names.at(change.table_id, commit.time), **asdict(change)}
+            {"table": _name_of(history, change.table_id, commit.time), **asdict(change)}
             for change in commit.changes
         ],
     }
 
 
-class _TableNames:
-    """The names of tables at the time when a commit changed them.
+def _name_of(history: History, table_id: int, time: Timestamp) -> str:
+    """Return the name of a table when a commit changed it.
 
     If that version is trimmed, the earliest retained version gives the name.
     """
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-
-    def at(self, table_id: int, time: Timestamp) -> str:
-        earliest = self._history.earliest
-        catalog = earliest if time < earliest.time else self._history.at_time(time)
-        return self._name(catalog, table_id) or f"table {table_id}"
-
-    def _name(self, catalog: Catalog, table_id: int) -> str | None:
-        table = catalog.table_by_id(table_id)
-        schema = catalog.schema_by_id(table.schema_id) if table is not None else None
-        return f"{schema.name}.{table.name}" if table is not None and schema is not None else None
+    earliest = history.earliest
+    catalog = earliest if time < earliest.time else history.at_time(time)
+    table = catalog.table_by_id(table_id)
+    return f"table {table_id}" if table is None else catalog.qualified_name(table)
 
 
 _COUNTED = {
@@ -110,7 +101,7 @@ def describe_change(change: TableChange, name: str) -> str:
 
 
 def history_table(
-    entries: Iterable[VersionInfo | DataCommit], names: _TableNames | None = None
+    entries: Iterable[VersionInfo | DataCommit], history: History | None = None
 ) -> Table:
     """Return the history as a table for people."""
     table = new_table("version", "when (UTC)", "who", "what")
@@ -120,9 +111,9 @@ def history_table(
             number = f"{entry.version}{' (trimmed)' if entry.trimmed else ''}"
             who = entry.author
         else:
-            assert names is not None
+            assert history is not None
             what = [
-                describe_change(change, names.at(change.table_id, entry.time))
+                describe_change(change, _name_of(history, change.table_id, entry.time))
                 for change in entry.changes
             ]
             number, who = f"commit {entry.txn_id}", entry.user
@@ -223,23 +214,22 @@ def log(
     entries: list[VersionInfo | DataCommit] = [
         info for info in versions if first <= info.time <= latest
     ]
-    names = None
+    history = None
     if data:
         history, commits = data_of(store, since=first, until=latest, table_name=table_name)
-        names = _TableNames(history)
         entries = sorted([*entries, *commits], key=lambda entry: entry.time)
     if author is not None:
         entries = [entry for entry in entries if _who(entry).lower() == author.lower()]
     entries = entries[-(last or 0) :]
     if output == "text":
-        new_console().print(history_table(entries, names))
+        new_console().print(history_table(entries, history))
         return
     for entry in entries:
         if isinstance(entry, VersionInfo):
             line = version_as_json(entry)
         else:
-            assert names is not None
-            line = commit_as_json(entry, names)
+            assert history is not None
+            line = commit_as_json(entry, history)
         print_json(line)
 
 

@@ -66,7 +66,6 @@ class OpenableState:
         initialize: Fill,
         raise_fence: RaiseFence,
         deploy_generation: int = 0,
-        author: str = "system",
     ) -> DurableCatalogState:
         """Take a new epoch, which fences every earlier holder. Create the catalog if there is none.
 
@@ -80,7 +79,7 @@ class OpenableState:
             refuse_newer(latest.recovered[-1].contents)
             try:
                 state = self._take_over(
-                    latest, fill, member, raise_fence, author, deploy_generation=deploy_generation
+                    latest, fill, member, raise_fence, deploy_generation=deploy_generation
                 )
                 if not migrate(state):
                     return state
@@ -95,7 +94,6 @@ class OpenableState:
         initialize: Fill,
         raise_fence: RaiseFence,
         deploy_generation: int = 0,
-        author: str = "system",
     ) -> DurableCatalogState:
         """Create the catalog and hold its first epoch, without fencing another holder.
 
@@ -107,7 +105,7 @@ class OpenableState:
             raise OutOfSync("there is a catalog in this store already; join it")
         fill = self._initializing(initialize)
         return self._take_over(
-            latest, fill, member, raise_fence, author, deploy_generation=deploy_generation
+            latest, fill, member, raise_fence, deploy_generation=deploy_generation
         )
 
     def _initializing(self, initialize: Fill) -> Fill:
@@ -135,7 +133,7 @@ class OpenableState:
             if not trial.entries:
                 return None
             try:
-                return self._take_over(latest, change, member, raise_fence, author)
+                return self._take_over(latest, change, member, raise_fence, author=author)
             except OutOfSync:
                 continue  # another process opened or committed; edit the newer contents
 
@@ -162,8 +160,8 @@ class OpenableState:
         fill: Fill | None,
         member: str,
         raise_fence: RaiseFence,
-        author: str,
         *,
+        author: str = "system",
         deploy_generation: int | None = None,
     ) -> DurableCatalogState:
         """Append the next epoch after ``latest``, together with what ``fill`` writes.

@@ -23,13 +23,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog import Catalog, Command
 from strandline.catalog.commands import AlterTable, CreateSchema, CreateTable
 from strandline.catalog.undo.command import Undo
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
-from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.partition_places import Placed
 from strandline.metastore.store.projection import Projector
-from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place, place_of_table, places_of_schema
 
@@ -38,23 +37,15 @@ WHY_FILES_ARE_GONE = (
 )
 
 
-class _Placed(Protocol):
-    """The parts of a metastore that know places."""
-
-    @property
-    def catalogs(self) -> CatalogManager: ...
-    @property
-    def store(self) -> ObjectStore: ...
+class _Projected(Placed, Protocol):
     @property
     def projector(self) -> Projector: ...
-    @property
-    def folders(self) -> StoreFolders: ...
 
 
 class AskedPlaces:
     """Settles the places that one batch of commands names; see the module."""
 
-    def __init__(self, metastore: _Placed) -> None:
+    def __init__(self, metastore: _Projected) -> None:
         self._metastore = metastore
         self._folders = metastore.folders
         self._makeable_in: set[str] = set()

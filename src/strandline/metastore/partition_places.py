@@ -252,7 +252,7 @@ class PastPlaces(PartitionPlaces):
             change.return_move(move, new_row_id)
 
 
-class _Placed(Protocol):
+class Placed(Protocol):
     """The parts of a metastore that know tables and their places."""
 
     @property
@@ -265,14 +265,14 @@ class _Placed(Protocol):
 
 
 def partition_places(
-    metastore: _Placed, table: TableDescriptor, *, location: str
+    metastore: Placed, table: TableDescriptor, *, location: str
 ) -> PartitionPlaces:
     """The folders of a table's present partitions."""
     return PartitionPlaces(table, location=location, folders=metastore.folders)
 
 
 def past_places(
-    metastore: _Placed, table: TableDescriptor, *, location: str, seen: ValidWriteIdList
+    metastore: Placed, table: TableDescriptor, *, location: str, seen: ValidWriteIdList
 ) -> PastPlaces:
     """The places of a table's past partitions, by the present moves of the store.
 
@@ -287,7 +287,7 @@ def past_places(
     )
 
 
-def finish_partition_moves(metastore: _Placed) -> None:
+def finish_partition_moves(metastore: Placed) -> None:
     """Finish the moves that a killed process left unfinished, for all present tables."""
     catalog = metastore.catalogs.latest_catalog()
     for table_id in metastore.store.tables_with_unfinished_moves():
@@ -298,7 +298,7 @@ def finish_partition_moves(metastore: _Placed) -> None:
 
 
 def undrop_partitions(
-    metastore: _Placed,
+    metastore: Placed,
     table: TableDescriptor,
     names: Collection[str],
     *,

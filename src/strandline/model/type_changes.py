@@ -27,7 +27,9 @@ zone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 from strandline.errors import IllegalChange, InvalidInput
 from strandline.model.identifiers import check_column_name, normalize
@@ -95,8 +97,8 @@ def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
         for entry in inner.fields
         if entry.field_id is not None
     ]
-    counter = _Counter(max(next_id, max(used, default=-1) + 1))
-    return _assigned(data_type, counter), counter.next_id
+    free_ids = count(max(next_id, max(used, default=-1) + 1))
+    return _assigned(data_type, free_ids), next(free_ids)
 
 
 def carry_ids(old: DataType, new: DataType, next_id: int) -> tuple[DataType, int]:
@@ -147,24 +149,15 @@ def _folded_name(entry: StructField) -> str:
     return normalize(entry.name)
 
 
-class _Counter:
-    def __init__(self, next_id: int) -> None:
-        self.next_id = next_id
-
-    def take(self) -> int:
-        self.next_id += 1
-        return self.next_id - 1
-
-
-def _assigned(data_type: DataType, counter: _Counter) -> DataType:
+def _assigned(data_type: DataType, free_ids: Iterator[int]) -> DataType:
     if isinstance(data_type, StructType):
         # The fields of a struct get their ids before the fields inside of them.
         numbered = (
-            replace(entry, field_id=counter.take()) if entry.field_id is None else entry
+            replace(entry, field_id=next(free_ids)) if entry.field_id is None else entry
             for entry in data_type.fields
         )
         data_type = StructType(tuple(numbered))
-    return with_parts(data_type, lambda inner: _assigned(inner, counter))
+    return with_parts(data_type, lambda inner: _assigned(inner, free_ids))
 
 
 def _carried(old: DataType | None, new: DataType) -> DataType:

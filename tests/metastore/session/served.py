@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -14,7 +14,6 @@ import uvicorn
 
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.http_app import HttpApplication
-from strandline.metastore.session.http_messages import Application
 from strandline.metastore.workers import Workers
 from strandline.node import Node
 from strandline.node.health import Problem
@@ -42,7 +41,7 @@ def bound_socket(port: int = 0) -> socket.socket:
 
 @contextmanager
 def serving(
-    application: Application, *, connections: HttpConnections | None = None
+    application: Callable[..., Awaitable[None]], *, connections: HttpConnections | None = None
 ) -> Iterator[str]:
     """Serve ``application`` with a real server while the block runs; yield its URL."""
     with listening_socket() as listening:

@@ -188,7 +188,8 @@ class ReplicaSet:
     def outgrow(self, table_id: int) -> None:
         """Evict a table that has become too large to be held; it is not loaded again."""
         with self._lock:
-            self._outgrow(table_id)
+            self._evict(table_id)
+            self._note_oversized(table_id)
 
     def skip(self, event_id: int, *, poisoned: Collection[int] | None) -> None:
         """Skip an event that cannot be read, and evict its tables, or all tables if None."""
@@ -284,10 +285,6 @@ class ReplicaSet:
         load = self._loading.get(table_id)
         if load is not None:
             load.spoiled = True
-
-    def _outgrow(self, table_id: int) -> None:
-        self._evict(table_id)
-        self._note_oversized(table_id)
 
     def _note_poison(self, table_id: int, event_id: int) -> None:
         logger.exception("event %d cannot be applied to table %d", event_id, table_id)

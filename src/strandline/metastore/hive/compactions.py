@@ -9,8 +9,7 @@ none are listed as compacted, and requests to compact are not accepted.
 from __future__ import annotations
 
 from strandline.errors import UnsupportedOperation
-from strandline.metastore.hive.registry import Call, Request, answers, writes
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.registry import Call, Request, answers, constantly, writes
 from strandline.metastore.hive.transactions import owner_of_transactions
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.transactions import TransactionState, require_owner
@@ -38,16 +37,8 @@ def compact(request: Request) -> None:
     raise UnsupportedOperation(_NOT_ACCEPTED)
 
 
-@answers("compact2")
-def compact2(request: Request) -> Struct:
-    return {"id": 0, "state": "refused", "accepted": False, "errormessage": _NOT_ACCEPTED}
-
-
-@answers("show_compact")
-def show_compact(request: Request) -> Struct:
-    return {"compacts": []}
-
-
-@answers("get_latest_committed_compaction_info")
-def get_latest_committed_compaction_info(request: Request) -> Struct:
-    return {"compactions": []}
+constantly("show_compact", {"compacts": []})
+constantly("get_latest_committed_compaction_info", {"compactions": []})
+constantly(
+    "compact2", {"id": 0, "state": "refused", "accepted": False, "errormessage": _NOT_ACCEPTED}
+)

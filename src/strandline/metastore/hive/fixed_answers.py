@@ -6,7 +6,13 @@ import re
 
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.partition_values import parse_partition_name
-from strandline.metastore.hive.registry import Request, answers, config_forbidden, meta_exception
+from strandline.metastore.hive.registry import (
+    Request,
+    answers,
+    config_forbidden,
+    constantly,
+    meta_exception,
+)
 
 _READABLE = re.compile(r"(hive|hdfs|mapred).*")
 _WAREHOUSE = "hive.metastore.warehouse.dir"
@@ -84,18 +90,6 @@ def get_metastore_db_uuid(request: Request) -> str:
     return request.metastore.catalogs.state.environment or ""
 
 
-_CONSTANT: dict[str, object] = {
-    # Every value can name a partition: characters that cannot be in a path are escaped.
-    "partition_name_has_valid_characters": True,
-    "flushCache": None,  # no cache here has outdated answers
-}
-
-
-def _register(method: str, constant: object) -> None:
-    @answers(method)
-    def answer(request: Request) -> object:
-        return constant
-
-
-for _method, _answer in _CONSTANT.items():
-    _register(_method, _answer)
+# Every value can name a partition: characters that cannot be in a path are escaped.
+constantly("partition_name_has_valid_characters", True)
+constantly("flushCache", None)  # no cache here has outdated answers

@@ -182,11 +182,16 @@ def _is_own(call: Call, partitioned: Partitioned, row: PartitionRow, *, name: st
 @changes("add_partition", "add_partition_with_environment_context")
 async def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
+    partitioned = await _home_of(call, partition)
+    return _answered(partitioned, add_all(call, partitioned, [partition])[0], partition)
+
+
+async def _home_of(call: Call, partition: Struct) -> Partitioned:
+    """Return the table that a new partition names."""
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
-    partitioned = await plain_table(
+    return await plain_table(
         call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
     )
-    return _answered(partitioned, add_all(call, partitioned, [partition])[0], partition)
 
 
 def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Struct:
@@ -222,11 +227,7 @@ async def add_partitions(call: Call) -> int:
     partitions = call.structs("new_parts")
     if not partitions:
         return 0
-    schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
-    partitioned = await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
-    )
-    return len(add_all(call, partitioned, partitions))
+    return len(add_all(call, await _home_of(call, partitions[0]), partitions))
 
 
 @changes("add_partitions_req")

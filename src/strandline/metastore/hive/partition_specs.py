@@ -160,16 +160,10 @@ def _partitions_of(spec: Struct) -> list[Struct]:
     """The partitions of a ``PartitionSpec``, which may share one storage descriptor."""
     listed: list[Struct] = (spec.get("partitionList") or {}).get("partitions") or []
     shared = spec.get("sharedSDPartitionSpec") or {}
-    sd, home = (
-        shared.get("sd") or {},
-        {name: spec.get(name, "") for name in ("dbName", "tableName")},
-    )
+    sd = shared.get("sd") or {}
+    home = {name: spec.get(name, "") for name in ("dbName", "tableName")}
     root = sd.get("location") or spec.get("rootPath") or ""
     return listed + [
-        {
-            **home,
-            **partition,
-            "sd": {**sd, "location": root + (partition.get("relativePath") or "")},
-        }
+        home | partition | {"sd": {**sd, "location": root + (partition.get("relativePath") or "")}}
         for partition in shared.get("partitions") or ()
     ]

@@ -160,6 +160,11 @@ def answers(*names: str) -> Callable[[A], A]:
     return _registration(names, Kind.ANSWERS)
 
 
+def constantly(name: str, answer: object) -> None:
+    """Register a method that gives the same answer to every request."""
+    answers(name)(lambda request: answer)
+
+
 def shares(*names: str) -> Callable[[H], H]:
     """Register the handler of methods whose writes share a SQL transaction with those of others."""
     return _registration(names, Kind.SHARES)
