@@ -159,10 +159,10 @@ declare(
                     "rename_column",
                     "rename_columns",
                     "set_table_properties",
+                    "add_constraints",
+                    "drop_constraint",
                 )
             ),
-            Verb(name="add_constraints", kind="table", subject="table"),
-            Verb(name="drop_constraint", kind="table", subject="table"),
             Verb(name="drop_columns", kind="table", subject="table", inverse="restore_columns"),
             Verb(name="restore_columns", kind="table", subject="table", action=Action.RESTORE),
         ),

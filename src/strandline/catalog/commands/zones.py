@@ -220,21 +220,16 @@ def drop_zone(planning: Planning, zone: ZoneDescriptor) -> None:
         delete_with_comment(transaction, "zone", zone.id)
 
 
-def quorum_range(replicas: int | None) -> tuple[int, int]:
-    """The least and the greatest quorum for that many replicas; None means on every node."""
-    count = EVERY_NODE if replicas is None else replicas
-    least = min(count, 2)
-    return least, max(least, (count + 1) // 2)
-
-
 def _quorum(
     zone: str, requested: int | None, replicas: int | None, *, before: int | None = None
 ) -> int:
-    """Return ``asked`` if it fits the replicas; by default the previous quorum, put in range.
+    """Return ``requested`` if it fits the replicas; by default the previous quorum, put in range.
 
     Without a previous quorum, the default is `default_quorum`. Raises `InvalidInput`.
     """
-    least, greatest = quorum_range(replicas)
+    count = EVERY_NODE if replicas is None else replicas
+    least = min(count, 2)
+    greatest = max(least, (count + 1) // 2)
     if requested is None:
         return default_quorum(replicas) if before is None else min(max(before, least), greatest)
     if not least <= requested <= greatest:

@@ -1,6 +1,6 @@
 """Rows as bytes: a few rows inside the state of a shard, many rows as a part (a Parquet file).
 
-A part has the columns kind, key, value, version, time and diff. Its rows are sorted by `sort_key`.
+A part has the columns kind, key, value, version, time and diff. Its rows are sorted by `_ORDER`.
 So any tool that reads Parquet can inspect a catalog. Rows inside the state are encoded one after
 the other, as (kind, key, value, version, time, diff).
 
@@ -12,6 +12,7 @@ after its bytes were written. Such a row has `MIN_TIMESTAMP`. If its bytes conta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,8 @@ if TYPE_CHECKING:  # slow to import, and needed only for parts
 COLUMNS = Row._fields
 
 
-def sort_key(row: Row) -> tuple[str, bytes, int, int, bytes]:
-    """The sort key of a part: the rows of an object are together, in version order."""
-    return row.kind, row.key, row.version, row.diff, row.value
+_ORDER = attrgetter("kind", "key", "version", "diff", "value")
+"""The order of a part: the rows of an object are together, in version order."""
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
@@ -74,7 +74,7 @@ def write_part(rows: Iterable[Row]) -> bytes:
     import pyarrow.parquet as pq
 
     types = (pa.string(), pa.binary(), pa.binary(), pa.uint64(), pa.uint64(), pa.int64())
-    columns = list(zip(*sorted(rows, key=sort_key), strict=True)) or [()] * len(COLUMNS)
+    columns = list(zip(*sorted(rows, key=_ORDER), strict=True)) or [()] * len(COLUMNS)
     arrays = [
         pa.array(column, type=column_type)
         for column, column_type in zip(columns, types, strict=True)

@@ -149,14 +149,6 @@ class PackedReplica:
         for row_id, write_id in zip(row_ids, write_ids, strict=True):
             yield Removal(row_id, self.table_id, write_id)
 
-    def is_followed_by(self, other: HeldReplica) -> bool:
-        """Whether ``other`` is the next table of the same group."""
-        return (
-            isinstance(other, PackedReplica)
-            and other.group is self.group
-            and other.place == self.place + 1
-        )
-
 
 def pack(replicas: Iterable[HeldReplica]) -> Iterator[Group]:
     """Yield the replicas in groups, in order, without those that lack some zone partitions.
@@ -194,9 +186,9 @@ def _alike(replicas: Sequence[HeldReplica]) -> Iterator[tuple[HeldReplica, list[
 
 
 def _goes_on(before: HeldReplica, replica: HeldReplica) -> bool:
-    if isinstance(before, PackedReplica):
-        return before.is_followed_by(replica)
-    return isinstance(replica, Replica)
+    if isinstance(before, PackedReplica) and isinstance(replica, PackedReplica):
+        return replica.group is before.group and replica.place == before.place + 1
+    return isinstance(before, Replica) and isinstance(replica, Replica)
 
 
 def _part(first: HeldReplica, run: Sequence[HeldReplica]) -> tuple[pa.RecordBatch, ...]:

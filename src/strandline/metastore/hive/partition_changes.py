@@ -259,12 +259,15 @@ def _drop(
     partitioned: Partitioned,
     names: Collection[str],
     *,
-    delete_data: bool,
-    purge: bool,
     missing: StrandlineError | None,
 ) -> list[PartitionRow]:
-    """Drop the partitions with these names. Raises ``missing``, if given, unless all exist."""
+    """Drop the partitions with these names. Raises ``missing``, if given, unless all exist.
+
+    The arguments of the call say whether the files go too, and whether at once (``PURGE``).
+    """
     rows: list[Row] = []
+    delete_data = bool(call.args.get("deleteData"))
+    purge = if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
     with suppress(_NothingToDo), call.metastore.store.change(
         partitioned.table.id, author=call.user
@@ -281,11 +284,6 @@ def _drop(
     if rows and delete_data:
         places.finish_moves(call.metastore.store)
     return [row.as_(PartitionRow) for row in rows]
-
-
-def _purges(call: Call) -> bool:
-    """Whether the client asks that files be deleted at once (``PURGE``)."""
-    return if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
 
 
 @changes("drop_partition", "drop_partition_with_environment_context")
@@ -306,15 +304,7 @@ async def drop_partition_by_name(call: Call) -> bool:
 
 def _drop_one(call: Call, partitioned: Partitioned, values: Sequence[str]) -> bool:
     missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
-    delete_data = call.args.get("deleteData", False)
-    _drop(
-        call,
-        partitioned,
-        [partitioned.name_of(values)],
-        delete_data=delete_data,
-        purge=_purges(call),
-        missing=missing,
-    )
+    _drop(call, partitioned, [partitioned.name_of(values)], missing=missing)
     return True
 
 
@@ -334,16 +324,8 @@ async def drop_partitions_req(call: Call) -> Struct:
         missing=ObjectNotFound,
     )
     missing = ObjectNotFound("Some partitions to drop are missing")
-    dropped = _drop(
-        request,
-        partitioned,
-        names,
-        delete_data=bool(request.args.get("deleteData")),
-        purge=_purges(request),
-        missing=None if request.args.get("ifExists") else missing,
-    )
-    return (
-        {"partitions": [partitioned.struct(row) for row in dropped]}
-        if _wants_result(request)
-        else {}
-    )
+    if_exists = request.args.get("ifExists")
+    dropped = _drop(request, partitioned, names, missing=None if if_exists else missing)
+    if not _wants_result(request):
+        return {}
+    return {"partitions": [partitioned.struct(row) for row in dropped]}
