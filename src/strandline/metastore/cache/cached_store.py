@@ -44,7 +44,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from types import MappingProxyType
 
@@ -52,7 +52,12 @@ from strandline import work
 from strandline.clock import Timestamp, elapsed_seconds
 from strandline.metastore.cache.following import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
-from strandline.metastore.cache.replica_set import MAX_ROWS, HeldReplica, ReplicaSet
+from strandline.metastore.cache.replica_set import (
+    MAX_ROWS,
+    HeldReplica,
+    ReplicaSet,
+    ReplicaSetStatistics,
+)
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.notifications import NotificationLog
@@ -79,24 +84,16 @@ _ROWS_OF_A_THING = 20
 
 
 @dataclass(frozen=True, slots=True)
-class CachedStoreStatistics:
-    """Counts since the start. ``size`` is in bytes, approximately.
+class CachedStoreStatistics(ReplicaSetStatistics):
+    """The replicas held now, and counts since the start.
 
     A miss is a read that the store answered, because memory was "behind" a commit, did not hold the
-    table ("not_held"), or cannot answer for that list of write ids ("other_list"). ``poisoned``
-    events could not be applied and evicted their tables. ``failures`` are failed rounds of the
-    follower; ``last_failure`` is the last error.
+    table ("not_held"), or cannot answer for that list of write ids ("other_list"). ``failures`` are
+    failed rounds of the follower; ``last_failure`` is the last error.
     """
 
     hits: int
     misses_by_cause: Mapping[str, int]
-    replicas: int
-    rows: int
-    size: int
-    loads: int
-    evictions: int
-    poisoned: int
-    applied_event: int
     following: bool
     failures: int
     last_failure: str | None
@@ -211,17 +208,10 @@ class CachedStore(ObjectStore):
 
     def statistics(self) -> CachedStoreStatistics:
         """What is held now, and counts since the start."""
-        replicas = self._replicas.statistics()
         return CachedStoreStatistics(
+            **asdict(self._replicas.statistics()),
             hits=self._hits,
             misses_by_cause=MappingProxyType(self._misses.copy()),
-            replicas=replicas.replicas,
-            rows=replicas.rows,
-            size=replicas.size,
-            loads=replicas.loads,
-            evictions=replicas.evictions,
-            poisoned=replicas.poisoned,
-            applied_event=replicas.applied_event,
             following=self._follower.running(),
             failures=self._follower.failures,
             last_failure=self._follower.last_failure,

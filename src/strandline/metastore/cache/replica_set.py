@@ -66,7 +66,8 @@ class Load:
 class ReplicaSetStatistics:
     """The replicas held now; ``loads``, ``evictions`` and ``poisoned`` count since the start.
 
-    ``size`` is in approximate bytes. ``poisoned`` changes could not be applied.
+    ``size`` is in approximate bytes. ``poisoned`` changes could not be applied, and evicted their
+    table.
     """
 
     applied_event: int
