@@ -8,6 +8,7 @@ import pytest
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
+    AlterTable,
     ColumnDefinition,
     CreateDatabase,
     CreateSchema,
@@ -113,6 +114,19 @@ def test_an_external_table_keeps_its_location(session: LocalSession, node: Node)
     assert node.store.location(session.table("s.t").descriptor.id) is None
     session.execute(rename("u"))
     assert session.table("s.u").location == "s3://bucket/t"
+
+
+def test_the_location_of_a_transactional_table_may_be_spelled_in_another_way(
+    session: LocalSession, tmp_path: Path
+) -> None:
+    external = replace(
+        DEFINITION, transactional=True, kind=TableKind.EXTERNAL, location=f"{tmp_path}/t"
+    )
+    session.execute(CreateTable(schema="s", definition=external))
+    sent = replace(external, location=f"{tmp_path.as_uri()}/t/", comment="c")
+    session.execute(AlterTable(schema="s", table="t", definition=sent))
+    assert session.table("s.t").descriptor.comment == "c"
+    assert session.table("s.t").location == f"{tmp_path}/t"
 
 
 @pytest.mark.parametrize("in_one_batch", [False, True])

@@ -143,6 +143,9 @@ class AskedPlaces:
             definition = replace(definition, location=None)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
+        named = definition.location
+        if old.transactional and old.location and named and self._folders.same(named, old.location):
+            definition = replace(definition, location=old.location)  # the same in other words
         return replace(command, definition=definition)
 
     def _default(self, catalog: Catalog, schema_name: str, name: str) -> Place | None:
