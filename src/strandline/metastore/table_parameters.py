@@ -60,12 +60,12 @@ def refuse_reserved(commands: Iterable[Command], catalog: Catalog) -> None:
     """Raise `InvalidInput` if one of a session's commands sets a parameter that is not the user's.
 
     A parameter that an altered table or view has in ``catalog`` may be sent back. So may an empty
-    text: it stands for a value that each answer to a Hive client computes.
+    schema: it says that each answer to a Hive client derives Spark's schema from the columns.
     """
     for command in commands:
         for name, value in _set_by(command, catalog):
             source = _source_of(name)
-            if value and source is not None:
+            if source is not None and (name, value) != (_SCHEMA, ""):
                 raise InvalidInput(
                     f"the parameter {name!r} cannot be set: its value comes from {source}; leave "
                     "it out"

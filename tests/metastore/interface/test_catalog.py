@@ -52,6 +52,7 @@ def test_a_batch_of_ddl_makes_one_version_and_reports_which_commands_applied(
 RESERVED = {
     "spark.sql.sources.schema": "{}",
     "spark.sql.sources.schema.part.0": "{}",
+    "spark.sql.sources.schema.numParts": "1",
     "spark.sql.sources.provider": "csv",
     "EXTERNAL": "TRUE",
     "transactional": "true",
@@ -69,7 +70,8 @@ def test_a_parameter_that_repeats_another_fact_cannot_be_set(session: Session, s
     columns = (ColumnDefinition("k", BIGINT),)
     view = ViewDefinition(name="v", columns=columns, original_text="x", expanded_text="x")
     table = create(schema).definition
-    for name, value in RESERVED.items():
+    empty = [(name, "") for name in RESERVED if name != "spark.sql.sources.schema"]
+    for name, value in (*RESERVED.items(), *empty):
         pairs = ((name, value),)
         for command in (
             SetTableProperties(schema=schema, table="t", set=pairs),
