@@ -89,19 +89,21 @@ def checksums_in(view_text: str) -> list[dict[int, int]]:
 def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None:
     (hidden_table,) = hidden(stub)
     assert names(hidden_table) == []
-    assert [column.name for column in hidden_table.sd.cols] == ["id", "item"]
+    assert "SELECT CAST(NULL AS INT) AS `id`, CAST(NULL AS STRING) AS `item` FROM" in text(stub)
 
 
 def test_a_hidden_name_means_the_same_columns_after_ddl_also_without_rows(
     session: Session, stub: Any
 ) -> None:
     before, hidden_before = text(stub), hidden(stub)
+    # Spark 3.5 reads no variant, and may have the columns of an older release in its cache.
+    assert not {"id", "item"} & {column.name for column in hidden_before[0].sd.cols}
     added = ColumnDefinition("more", INT)
     session.execute(AddColumns(schema="d1", table="orders", columns=(added,)))
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
     assert HIDDEN.findall(text(stub)) == HIDDEN.findall(before)
     assert hidden(stub) == hidden_before
-    assert "t.`item` AS `what`, CAST(NULL AS INT) AS `more`" in text(stub)
+    assert "CAST(NULL AS STRING) AS `what`, CAST(NULL AS INT) AS `more` FROM" in text(stub)
 
 
 def test_only_the_files_of_the_snapshot_are_read(session: Session, stub: Any) -> None:

@@ -210,10 +210,8 @@ class TableSnapshot:
                 "strandline.spark.Tables"
             )
         work.spend(len(parts) * len(self.table.columns) + len(live) * len(by_value))
-        # With the first columns of the table: its name does not change when they change. In the
-        # table's own folder: the first data file creates the folder of the data files.
-        version = self.table.schema_versions[0].number
-        nothing = DataPart(version, IdPlace(IdIn.NAME, ""), False, ())
+        # In the table's own folder: the first data file creates the folder of the data files.
+        nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
         return tuple(sorted(parts, key=_order)) or (nothing,)
 
     @cached_property
@@ -304,7 +302,8 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
     needs_keys = part.joined or snapshot.fields_by_column
     keys = file_keys(part.files, part.place) if needs_keys else None
     by_file = {} if keys is None else _values_by_file(snapshot, part, keys)
-    by_id = {column.id: column for column in snapshot.columns_of(part.schema_version)}
+    written = snapshot.columns_of(part.schema_version) if part.files else ()
+    by_id = {column.id: column for column in written}
     selected = ", ".join(
         f"{by_file.get(column.id) or _column_value(by_id.get(column.id), column)}"
         f" AS {quoted(column.name)}"
@@ -453,6 +452,9 @@ def _data_table(snapshot: TableSnapshot, part: DataPart) -> _Hidden:
         replace(column, type=as_stored(column.type), nullable=True, default=None, metadata="")
         for column in snapshot.columns_of(part.schema_version)
     )
+    if not part.files:
+        # The view reads no column. Those of the table may change while the name stays.
+        columns = (ColumnDescriptor(1, FILE_COLUMN, BIGINT),)
     folder = part.place.folder
     if part.place.id_in is IdIn.FOLDER:
         around = _below(snapshot.location, folder)
