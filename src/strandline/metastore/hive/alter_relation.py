@@ -28,7 +28,11 @@ from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
-from strandline.metastore.hive.session_tables import completed, without_completion
+from strandline.metastore.hive.session_tables import (
+    completed,
+    completed_view,
+    without_completion,
+)
 from strandline.metastore.hive.snapshot_views import shown_as_view
 from strandline.metastore.hive.table_structs import (
     ClientTable,
@@ -183,7 +187,9 @@ class AlterRelation:
     def _alter_view(self, planning: Planning, old: ViewDescriptor, requested: ClientTable) -> None:
         if isinstance(requested.definition, TableDefinition):
             raise IllegalChange(f"{self.schema}.{old.name} is a view and cannot become a table")
+        shown = completed_view(old, schema=self.schema)
         definition = replace(requested.definition, name=old.name)
+        definition = without_completion(definition, old=old, shown=shown)
         AlterView(schema=self.schema, view=old.name, definition=definition).plan(planning)
 
     def _alter_table(
@@ -205,7 +211,7 @@ class AlterRelation:
         if not _knew_defaults(old, definition):
             columns = tuple(_with_default(old, column) for column in definition.columns)
             definition = replace(definition, columns=columns)
-        definition = without_completion(old, definition)
+        definition = without_completion(definition, old=old, shown=completed(old))
         AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
 
     def _placed(

@@ -15,16 +15,20 @@ stores nothing (`without_completion`), so ANALYZE TABLE makes no version.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
-from strandline.catalog.commands import TableDefinition
+from strandline.catalog.commands import TableDefinition, ViewDefinition
 from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
-from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS
+from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, hive_columns
 from strandline.model.descriptors import (
     StorageFormat,
     TableDescriptor,
     ViewDescriptor,
     properties,
 )
+
+D = TypeVar("D", TableDefinition, ViewDefinition)
+R = TypeVar("R", TableDescriptor, ViewDescriptor)
 
 _OF_PARQUET = "org.apache.hadoop.hive.ql.io.parquet"
 _OF_ORC = "org.apache.hadoop.hive.ql.io.orc"
@@ -67,6 +71,9 @@ def completed(table: TableDescriptor) -> TableDescriptor:
     stored = dict(table.properties)
     if SCHEMA in stored:
         return table
+    declared = written.hive_columns
+    if declared == hive_columns(table.columns[: len(table.columns) - len(table.partition_columns)]):
+        declared = None  # as it is read when a client sends it back
     added = {SCHEMA: DERIVED}
     if table.partition_columns:
         added |= [_PARTITION_PROVIDER]
@@ -78,7 +85,7 @@ def completed(table: TableDescriptor) -> TableDescriptor:
             input_format=written.input_format,
             output_format=written.output_format,
             serde=written.serde,
-            hive_columns=written.hive_columns,
+            hive_columns=declared,
             serde_properties=properties({PATH: DERIVED} | dict(storage.serde_properties)),
         ),
     )
@@ -93,9 +100,8 @@ def completed_view(view: ViewDescriptor, *, schema: str) -> ViewDescriptor:
     return replace(view, properties=properties(added | stored))
 
 
-def without_completion(old: TableDescriptor, wanted: TableDefinition) -> TableDefinition:
-    """``wanted``, which a client sent for ``old``, without what only `completed` had added."""
-    shown = completed(old)
+def without_completion(wanted: D, *, old: R, shown: R) -> D:
+    """``wanted``, which a client sent for ``old``, without what only ``shown`` has."""
     if wanted.storage != shown.storage:
         return wanted
     added = set(shown.properties) - set(old.properties)
