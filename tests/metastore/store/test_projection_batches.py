@@ -296,3 +296,39 @@ def test_several_moves_of_one_table_sync_the_database_once_each(
     node.projector.project_up_to(version)
     assert len(syncs) == 3
     assert node.folder("d").is_dir()
+
+
+def test_a_sync_that_began_before_a_move_does_not_count_for_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.ddl(create(node, "a"))
+    first = node.ddl(rename(node, "a", "b"), project=False)
+    begun, go_on = threading.Event(), threading.Event()
+    noting = node.projector._note_projected
+    syncs: list[str] = []
+
+    def failing_sync() -> None:
+        raise Unavailable("the disk is full")
+
+    def slow_sync() -> None:
+        begun.set()
+        assert go_on.wait(LONG)
+
+    def note_after_the_look(*arguments: Any) -> None:
+        go_on.set()
+        look.result(LONG)
+        syncs.clear()
+        noting(*arguments)
+
+    monkeypatch.setattr(node.database, "sync", failing_sync)
+    with pytest.raises(Unavailable, match="the disk is full"):
+        node.projector.project_up_to(first)
+    monkeypatch.setattr(node.database, "sync", slow_sync)
+    with ThreadPoolExecutor(1) as pool:
+        look = pool.submit(node.projector.catch_up)
+        assert begun.wait(LONG)
+        monkeypatch.setattr(node.database, "sync", lambda: syncs.append("sync"))
+        second = node.ddl(rename(node, "b", "c"), project=False)
+        monkeypatch.setattr(node.projector, "_note_projected", note_after_the_look)
+        node.projector.project_up_to(second)
+    assert syncs == ["sync"]

@@ -164,7 +164,8 @@ class Projector:
         self._state = threading.Condition()
         self._projecting = False
         self._known = _Known()
-        self._moved = False  # a committed batch moved a folder, and is perhaps not synced
+        self._moves = 0  # committed batches that moved a folder
+        self._synced_moves = 0  # how many of these are on disk, at least
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -281,7 +282,8 @@ class Projector:
             self._failed_batch = self._batches, error
             raise
         self._failed_batch = None
-        self._moved = syncs = self._moved or turn.moves
+        self._moves += turn.moves
+        syncs = self._moves > self._synced_moves
         self._note_projected(known, reached.projected_version)  # not before the commit
         known.own_end = reached.projected_version, reached.projected_entries
         if syncs:
@@ -290,9 +292,10 @@ class Projector:
 
     def _note_projected(self, known: _Known, version: int) -> None:
         """Note that any process has projected all versions up to this one."""
-        if self._moved:  # the callers may write into the old place of the folder
+        moves = self._moves  # before the sync, which does not cover a later move
+        if moves > self._synced_moves:  # the callers may write into the old place of the folder
             self._database.sync()
-            self._moved = False
+            self._synced_moves = max(self._synced_moves, moves)
         known.projected = max(known.projected, version)
         self._updates.forget(known.projected)
 
