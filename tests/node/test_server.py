@@ -24,6 +24,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
 from strandline.errors import Stopping, StrandlineError
 from strandline.metastore.session.http_app import SERVICE
+from strandline.metastore.session.http_messages import Receive, Scope, Send
 from strandline.metastore.thrift import ApplicationException, ThriftServer
 from strandline.metastore.thrift import server as thrift_server
 from strandline.metastore.thrift import serving as thrift_serving
@@ -37,7 +38,7 @@ from strandline.node.settings import REGISTRY
 from strandline.work.contents import Content
 from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
-from tests.metastore.thrift.test_server import toy
+from tests.metastore.thrift.test_server import request, toy
 from tests.node.test_http_connections import Toy
 from tests.servers.served_node import ServedNode, committer_dies, few_descriptors, stops_patiently
 from tests.servers.stores import new_store
@@ -59,12 +60,15 @@ def security(authority: trustme.CA) -> ssl.SSLContext:
 
 
 async def with_http(
-    security: ssl.SSLContext, client: Client, connections: HttpConnections | None = None
+    security: ssl.SSLContext,
+    client: Client,
+    connections: HttpConnections | None = None,
+    app: Any = None,
 ) -> None:
     """Run ``client`` against the HTTP port of a node."""
     made = connections or HttpConnections()
     protocol = cast(type[asyncio.Protocol], made.protocol)
-    config = uvicorn.Config(Toy(), http=protocol, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(app or Toy(), http=protocol, ws="none", lifespan="off", log_config=None)
     with listening_socket() as listening:
         server = _HttpServer(config, security)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -75,9 +79,9 @@ async def with_http(
             await serving
 
 
-async def with_thrift(security: ssl.SSLContext, client: Client) -> None:
+async def with_thrift(security: ssl.SSLContext, client: Client, handler: Any = toy) -> None:
     """Run ``client`` against the Hive port of a node."""
-    server = ThriftServer(Dispatcher(toy), port=0)
+    server = ThriftServer(Dispatcher(handler), port=0)
     await server.start(security=security)
     try:
         await client(server.address)
@@ -164,6 +168,49 @@ def test_a_node_stops_at_once_although_a_client_does_not_confirm_the_end_of_tls(
         async def serve_and_stop() -> None:
             async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
                 await serve(security, connect_only)
+
+        asyncio.run(serve_and_stop())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("serve", [with_http, with_thrift])
+def test_a_node_stops_soon_after_its_last_answer_to_a_client_that_does_not_confirm_the_end_of_tls(
+    serve: Any,
+    authority: trustme.CA,
+    security: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(thrift_serving, "CONFIRM_SECONDS", 0.01)
+    with ExitStack() as opened:
+
+        async def serve_and_stop() -> None:
+            asked, is_stopping = asyncio.Event(), asyncio.Event()
+
+            async def answer(*_: Any) -> list[str]:
+                asked.set()
+                await is_stopping.wait()
+                return ["d1"]
+
+            class Slow(Toy):
+                async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+                    await answer()
+                    await super().__call__(scope, receive, send)
+
+            async def ask(address: tuple[str, int]) -> None:
+                client = await asyncio.to_thread(silent_client, authority, address)
+                opened.enter_context(client)
+                if serve is with_http:
+                    client.sendall(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
+                else:
+                    client.sendall(request("get_all_databases"))
+                await asked.wait()
+                # The node begins to stop before this is called.
+                asyncio.get_running_loop().call_later(0.05, is_stopping.set)
+
+            more = {"app": Slow()} if serve is with_http else {"handler": lambda *_: answer()}
+            async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
+                await serve(security, ask, **more)
 
         asyncio.run(serve_and_stop())
     assert not caplog.records

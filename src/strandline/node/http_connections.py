@@ -210,6 +210,7 @@ class _HttpConnection(HttpToolsProtocol):
         self._pending_bytes = 0
         """Bytes received since the last complete head, part of a body or end of a message."""
         self._is_deaf = False
+        self._is_ending = False
         self.has_asked = False
         """Whether the client has ever sent a whole request."""
 
@@ -220,6 +221,7 @@ class _HttpConnection(HttpToolsProtocol):
             transport.close()
 
     def shutdown(self) -> None:
+        self._is_ending = True
         if self.awaits_head:
             end_connection(self.transport)
         else:
@@ -295,6 +297,8 @@ class _HttpConnection(HttpToolsProtocol):
         self._answering.flush()  # for an answer without a body
         self.waits_since = self._connections.now()
         super().on_response_complete()
+        if self._is_ending:
+            end_connection(self.transport)
 
     @property
     def awaits_head(self) -> bool:

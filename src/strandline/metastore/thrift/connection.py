@@ -186,8 +186,7 @@ class Connection(asyncio.Protocol):
             self._slicing = None
         self._scanner = Scanner()
         if not self.in_work:
-            self._closed = True
-            end_connection(self._transport)
+            self._end()
 
     def abort(self) -> None:
         """Close at once, even if a request is in progress or an answer is unsent."""
@@ -235,7 +234,7 @@ class Connection(asyncio.Protocol):
                     walk = self._walk(self._scanner)
                     self._slicing = self._server.slices.begin(walk, self._walked)
                 elif self._ended:
-                    self._close()
+                    self._end()
                 break
             self._serve(message)
         else:
@@ -502,6 +501,11 @@ class Connection(asyncio.Protocol):
         self._server.counters.failures += 1
         _log.error("reading a request from %s failed", self.info.peer, exc_info=error)
         self.abort()
+
+    def _end(self) -> None:
+        """Close the connection because the node stops."""
+        self._closed = True
+        end_connection(self._transport)
 
     def _close(self) -> None:
         """Close the connection once everything written has been sent."""
