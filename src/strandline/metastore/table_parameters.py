@@ -22,32 +22,43 @@ from strandline.catalog.commands import (
 from strandline.errors import InvalidInput
 from strandline.model.descriptors import Properties
 
+PROVIDER = "spark.sql.sources.provider"
+SCHEMA = "spark.sql.sources.schema"
+COMMENT = "comment"
+EXTERNAL = "EXTERNAL"
+TRANSACTIONAL = "transactional"
+LAST_DDL_TIME = "transient_lastDdlTime"
+ACCURATE = "COLUMN_STATS_ACCURATE"
+
+RETENTION = "strandline.hive.retention"
+LAST_ACCESS = "strandline.hive.lastAccessTime"
+"""Fields of a Hive table that have no field here; stored as parameters, shown as fields."""
+
 _COUNTED = frozenset(
     {
         "numRows",
         "numFiles",
         "totalSize",
         "rawDataSize",
-        "COLUMN_STATS_ACCURATE",
-        "transient_lastDdlTime",
+        ACCURATE,
+        LAST_DDL_TIME,
         "numFilesErasureCoded",
         "numPartitions",
-        "strandline.hive.lastAccessTime",
+        LAST_ACCESS,
     }
 )
 _COUNTED_PREFIX = "spark.sql.statistics."
 
-_SCHEMA = "spark.sql.sources.schema"
-_PARTS_OF_SCHEMA = (f"{_SCHEMA}.part.", f"{_SCHEMA}.partCol.")
+_PARTS_OF_SCHEMA = (f"{SCHEMA}.part.", f"{SCHEMA}.partCol.")
 _FIELDS = {
-    _SCHEMA: "the columns",
-    f"{_SCHEMA}.numParts": "the columns",
-    f"{_SCHEMA}.numPartCols": "the columns",
-    "spark.sql.sources.provider": "the field provider",
-    "EXTERNAL": "the field kind",
-    "transactional": "the field transactional",
-    "comment": "the field comment",
-    "strandline.hive.retention": "a Hive client",
+    SCHEMA: "the columns",
+    f"{SCHEMA}.numParts": "the columns",
+    f"{SCHEMA}.numPartCols": "the columns",
+    PROVIDER: "the field provider",
+    EXTERNAL: "the field kind",
+    TRANSACTIONAL: "the field transactional",
+    COMMENT: "the field comment",
+    RETENTION: "a Hive client",
 }
 
 
@@ -65,7 +76,7 @@ def refuse_reserved(commands: Iterable[Command], catalog: Catalog) -> None:
     for command in commands:
         for name, value in _set_by(command, catalog):
             source = _source_of(name)
-            if source is not None and (name, value) != (_SCHEMA, ""):
+            if source is not None and (name, value) != (SCHEMA, ""):
                 raise InvalidInput(
                     f"the parameter {name!r} cannot be set: its value comes from {source}; leave "
                     "it out"

@@ -16,8 +16,9 @@ from strandline.metastore.hive.event_texts import (
     message_text,
     relation_struct,
 )
-from strandline.metastore.hive.parameters import DERIVED, PATH, PROVIDER
+from strandline.metastore.hive.parameters import DERIVED, PATH
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.table_parameters import PROVIDER
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import (
     ColumnDescriptor,

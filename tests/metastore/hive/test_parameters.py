@@ -10,8 +10,8 @@ from hive_metastore.ttypes import AlterTableRequest, EnvironmentContext, FieldSc
 
 from strandline.catalog.commands import SetTableProperties
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.accuracy import ACCURATE
-from strandline.metastore.hive.parameters import (
+from strandline.metastore.table_parameters import (
+    ACCURATE,
     COMMENT,
     EXTERNAL,
     PROVIDER,

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 
+from strandline.metastore.table_parameters import ACCURATE
 from strandline.model.descriptors import Properties, properties
-
-ACCURATE = "COLUMN_STATS_ACCURATE"
 
 
 def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:

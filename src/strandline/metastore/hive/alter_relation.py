@@ -27,7 +27,7 @@ from strandline.catalog.commands.columns import check_new_type
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
-from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.parameters import DERIVED
 from strandline.metastore.hive.session_tables import (
     completed,
     completed_view,
@@ -41,6 +41,7 @@ from strandline.metastore.hive.table_structs import (
     view_struct,
 )
 from strandline.metastore.hive.transactional_tables import redefined
+from strandline.metastore.table_parameters import SCHEMA
 from strandline.model.descriptors import (
     Properties,
     SchemaDescriptor,

@@ -17,7 +17,6 @@ from strandline.catalog import DEFAULT_DATABASE
 from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.events import PAGE, HiveEvents
-from strandline.metastore.hive.parameters import LAST_DDL_TIME
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, reads
@@ -28,6 +27,7 @@ from strandline.metastore.store.rows import (
     RowKind,
     TableParametersRow,
 )
+from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import properties

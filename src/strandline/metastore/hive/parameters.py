@@ -50,10 +50,15 @@ from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.accuracy import ACCURATE, with_accurate_counts
+from strandline.metastore.hive.accuracy import with_accurate_counts
 from strandline.metastore.store.file_counts import FileCounter
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.table_parameters import is_counted
+from strandline.metastore.table_parameters import (
+    ACCURATE,
+    LAST_DDL_TIME,
+    SCHEMA,
+    is_counted,
+)
 from strandline.model.descriptors import ColumnDescriptor, Properties, TableDescriptor, properties
 from strandline.model.type_json import parse_schema_json, schema_json
 from strandline.model.types import StructField, StructType
@@ -61,20 +66,10 @@ from strandline.model.types import StructField, StructType
 DERIVED = ""
 """The stored value of a parameter that each answer derives from the descriptor."""
 
-PROVIDER = "spark.sql.sources.provider"
-SCHEMA = "spark.sql.sources.schema"
-COMMENT = "comment"
-EXTERNAL = "EXTERNAL"
 PATH = "path"
-TRANSACTIONAL = "transactional"
-LAST_DDL_TIME = "transient_lastDdlTime"
 
 HIVE_PROVIDER = "hive"
 """The provider of tables that are read in their Hive format."""
-
-RETENTION = "strandline.hive.retention"
-LAST_ACCESS = "strandline.hive.lastAccessTime"
-"""Fields of a Hive table that have no field here; stored as parameters, shown as fields."""
 
 
 def split_parameters(parameters: Mapping[str, str]) -> tuple[dict[str, str], Properties]:

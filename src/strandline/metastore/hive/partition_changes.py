@@ -60,9 +60,7 @@ async def plain_table(
     if not isinstance(relation, TableDescriptor):
         raise meta_exception(f"{schema}.{table} is a view and has no {what} of its own")
     if relation.transactional:
-        raise refuse_content_change(
-            f"{scope.name}.{relation.name}", what.removesuffix(" of its own")
-        )
+        raise refuse_content_change(f"{scope.name}.{relation.name}", what)
     location = await call.reader.shown_location(relation)
     shown = call.folders.shown
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)

@@ -29,20 +29,21 @@ from typing import Any
 from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.names import hadoop_location
-from strandline.metastore.hive.parameters import LAST_DDL_TIME
 from strandline.metastore.hive.registry import meta_exception
 from strandline.metastore.hive.session_tables import completed
 from strandline.metastore.hive.storage_descriptors import (
     HiveColumn,
     Struct,
+    plain_columns_of,
     read_fields,
     read_storage,
     shown_columns,
     storage_struct,
 )
-from strandline.metastore.hive.table_structs import partition_columns_of, plain_columns_of
+from strandline.metastore.hive.table_structs import partition_columns_of
 from strandline.metastore.store.rows import PartitionRow
 from strandline.metastore.store.warehouse import relative_location, resolve_location
+from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import StorageFormat, TableDescriptor, properties
 from strandline.model.types import (
     BIGINT,

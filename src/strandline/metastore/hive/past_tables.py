@@ -41,14 +41,16 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from strandline.catalog import Catalog, Relation
-from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.parameters import DERIVED
 from strandline.metastore.hive.session_tables import completed
-from strandline.metastore.hive.storage_descriptors import Struct, field_structs, shown_columns
-from strandline.metastore.hive.table_structs import (
-    partition_key_structs,
+from strandline.metastore.hive.storage_descriptors import (
+    Struct,
+    field_structs,
     plain_columns_of,
-    view_struct,
+    shown_columns,
 )
+from strandline.metastore.hive.table_structs import partition_key_structs, view_struct
+from strandline.metastore.table_parameters import SCHEMA
 from strandline.model.descriptors import (
     Properties,
     StorageFormat,

@@ -18,8 +18,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from strandline.catalog.commands import TableDefinition, ViewDefinition
-from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
-from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, hive_columns
+from strandline.metastore.hive.parameters import DERIVED, PATH
+from strandline.metastore.hive.storage_descriptors import (
+    PLACEHOLDER_COLUMNS,
+    hive_columns,
+    plain_columns_of,
+)
+from strandline.metastore.table_parameters import SCHEMA
 from strandline.model.descriptors import (
     StorageFormat,
     TableDescriptor,
@@ -72,7 +77,7 @@ def completed(table: TableDescriptor) -> TableDescriptor:
     if SCHEMA in stored:
         return table
     declared = written.hive_columns
-    if declared == hive_columns(table.columns[: len(table.columns) - len(table.partition_columns)]):
+    if declared == hive_columns(plain_columns_of(table)):
         declared = None  # as it is read when a client sends it back
     added = {SCHEMA: DERIVED}
     if table.partition_columns:

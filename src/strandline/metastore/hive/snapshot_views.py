@@ -52,7 +52,7 @@ from strandline import work
 from strandline.clock import Timestamp
 from strandline.errors import CorruptData, LimitExceeded, ObjectNotFound
 from strandline.metastore.hive.file_keys import FileKeys, file_keys, told_apart, value_by_key
-from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
+from strandline.metastore.hive.parameters import DERIVED, PATH
 from strandline.metastore.hive.past_tables import view_over
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct
@@ -69,6 +69,7 @@ from strandline.metastore.store.file_scans import (
     split_for_join,
 )
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm
+from strandline.metastore.table_parameters import SCHEMA
 from strandline.model.descriptors import (
     ColumnDescriptor,
     SchemaVersion,

@@ -21,8 +21,7 @@ from typing import Any
 
 from strandline import work
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.hive.table_structs import plain_columns_of
+from strandline.metastore.hive.storage_descriptors import Struct, plain_columns_of
 from strandline.metastore.store.rows import AnalyzedColumn, Row, StatisticsRow
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor

@@ -15,7 +15,12 @@ from typing import Any, Protocol
 from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
 from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import DERIVED, PATH
-from strandline.model.descriptors import StorageFormat, properties
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    StorageFormat,
+    TableDescriptor,
+    properties,
+)
 from strandline.model.type_parser import parse_hive_type
 from strandline.model.type_text import hive_string
 from strandline.model.types import ATOMIC_TYPES, DataType
@@ -45,6 +50,11 @@ class Column(Protocol):
     def type(self) -> DataType: ...
     @property
     def comment(self) -> str | None: ...
+
+
+def plain_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
+    """Return the columns of a table that are not partition columns."""
+    return table.columns[: len(table.columns) - len(table.partition_columns)]
 
 
 def hive_columns(columns: Sequence[Column]) -> tuple[HiveColumn, ...]:

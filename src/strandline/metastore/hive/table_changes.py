@@ -33,7 +33,6 @@ from strandline.metastore.hive.names import (
     same_location,
 )
 from strandline.metastore.hive.parameters import (
-    LAST_DDL_TIME,
     QuickStatistics,
     if_purge,
     is_counted_table,
@@ -56,6 +55,7 @@ from strandline.metastore.hive.transactional_tables import (
     refuse_transactional,
 )
 from strandline.metastore.metastore import completing
+from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege

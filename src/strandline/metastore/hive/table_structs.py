@@ -18,15 +18,8 @@ from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewD
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import (
-    COMMENT,
     DERIVED,
-    EXTERNAL,
     HIVE_PROVIDER,
-    LAST_ACCESS,
-    LAST_DDL_TIME,
-    PROVIDER,
-    RETENTION,
-    SCHEMA,
     SparkSchema,
     schema_parameters,
     split_parameters,
@@ -40,10 +33,20 @@ from strandline.metastore.hive.storage_descriptors import (
     declared_columns,
     field_structs,
     parse_column_type,
+    plain_columns_of,
     read_fields,
     read_storage,
     shown_columns,
     storage_struct,
+)
+from strandline.metastore.table_parameters import (
+    COMMENT,
+    EXTERNAL,
+    LAST_ACCESS,
+    LAST_DDL_TIME,
+    PROVIDER,
+    RETENTION,
+    SCHEMA,
 )
 from strandline.model.descriptors import (
     ColumnDescriptor,
@@ -224,11 +227,6 @@ def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]
     """Return the partition columns of a table, in order."""
     count = len(table.partition_columns)
     return table.columns[len(table.columns) - count :] if count else ()
-
-
-def plain_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
-    """Return the columns of a table that are not partition columns."""
-    return table.columns[: len(table.columns) - len(table.partition_columns)]
 
 
 def partition_key_structs(table: TableDescriptor) -> list[Struct]:

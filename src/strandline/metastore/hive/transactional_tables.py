@@ -19,21 +19,19 @@ from typing import Any
 from strandline.catalog import Catalog, Relation
 from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
 from strandline.errors import IllegalChange, UnsupportedOperation
-from strandline.metastore.hive.parameters import (
-    EXTERNAL,
-    HIVE_PROVIDER,
-    LAST_DDL_TIME,
-    PATH,
-    PROVIDER,
-    SCHEMA,
-    TRANSACTIONAL,
-    schema_parameters,
-)
+from strandline.metastore.hive.parameters import HIVE_PROVIDER, PATH, schema_parameters
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
 from strandline.metastore.hive.snapshot_views import MARK, shown_as_view
 from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, Struct, read_fields
 from strandline.metastore.hive.table_structs import ClientTable, table_struct
-from strandline.metastore.table_parameters import is_counted
+from strandline.metastore.table_parameters import (
+    EXTERNAL,
+    LAST_DDL_TIME,
+    PROVIDER,
+    SCHEMA,
+    TRANSACTIONAL,
+    is_counted,
+)
 from strandline.model.descriptors import (
     ColumnDescriptor,
     Properties,

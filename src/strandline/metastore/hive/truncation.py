@@ -28,7 +28,6 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.metastore.hive.parameters import LAST_DDL_TIME
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
@@ -45,6 +44,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import Moved, Unsynced, delete_folder
+from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
 
