@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,16 @@ from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.hive import truncation
-from strandline.metastore.store.folder_effects import PURGED_SUFFIX
+from strandline.metastore.store.cleaning import Cleaned, Cleaner
+from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import Moved, Unsynced
 from strandline.model.types import INT
-from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
+from tests.metastore.hive.hive_node import WAIT, HiveNode, refusal, storage, table
 
 STORES = ("folder", "postgresql")
+DAY_MS = 24 * 60 * 60 * 1000
 KEYS = [FieldSchema("p", "int", None)]
 EMPTY = {"numFiles": "0", "numRows": "0", "totalSize": "0", "rawDataSize": "0"}
 
@@ -34,6 +38,11 @@ def put(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"x")
+
+
+def asides(hive: HiveNode) -> set[Path]:
+    """The folders that truncations have moved aside."""
+    return set(hive.folder.joinpath("warehouse").rglob(f"*{TRUNCATED_SUFFIX}"))
 
 
 @pytest.fixture
@@ -178,7 +187,43 @@ def test_a_truncation_whose_process_died_can_be_repeated(
     parted.truncate_table("d1", name, None)
     assert not [path for path in place(hive, name).rglob("*") if path.is_file()]
     hive.node.cleaner.clean()
-    assert list(hive.folder.joinpath("warehouse").rglob("*.purged*")) == []
+    assert asides(hive)  # a truncation that still runs would look the same
+    for aside in asides(hive):
+        table_id, number, moved, suffix = aside.name.split(".")
+        aside.rename(aside.with_name(f"{table_id}.{number}.{int(moved) - DAY_MS}.{suffix}"))
+    hive.node.cleaner.clean()
+    assert not asides(hive)
+
+
+@pytest.mark.parametrize("name", ["t", "parted"])
+def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_meanwhile(
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    parted.create_table(table("t"))
+    put(place(hive, "t"), "a")
+    before = sorted(place(hive, name).rglob("*"))
+    listing, moved, cleaned = (threading.Event() for _ in range(3))
+    clean_folders = Cleaner._folders_of_none
+
+    def clean_while_truncated(self: Cleaner, gone: set[int], now: Any) -> Iterator[Cleaned]:
+        listing.set()
+        assert moved.wait(WAIT)
+        return clean_folders(self, gone, now)
+
+    def fail_after_cleaning(self: Unsynced) -> None:
+        moved.set()
+        assert cleaned.wait(WAIT)
+        raise Unavailable("the disk is full")
+
+    with hive.another_node() as other, ThreadPoolExecutor() as threads:
+        monkeypatch.setattr(Cleaner, "_folders_of_none", clean_while_truncated)
+        cleaning = threads.submit(other.cleaner.clean)
+        cleaning.add_done_callback(lambda _: cleaned.set())
+        assert listing.wait(WAIT)
+        monkeypatch.setattr(Unsynced, "sync", fail_after_cleaning)
+        assert "the disk is full" in refusal(lambda: parted.truncate_table("d1", name, None))[1]
+        cleaning.result(WAIT)
+    assert sorted(place(hive, name).rglob("*")) == before
 
 
 def test_the_files_move_back_before_another_writer_can_take_their_place(
@@ -212,7 +257,7 @@ def test_the_log_says_where_files_are_that_could_not_be_moved_back(
         raise Unavailable("the disk is full")
 
     def move_only_aside(self: StoreFolders, source: str, target: str, **named: Any) -> Moved:
-        if source.endswith(PURGED_SUFFIX):
+        if source.endswith(TRUNCATED_SUFFIX):
             raise Unavailable("the disk is full")
         return move(self, source, target, **named)
 
@@ -249,5 +294,6 @@ def test_no_files_come_back_if_the_truncation_may_have_been_committed(
 
 
 def test_truncated_files_are_not_kept(hive: HiveNode, parted: Any) -> None:
+    before = asides(hive)
     parted.truncate_table("d1", "parted", None)
-    assert list(hive.folder.joinpath("warehouse").rglob("*.purged*")) == []
+    assert asides(hive) == before

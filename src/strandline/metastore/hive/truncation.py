@@ -8,7 +8,7 @@ The transaction that sets the counts to 0 also moves the folders aside, because 
 keeps the table from being dropped and another from being created in its folder. The files are
 deleted after it. If the request fails, the folders are moved back, except if the transaction may
 have been committed: by then, their place may belong to another table. After that, or if a process
-dies in between, the request can be repeated, and cleaning deletes what was moved aside.
+dies in between, the request can be repeated, and cleaning deletes what was moved aside after a day.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
-from strandline.metastore.store.folder_effects import PURGED_SUFFIX
+from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
     NewRow,
     PartitionRow,
@@ -44,7 +44,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import Moved, Unsynced, delete_folder
-from strandline.metastore.table_parameters import LAST_DDL_TIME
+from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 _EMPTY = {
     **dict.fromkeys(("numFiles", "numRows", "rawDataSize", "totalSize"), "0"),
-    "COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true"}',
+    ACCURATE: '{"BASIC_STATS":"true"}',
 }
 _OF_SPARK = "spark.sql.statistics."
 
@@ -149,7 +149,8 @@ class _Emptying:
         """Empty a folder."""
         # Not an id of a row or write: a request that died may have left a folder of that name.
         number = secrets.randbelow(10**18)
-        aside = self._folders.shown(f"{self._dropped.text}.{number}{PURGED_SUFFIX}")
+        name = f"{self._dropped.text}.{number}.{system_wall_clock()}{TRUNCATED_SUFFIX}"
+        aside = self._folders.shown(name)
         if self._folders.move(location, aside, unsynced=self._unsynced) is Moved.MOVED:
             self._moved.append((location, aside))
         self._folders.make(location, unsynced=self._unsynced)
@@ -166,13 +167,13 @@ class _Emptying:
             except StrandlineError:
                 logger.exception(
                     "the files of a failed truncation may still be at %s, where cleaning deletes "
-                    "them; move them to %s",
+                    "them after a day; move them to %s",
                     aside,
                     location,
                 )
 
     def finish(self) -> None:
-        """Delete the old files. Cleaning deletes what the system refuses to delete now."""
+        """Delete the old files. Cleaning deletes those later that the system refuses to delete."""
         for _, aside in self._moved:
             try:
                 delete_folder(self._folders.path(aside))

@@ -52,11 +52,15 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from strandline.catalog import CatalogManager
-from strandline.clock import HybridClock, Timestamp, milliseconds_before
+from strandline.clock import HybridClock, Timestamp, milliseconds, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import VersionNotFound
 from strandline.metastore.store.aborted_rows import AbortedRows
-from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
+from strandline.metastore.store.folder_effects import (
+    PARTITIONS_SUFFIX,
+    PURGED_SUFFIX,
+    TRUNCATED_SUFFIX,
+)
 from strandline.metastore.store.own_files import (
     Times,
     delete_below,
@@ -107,9 +111,17 @@ _OLD_EVENTS = (
 The times of events do not always grow with their ids, and the events that stay must have no gap.
 """
 
+TRUNCATED_KEPT_MS = 24 * 60 * 60 * 1000
+"""How long a folder stays that a truncation moved aside: it is moved back if the truncation fails.
+
+That a truncation still runs cannot be seen: others do not see its transaction, and its process may
+have lost the connection to the database.
+"""
+
 _ASIDE = re.compile(
     r"(?P<table>[0-9]{1,19})(\.[0-9]{1,19})?"
     rf"(?P<partitions>{re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
+    rf"(\.(?P<truncated>[0-9]{{1,15}}){re.escape(TRUNCATED_SUFFIX)})?"
 )
 """The name of a folder in `DROPPED`: of a table, its partitions, or a table being deleted."""
 _ROW_ID = re.compile("[0-9]{1,18}")
@@ -484,11 +496,13 @@ class Cleaner:
 
     def _folders_of_none(self, gone: set[int], now: _Pass) -> Iterator[Cleaned]:
         """Clean the folders of tables without rows that a process left when it died."""
+        oldest_kept = milliseconds(self._clock.current()) - TRUNCATED_KEPT_MS
         for path, name, place in self._set_aside():
             if now.stopped():
                 return
             table_id = int(name["table"])
-            if name["purged"] or table_id in gone:
+            is_old = name["truncated"] is not None and int(name["truncated"]) < oldest_kept
+            if name["purged"] or is_old or table_id in gone:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
                 self._take_folder(cleaned, place, path, now)
                 yield cleaned

@@ -64,6 +64,12 @@ PARTITIONS_SUFFIX = ".partitions"
 """Added to a table's `Place.aside`: the folder of the table's dropped partitions."""
 PURGED_SUFFIX = ".purged"
 """Added to a table's `Place.aside`: the folder of a purged table until its files are deleted."""
+TRUNCATED_SUFFIX = ".truncated"
+"""The end of the name of a folder whose files a truncation deletes, or moves back if it fails.
+
+The name is a table's `Place.aside`, a random number, the time of the move in milliseconds since
+1970, and this.
+"""
 
 
 Asked = tuple[Update, Entry, FolderEffect | None]
