@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable, UnknownOutcome
-from strandline.metastorage import Absent, Exists, Put, open_metastorage
+from strandline.metastorage import Absent, Exists, Put, StoreFull, open_metastorage
+from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ChunkedValues
-from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome, TxnAnswer
 from strandline.metastorage.etcd.layout import Reference
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import put
@@ -61,7 +64,7 @@ FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space excee
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (429, FULL, "compact and defragment"),  # also the answer to the write that fills it
+        (429, FULL, "Compact and defragment"),  # also the answer to the write that fills it
         (502, b"<html>Bad Gateway</html>", "status 502"),
         (400, b"Client sent an HTTP request to an HTTPS server.\n", "is it etcd .* without TLS"),
         (503, b'["no", "object"]', "status 503"),
@@ -97,6 +100,63 @@ def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, messag
         with pytest.raises(Unavailable, match=message) as refused:
             gateway.txn([], [], repeatable=False)
         assert not isinstance(refused.value, UnknownOutcome)
+
+
+def test_a_full_store_is_read_and_refuses_writes(place: EtcdPlace) -> None:
+    store = place.node()
+    put(store, "a", b"1")
+    with place.server.full():
+        writes: list[Callable[[], object]] = [
+            lambda: store.invoke([], [Put("a", b"2")]),
+            lambda: store.invoke([Absent("b")], [Put("b", b"x" * CHUNK_BYTES * 2)]),
+            store.check,
+        ]
+        for write in writes:
+            with pytest.raises(StoreFull, match=r"nothing was written\. Compact and defragment it"):
+                write()
+        assert [(entry.key, entry.value) for entry in store.range("", "~")] == [("a", b"1")]
+        assert store.revision() == 1
+        assert store.wait_for_change("a", 0, timeout=0)
+    put(store, "a", b"2")
+    assert store.check().revision == 2
+
+
+def test_the_write_that_fills_the_store_has_an_unknown_outcome_and_can_be_read(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server carries it out, raises its alarm, and answers that there is no space."""
+    store = place.node()
+    txn = EtcdGateway.txn
+
+    def fill(self: EtcdGateway, *arguments: Any, repeatable: bool) -> TxnAnswer:
+        answer = txn(self, *arguments, repeatable=repeatable)
+        if repeatable:
+            return answer
+        full.enter_context(place.server.full())
+        raise FullOutcome("no space")
+
+    with ExitStack() as full:
+        monkeypatch.setattr(EtcdGateway, "txn", fill)
+        with pytest.raises(UnknownOutcome, match="no space"):
+            store.invoke([], [Put("a", b"1")])
+        entry = store.get("a")
+    assert entry is not None
+    assert entry.value == b"1"
+
+
+def test_a_member_that_hangs_delays_a_call_only_once(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "TRY_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        own = f"127.0.0.1:{place.server.port}"
+        etcd = EtcdGateway([f"127.0.0.1:{hung.getsockname()[1]}", own], timeout=60)
+        began = time.monotonic()
+        assert etcd.range(b"a").pairs == []
+        assert time.monotonic() - began < 10
+        hung.close()
+        assert etcd.range(b"a").pairs == []
+        etcd.close()
 
 
 @pytest.mark.parametrize("line", [b"hello\n", b'["no", "object"]\n', b'{"error":{"code":14}}\n'])

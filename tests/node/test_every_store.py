@@ -23,6 +23,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
+from strandline.clock import format_timestamp
 from strandline.config import Settings
 from strandline.durable import durable_state
 from strandline.errors import (
@@ -37,6 +38,7 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
+from strandline.metastorage import StoreFull
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.reader import Reader
 from strandline.metastore.store.rows import DataFile, RowKind
@@ -48,7 +50,7 @@ from strandline.node.warehouse_place import MARKER
 from strandline.sql import FenceRow
 from tests.metastore.hive.hive_node import hive_node
 from tests.metastore.snapshots import paths_of
-from tests.servers import stores
+from tests.servers import etcd, stores
 from tests.servers.stores import EmptyStore
 
 SERVERS = tuple(kind for kind in stores.KINDS if kind != "folder")
@@ -287,6 +289,39 @@ def test_the_present_is_answered_from_memory_while_fresh(
     assert catalog is not None
     assert catalog.version == node.catalogs.latest_catalog().version
     assert (after.reads, after.writes) == (before.reads, before.writes)
+
+
+def test_a_node_with_a_full_etcd_answers_reads_and_refuses_writes(tmp_path: Path) -> None:
+    store = stores.new_store("etcd", tmp_path)
+    with (
+        hive_node(store.address, settings=store.settings) as hive,
+        hive.another_node() as other,
+        hive.client() as client,
+    ):
+        session = hive.node.session(user="ann")
+        session.execute(CreateSchema(name="s"))
+        version = hive.node.catalogs.present().version
+        create_table(other)
+        past = f"default@{format_timestamp(other.catalogs.present().time)}"
+        hive.node.catalogs.present()
+        with etcd.running().full():
+            while hive.node.catalogs.known_present() is not None:
+                time.sleep(0.005)  # until the last look before has expired
+            assert client.call("get_all_tables", db_name="default") == ["t"]
+            assert client.call("get_all_tables", db_name=past) == ["t"]
+            assert client.call("get_all_tables", db_name=f"default@{version}") == []
+            assert sorted(client.call("get_all_databases")) == ["default", "s"]
+            for write in (
+                lambda: session.execute(DropTable(schema="default", table="t")),
+                lambda: create_table(other, "u"),
+                session.begin,
+            ):
+                began = time.monotonic()
+                with pytest.raises(StoreFull, match=r"is full.* disarm its alarm"):
+                    write()
+                assert time.monotonic() - began < 10
+        create_table(other, "u")
+        assert client.call("get_all_tables", db_name="default") == ["t", "u"]
 
 
 # -- the warehouse of a store on servers

@@ -14,8 +14,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -58,6 +61,17 @@ class EtcdServer:
         httpx.post(
             f"{base}/compaction", json={"revision": head, "physical": True}
         ).raise_for_status()
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """In the block, the server behaves as after a write that exceeded its quota."""
+        url = f"http://127.0.0.1:{self.port}/v3/maintenance"
+        alarm = {"alarm": "NOSPACE", "memberID": _posted(f"{url}/status")["header"]["member_id"]}
+        _posted(f"{url}/alarm", action="ACTIVATE", **alarm)
+        try:
+            yield
+        finally:
+            _posted(f"{url}/alarm", action="DEACTIVATE", **alarm)
 
     def start(self) -> None:
         """Start it on its data, at its previous ports."""
@@ -152,6 +166,10 @@ def running() -> EtcdServer:
     server = EtcdServer()
     atexit.register(server.remove)
     return server
+
+
+def _posted(url: str, **body: str) -> Any:
+    return httpx.post(url, json=body).raise_for_status().json()
 
 
 def _program() -> str:

@@ -16,6 +16,9 @@ A look at a server is a write, which waits for the writes before it. So a thread
 of time: when a reader uses a look whose second half has begun. While a node is asked often, its
 readers find a valid look; a node without readers does not look.
 
+If the store is full, no look succeeds. Then each read of the present reads the end of the log.
+Reads that also need the time, such as those of transactions, fail.
+
 Rejected: reading the log on every read.
 """
 
@@ -42,6 +45,7 @@ from strandline.clock import (
 )
 from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, StrandlineError
+from strandline.metastorage import StoreFull
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +167,10 @@ class CatalogFollower(CatalogApplier):
                 present = self.known_present()  # another thread may have looked meanwhile
                 if present is not None:
                     return present
-                self._for_all(self._look, since=looks)
+                try:
+                    self._for_all(self._look, since=looks)
+                except StoreFull:
+                    return self._present_of_full_store()
                 known = self._horizon.known
                 if called_at <= known:
                     # On a slow machine the look may take longer than the delay. The catalog of
@@ -174,6 +181,16 @@ class CatalogFollower(CatalogApplier):
             "current: its clock is ahead of the store's clock by more than the catalog allows; "
             "set the clock, or use another node"
         )
+
+    def _present_of_full_store(self) -> Catalog:
+        """The present from a read of the log's end, which writes nothing.
+
+        It too includes every `execute` that has returned. But without the write of a look, a change
+        that is still on its way may get an earlier time than this read, after there is space again.
+        So this is no answer to a caller that keeps the time.
+        """
+        self.sync()
+        return self._history.at_time(self._clock.current())
 
     def look(self) -> Timestamp:
         """Look at the log and apply it. Return the time up to which all catalogs are known.
@@ -227,14 +244,20 @@ class CatalogFollower(CatalogApplier):
     def wait_for_completeness(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Return when this node knows every catalog that is or will be active at ``at``.
 
-        Raises `DeadlineExceeded`, also if ``at`` is more than ``timeout`` seconds ahead.
+        Raises `DeadlineExceeded`, also if ``at`` is more than ``timeout`` seconds ahead. If the
+        store is full, only a time that an earlier look has shown is known.
         """
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
         end = time.monotonic() + timeout
         while True:
             self._check_running()
-            known = self._look()
+            try:
+                known = self._look()
+            except StoreFull:
+                if at > self._horizon.known:
+                    raise
+                return
             if at <= known:
                 return
             ahead = (milliseconds(at) - milliseconds(known)) / 1000

@@ -65,6 +65,7 @@ from strandline.errors import (
     UnknownOutcome,
     VersionNotFound,
 )
+from strandline.metastorage import StoreFull
 from strandline.work import keeping_garbage
 from strandline.work.time_slices import shorten_time_slices
 
@@ -384,7 +385,7 @@ class GroupCommit:
                 self.counts.rebased += 1
                 self._append(rebased)
             return
-        except UnknownOutcome as error:
+        except (UnknownOutcome, StoreFull) as error:
             self._end(requests, error)
             return
         except InvalidInput as error:  # more than the store takes at once

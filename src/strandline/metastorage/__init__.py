@@ -22,6 +22,7 @@ from strandline.metastorage.store import (
     Put,
     PutTimed,
     RevisionIs,
+    StoreFull,
     ValueIs,
     prefix_end,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "PutTimed",
     "RevisionIs",
     "SqlMetastorage",
+    "StoreFull",
     "ValueIs",
     "open_metastorage",
     "prefix_end",

@@ -40,12 +40,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
-from strandline.errors import Conflict, InvalidInput, Stopping
+from strandline.errors import Conflict, InvalidInput, Stopping, Unavailable
 from strandline.sql import Query
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_BYTES = 64 << 20
 _PAST_EVERY_KEY = "\x7f"
+
+
+class StoreFull(Unavailable):
+    """The store has no space for any write, also not for that of `Metastorage.check`.
+
+    Nothing was written. Reads that write nothing are still answered.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
+from strandline.metastorage.store import StoreFull
 
 Json = dict[str, Any]
 
@@ -143,6 +144,10 @@ def from_text(text: str) -> bytes:
 
 
 PAGE_KEYS = 256
+MAKE_ROOM = "Compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
+"""What to do about a full etcd."""
+TRY_SECONDS = 2.0
+"""How long a call waits for a member that may hang before it asks another one."""
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
 # The gateway is used without TLS; httpx would otherwise load all certificate authorities.
@@ -160,6 +165,10 @@ class CompactedRevision(Unavailable):
     """The requested revision was compacted; read again at a newer one."""
 
 
+class FullOutcome(UnknownOutcome):
+    """etcd has no space. It may have carried out the write nevertheless; a read settles it."""
+
+
 class _AskAnother(Exception):
     """This endpoint did nothing; try another one. Never leaves this module."""
 
@@ -173,7 +182,7 @@ class EtcdGateway:
 
     ``endpoints`` are ``host:port``. A call without an answer fails after ``timeout`` seconds, with
     `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something; ``open_outcomes``
-    counts the latter.
+    counts the writes that may still be on their way.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float) -> None:
@@ -298,18 +307,22 @@ class EtcdGateway:
             for left in range(attempts, 0, -1):
                 endpoint = self.endpoints[self._preferred]
                 patience = max(finish - time.monotonic(), 0.001)
+                share = min(patience / left, TRY_SECONDS) if left > 1 else patience
                 try:
                     return self._post(
                         endpoint,
                         path,
                         content,
                         repeatable=repeatable,
-                        connect=patience / left,
-                        answer=patience / left if repeatable else patience,
+                        connect=share,
+                        answer=share if repeatable else patience,
                     )
+                except FullOutcome:
+                    raise
                 except UnknownOutcome:
                     with self._lock:
                         self.open_outcomes += 1
+                    self._prefer_another(endpoint)
                     raise
                 except _AskAnother as error:
                     failures[endpoint] = error
@@ -416,11 +429,15 @@ def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
     if code == _CODE_OUT_OF_RANGE:
         return CompactedRevision(f"etcd {endpoint}: {reason}; read again")
     if code == _CODE_RESOURCE_EXHAUSTED and "space exceeded" in reason:
-        # etcd may have written to its log before it noticed that the quota is exceeded.
-        reason += (
-            "; compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
+        # The write that exceeds the quota gets this answer too, and is carried out.
+        if repeatable:
+            return StoreFull(
+                f"etcd {endpoint} is full ({reason}); nothing was written. {MAKE_ROOM}"
+            )
+        return FullOutcome(
+            f"etcd {endpoint} is full ({reason}); the change may or may not have been written. "
+            f"{MAKE_ROOM}"
         )
-        return Unavailable(f"{endpoint}: {reason}") if repeatable else _unknown(endpoint, reason)
     if code in _CODES_LACK_USER or "user name is empty" in reason:
         reason += "; nodes use etcd without a user: `etcdctl auth disable` lets them in"
     if code in _CODES_REFUSED:

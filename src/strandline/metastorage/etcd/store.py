@@ -53,8 +53,10 @@ from strandline.errors import (
 from strandline.metastorage.etcd.chunks import ChunkedValues
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import (
+    MAKE_ROOM,
     CompactedRevision,
     EtcdGateway,
+    FullOutcome,
     if_modified_at,
     if_value_below,
     put_operation,
@@ -81,6 +83,7 @@ from strandline.metastorage.store import (
     Operation,
     Outcome,
     Put,
+    StoreFull,
     check_bound,
     check_invoke,
     check_key,
@@ -305,15 +308,28 @@ class EtcdMetastorage(Metastorage):
                     return plan.outcome
                 view = None
                 continue
-            answer = self._gateway.txn(
-                plan.compares, plan.writes, plan.reads_on_failure, repeatable=False
-            )
+            try:
+                answer = self._gateway.txn(
+                    plan.compares, plan.writes, plan.reads_on_failure, repeatable=False
+                )
+            except FullOutcome as error:
+                self._refuse_if_not_written(view, error)
+                raise
             if answer.succeeded:
                 self._remembered = plan.view_after(answer.revision)
                 return plan.outcome
             view, fresh = invoke.view_after_refusal(plan, answer, written), True
             if time.monotonic() >= finish:
                 raise self._always_second()
+
+    def _refuse_if_not_written(self, view: View, error: FullOutcome) -> None:
+        """Raise `StoreFull` if the head is still that of the view: nothing was written."""
+        pairs = self._gateway.range(self._keys.head).pairs
+        if (pairs[0].modified if pairs else 0) == view.head_modified:
+            raise StoreFull(
+                f"etcd ({', '.join(self._gateway.endpoints)}) is full; nothing was written. "
+                f"{MAKE_ROOM}"
+            ) from error
 
     def _remove_unused(
         self, invoke: Invoke, written: dict[AnyPut, Reference], *, succeeded: bool
