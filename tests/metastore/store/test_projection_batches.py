@@ -19,8 +19,11 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
+from strandline.catalog.verbs import FolderEffect
+from strandline.durable.update import Entry
 from strandline.errors import DeadlineExceeded, Unavailable
 from strandline.metastore.store import projection, warehouse
+from strandline.metastore.store.folder_effects import folder_effect
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.model.types import INT
@@ -296,6 +299,26 @@ def test_several_moves_of_one_table_sync_the_database_once_each(
     node.projector.project_up_to(version)
     assert len(syncs) == 3
     assert node.folder("d").is_dir()
+
+
+def test_each_move_of_one_table_looks_ahead_only_to_the_next(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(41)]
+    node.ddl(create(node, names[0]))
+    moves = (rename(node, old, new) for old, new in pairwise(names))
+    version = node.ddl(*moves, project=False)
+    looked_at: list[Entry] = []
+
+    def counted(entry: Entry) -> FolderEffect | None:
+        looked_at.append(entry)
+        return folder_effect(entry)
+
+    monkeypatch.setattr(projection, "folder_effect", counted)
+    node.projector.project_up_to(version)
+    assert node.folder(names[-1]).is_dir()
+    assert node.verbs().count("rename_table") == 40
+    assert len(looked_at) < 3 * 40
 
 
 def test_a_sync_that_began_before_a_move_does_not_count_for_it(

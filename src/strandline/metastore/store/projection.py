@@ -67,13 +67,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
 from strandline.catalog import Behind, Catalog
 from strandline.catalog.kinds import kind_named
+from strandline.catalog.verbs import FolderEffect
 from strandline.durable import CatalogTransaction, Companion
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
@@ -445,12 +446,7 @@ class Projector:
         last, done_entries = before.projected_version, before.projected_entries
         events: list[NewEvent] = []
         entries = ((update, entry) for update in updates for entry in update.entries)
-        behind = islice(entries, done_entries, None)
-        upcoming = list(_with_effects(behind, most=turn.left))
-        self._folders.expect(turn, upcoming)
-        effects = chain(
-            (effect for _, _, effect in upcoming), (folder_effect(e) for _, e in behind)
-        )
+        effects = self._effects_of(turn, islice(entries, done_entries, None))
         for update in updates:
             for entry in islice(update.entries, done_entries, None):
                 effect = next(effects)
@@ -493,6 +489,18 @@ class Projector:
         )
         self._entries += len(events)
         return after
+
+    def _effects_of(
+        self, turn: Turn, entries: Iterator[tuple[Update, Entry]]
+    ) -> Iterator[FolderEffect | None]:
+        """Yield the effect of each entry, and look ahead to what those of the turn will need.
+
+        A look ends at the second effect on one table: that one mostly waits for the next turn.
+        """
+        while upcoming := list(_with_effects(entries, most=turn.left)):
+            self._folders.expect(turn, upcoming)
+            yield from (effect for _, _, effect in upcoming)
+        yield from (folder_effect(entry) for _, entry in entries)
 
     def _require_synced(self, before: LogPosition, turn: Turn) -> None:
         """Sync the database, unless it does no harm to repeat the effects up to ``before``.
@@ -560,12 +568,21 @@ class _WithAppend:
 
 
 def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[Asked]:
-    """Yield the next of ``entries`` with the effect of each, until ``most`` have an effect."""
+    """Yield the next of ``entries`` with the effect of each, until ``most`` have an effect.
+
+    Also ends with the second effect on one table.
+    """
+    table_ids: set[int] = set()
     while most and (following := next(entries, None)) is not None:
         update, entry = following
         effect = folder_effect(entry)
-        most -= effect is not None
         yield update, entry, effect
+        if effect is not None:
+            most -= 1
+            changed = {change.object_id for change in entry.changes if change.kind == "table"}
+            if not table_ids.isdisjoint(changed):
+                return
+            table_ids |= changed
 
 
 def _only_makes(update: Update) -> bool:
