@@ -24,6 +24,7 @@ from strandline.cli.main import main
 from strandline.durable import MetastorageLog
 from strandline.errors import (
     CorruptData,
+    IncompatibleFormat,
     TransactionNotFound,
     Unavailable,
 )
@@ -32,9 +33,11 @@ from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node
+from strandline.node.place import HEAD_FILE
 from strandline.node.relocation import relocate
-from strandline.node.store_database import accept_loss, head_of
+from strandline.node.store_database import MARKS, accept_loss, head_of
 from strandline.sql import SqliteDatabase
+from strandline.sql.head_file import HeadFile, Mark
 from tests.node.crashed_stores import left_by_a_crash, log_of, table_names, write_some
 
 # -- a log that is lost ------------------------------------------------------------------------
@@ -278,6 +281,25 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
     accept_loss(crashed, confirm=lambda before, now: losses.append((before, now)))
     [(before, now)] = losses
     assert before == now  # nothing is missing any more
+
+
+def test_a_head_file_of_a_newer_release_is_refused_and_kept(folder: Path) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+        newer = HeadFile(folder / HEAD_FILE, (*MARKS, Mark("branch", "txn", "SELECT 3")))
+        newer.note({"branch": 3})
+        write_some(node, 1, first=1)  # a node that runs beside that of the newer release
+    marks = newer.says()
+    assert marks is not None
+    assert (marks["branch"], marks["transaction"]) == (3, 2)
+    newer.close()
+    written = (folder / HEAD_FILE).read_bytes()
+    with pytest.raises(IncompatibleFormat, match=r"records 'branch'.* newer release"):
+        Node.open(folder)
+    result = CliRunner().invoke(main, ["accept-loss", str(folder), "--yes"])
+    assert result.exit_code == 78
+    assert "'branch'" in result.output
+    assert (folder / HEAD_FILE).read_bytes() == written
 
 
 def test_the_missing_versions_events_and_transactions_are_named_exactly(

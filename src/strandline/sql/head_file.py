@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from strandline.errors import CorruptData
+from strandline.errors import CorruptData, IncompatibleFormat
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,10 @@ class HeadFile:
     # -- what the file says
 
     def says(self) -> dict[str, int] | None:
-        """The marks in the file, or None if it does not exist or cannot be read."""
+        """The marks in the file, or None if it does not exist or cannot be read.
+
+        Raises `IncompatibleFormat` for a mark of a newer release: what it counts is unknown here.
+        """
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -109,6 +112,12 @@ class HeadFile:
                 "%s is damaged; its content is ignored and it is written again", self.path
             )
             return None
+        unknown = newest.keys() - {mark.name for mark in self._marks} - {_TURN}
+        if unknown:
+            raise IncompatibleFormat(
+                f"{self.path} records {min(unknown)!r}, which this release does not know: a newer "
+                "release wrote it; run that release"
+            )
         return {name: number for name, number in newest.items() if name != _TURN}
 
     def compare(self, recorded: Marks, marks: Marks) -> None:
@@ -167,7 +176,7 @@ class HeadFile:
         try:
             data = os.pread(file, 2 * SLOT_BYTES, 0)
             written_marks = self._last[1] if data == self._last[0] else _newest(data) or {}
-            merged = {
+            merged = written_marks | {
                 name: max(written_marks.get(name, 0), number) for name, number in marks.items()
             }
             merged[_TURN] = turn = written_marks.get(_TURN, 0) + 1
