@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
-from strandline.catalog import Catalog
+from strandline.catalog import Applied, Catalog, Command
+from strandline.metastore.hive.registry import Call
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
 
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
@@ -156,6 +157,22 @@ def test_a_schema_with_a_transactional_table_cannot_be_dropped_with_cascade(
     assert stub.get_all_tables("d1") == ["airports"]
     stub.drop_database("d1", True, True)
     stub.create_database(Database("d1"))
+
+
+@pytest.mark.parametrize("delete_data", [True, False])
+def test_a_cascade_drops_no_transactional_table_that_is_created_meanwhile(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, delete_data: bool
+) -> None:
+    execute = Call.execute
+
+    def create_before(call: Call, *commands: Command) -> Applied:
+        hive.create_transactional("d1", "flights", a="int")
+        return execute(call, *commands)
+
+    monkeypatch.setattr(Call, "execute", create_before)
+    kind, text = refusal(lambda: stub.drop_database("d1", delete_data, True))
+    assert (kind, "d1.flights" in text) == ("InvalidOperationException", True)
+    assert stub.get_all_tables("d1") == ["flights"]
 
 
 def test_a_drop_that_ends_no_listing_reads_no_other_names_of_its_schema(

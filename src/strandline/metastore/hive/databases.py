@@ -160,10 +160,8 @@ async def drop_database(call: Call) -> None:
         raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
     if not cascade and call.reader.catalog.functions(name):
         raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
-    if cascade:
-        refuse_cascade(call.reader.catalog, name)
     command = DropSchema(name=name, cascade=cascade)
-    call.execute(command if call.args.get("deleteData") else _DropKeepingData(command))
+    call.execute(_DropDatabase(command, keep_data=not call.args.get("deleteData")))
 
 
 @changes("drop_database_req")
@@ -177,13 +175,19 @@ async def drop_database_req(call: Call) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _DropKeepingData:
-    """A DROP SCHEMA that leaves the files of the tables where they are."""
+class _DropDatabase:
+    """A DROP SCHEMA that drops no transactional tables.
+
+    With ``keep_data``, the files of the tables stay where they are.
+    """
 
     command: DropSchema
+    keep_data: bool
 
     def plan(self, planning: Planning) -> None:
-        names = planning.catalog.relation_names(self.command.name) if self.command.cascade else ()
-        for name in names:
-            DropTable(schema=self.command.name, table=name, keep_data=True).plan(planning)
+        if self.command.cascade:
+            refuse_cascade(planning.catalog, self.command.name)
+        if self.command.cascade and self.keep_data:
+            for name in planning.catalog.relation_names(self.command.name):
+                DropTable(schema=self.command.name, table=name, keep_data=True).plan(planning)
         self.command.plan(planning)
