@@ -9,7 +9,7 @@ write it into the table. So a session may not set these names (`refuse_reserved`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from strandline.catalog import Catalog, Command
 from strandline.catalog.commands import (
@@ -62,6 +62,16 @@ _FIELDS = {
 }
 
 
+_AS_STORED: dict[str, Callable[[str], bool]] = {
+    SCHEMA: lambda value: value == "",
+    PROVIDER: lambda value: value == "hive",
+    EXTERNAL: lambda value: value != "TRUE",
+    TRANSACTIONAL: lambda value: value.lower() != "true",
+    RETENTION: lambda _: True,
+}
+"""Which values of these parameters are stored for Hive clients, since they contradict nothing."""
+
+
 def is_counted(name: str) -> bool:
     """Whether a parameter counts or dates the content, so that it belongs to the object store."""
     return name in _COUNTED or name.startswith(_COUNTED_PREFIX)
@@ -81,6 +91,19 @@ def refuse_reserved(commands: Iterable[Command], catalog: Catalog) -> None:
                     f"the parameter {name!r} cannot be set: its value comes from {source}; leave "
                     "it out"
                 )
+
+
+def without_contradictions(stored: Properties) -> Properties:
+    """The stored parameters of a table, without those that contradict a field or a count.
+
+    Sessions of releases before 0.6.0 could store them.
+    """
+    return tuple((name, value) for name, value in stored if not _contradicts(name, value))
+
+
+def _contradicts(name: str, value: str) -> bool:
+    as_stored = _AS_STORED.get(name)
+    return _source_of(name) is not None and not (as_stored is not None and as_stored(value))
 
 
 def _source_of(name: str) -> str | None:

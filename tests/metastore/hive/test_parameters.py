@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import AlterTableRequest, EnvironmentContext, FieldSchema, Partition
 
-from strandline.catalog.commands import SetTableProperties
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    SetTableProperties,
+    TableDefinition,
+)
 from strandline.errors import InvalidInput
 from strandline.metastore.table_parameters import (
     ACCURATE,
@@ -19,7 +24,7 @@ from strandline.metastore.table_parameters import (
     SCHEMA,
     TRANSACTIONAL,
 )
-from strandline.model.descriptors import TableKind
+from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 KEYS = [FieldSchema("day", "string", None)]
@@ -229,17 +234,47 @@ def test_parameters_with_the_names_of_stored_fields_are_left_out(hive: HiveNode,
         assert stub.get_table("d1", "t1").retention == 0
 
 
-def test_a_managed_table_stays_managed_although_an_older_release_stored_that_it_is_external(
+CONTRADICTIONS = {
+    "EXTERNAL": "TRUE",
+    "transactional": "true",
+    "comment": "another",
+    "numRows": "7",
+    "spark.sql.statistics.numRows": "7",
+    "spark.sql.sources.provider": "strandline",
+    "spark.sql.sources.schema": '{"type":"struct","fields":[]}',
+    "spark.sql.sources.schema.numParts": "1",
+    "spark.sql.sources.schema.part.0": "{}",
+}
+
+
+def test_parameters_of_an_older_release_that_contradict_the_table_are_not_shown(
     hive: HiveNode, stub: Any
 ) -> None:
-    stub.create_table(table("t1"))
-    old = SetTableProperties(schema="d1", table="t1", set=(("EXTERNAL", "TRUE"),))
-    hive.node.metastore.execute(old, author="ann")
-    shown = stub.get_table("d1", "t1")
-    assert "EXTERNAL" not in shown.parameters
-    shown.parameters["k"] = "v"
-    stub.alter_table("d1", "t1", shown)
-    assert hive.node.session(user="ann").table("d1.t1").descriptor.kind is TableKind.MANAGED
+    session = hive.node.session(user="ann")
+    plain = TableDefinition(name="s1", columns=(ColumnDefinition("a", INT),), provider="parquet")
+    session.execute(CreateTable(schema="d1", definition=plain))
+    stub.create_table(table("h1"))
+    hive.create_transactional("d1", "tx", a="int")
+    for name in ("s1", "h1", "tx"):
+
+        def shown(name: str = name) -> Any:
+            """What clients are shown of the present, and will be shown of it later."""
+            past = f"d1@{hive.node.catalogs.present().version}"
+            structs = [stub.get_table(schema, name) for schema in ("d1", past)]
+            for struct in structs:
+                struct.parameters.pop("view.catalogAndNamespace.part.1", None)  # the schema's name
+            return [(struct.tableType, struct.parameters, struct.sd) for struct in structs]
+
+        before = shown()
+        old = SetTableProperties(schema="d1", table=name, set=tuple(CONTRADICTIONS.items()))
+        hive.node.metastore.execute(old, author="ann")
+        assert shown() == before
+        kind = session.table(f"d1.{name}").descriptor.kind
+        sent = stub.get_table("d1", name)
+        sent.parameters["k"] = "v"
+        stub.alter_table("d1", name, sent)
+        altered = session.table(f"d1.{name}").descriptor
+        assert (altered.kind, altered.comment) == (kind, None)
 
 
 def test_a_session_sends_back_the_parameters_of_a_hive_client_and_sets_no_others(

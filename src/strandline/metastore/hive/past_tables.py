@@ -50,7 +50,7 @@ from strandline.metastore.hive.storage_descriptors import (
     shown_columns,
 )
 from strandline.metastore.hive.table_structs import partition_key_structs, view_struct
-from strandline.metastore.table_parameters import SCHEMA
+from strandline.metastore.table_parameters import SCHEMA, without_contradictions
 from strandline.model.descriptors import (
     Properties,
     StorageFormat,
@@ -152,7 +152,8 @@ def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schem
 
 def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: bool) -> Properties:
     """The table's parameters, and those that make Spark take the answer for its own view."""
-    own = {name: value for name, value in table.properties if not name.startswith(NOT_OF_A_TABLE)}
+    stored = without_contradictions(table.properties)
+    own = {name: value for name, value in stored if not name.startswith(NOT_OF_A_TABLE)}
     if has_spark_schema:
         own[SCHEMA] = DERIVED
         names = [column.name for column in table.columns]

@@ -24,7 +24,7 @@ from strandline.metastore.hive.storage_descriptors import (
     hive_columns,
     plain_columns_of,
 )
-from strandline.metastore.table_parameters import SCHEMA
+from strandline.metastore.table_parameters import SCHEMA, without_contradictions
 from strandline.model.descriptors import (
     StorageFormat,
     TableDescriptor,
@@ -67,7 +67,13 @@ _PARTITION_PROVIDER = ("spark.sql.partitionProvider", "catalog")
 
 
 def completed(table: TableDescriptor) -> TableDescriptor:
-    """``table`` with what Spark would have recorded, if a session created it; else itself."""
+    """``table`` with what Spark would have recorded, if a session created it.
+
+    In any case without the parameters that contradict the table.
+    """
+    consistent = without_contradictions(table.properties)
+    if consistent != table.properties:
+        table = replace(table, properties=consistent)
     storage = table.storage
     own_format = storage.serde or storage.input_format or storage.hive_columns is not None
     written = _FORMATS.get(table.provider.lower())

@@ -250,8 +250,6 @@ def table_struct(
     external = table.kind is TableKind.EXTERNAL
     if external:
         parameters[EXTERNAL] = "TRUE"
-    elif parameters.get(EXTERNAL) == "TRUE":  # a session of a release before 0.6.0 stored it
-        del parameters[EXTERNAL]
     if parameters.get(SCHEMA) == DERIVED:
         names = [column.name for column in partition_columns_of(table)]
         del parameters[SCHEMA]
