@@ -14,6 +14,8 @@ from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.catalog.history import History
 from strandline.catalog.initial import MAX_DELAY_MS, MAX_SKEW_MS
 from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp
+from strandline.durable import Frontier
+from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.errors import (
     DeadlineExceeded,
     IllegalChange,
@@ -72,6 +74,29 @@ def test_a_change_on_one_node_is_visible_on_every_node_at_once(new_manager: Mana
         assert all(f"s{n}" in names(node) for node in nodes)
     assert len({node.present().version for node in nodes}) == 1
     assert all(nodes[0].catalog(v).contents == nodes[2].catalog(v).contents for v in range(2, 33))
+
+
+def test_a_node_waits_for_versions_after_old_events_were_pruned(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, other = new_manager(), new_manager()
+    node.execute(create("a"), author="ann")
+    other.prune(STORAGE_USAGE_EVENT, 2)
+    node.sync()
+    assert node.known_present() is node.latest_catalog()
+    node.execute(create("b"), author="ann")
+    assert node.known_present() is node.latest_catalog()
+    log, waits = node.state.log, threading.Event()
+    original = log.listen
+
+    def listen(after: Frontier, *, timeout: float) -> bool:
+        if after == log.frontier():  # else it returns at once
+            waits.set()
+        return original(after, timeout=timeout)
+
+    monkeypatch.setattr(log, "listen", listen)
+    node.start()
+    assert waits.wait(10)
 
 
 def test_known_present_is_none_after_another_node_appended(new_manager: Managers) -> None:

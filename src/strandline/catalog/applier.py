@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
@@ -190,8 +190,8 @@ class CatalogApplier:
         self._own_commit = float("-inf")  # when this node last applied its own append
         self._looked_at: float = elapsed()  # before the last look at the log that succeeded
         self._history = self._recovered(state)
-        # `since`: where the log began. `upper`: the version after the last one for which every
-        # listener was called.
+        # The last frontier that was read, except that `upper` is the version after the last one for
+        # which every listener was called.
         self._seen = Frontier(self._history.earliest.version, self._history.latest.version + 1)
 
     def _recovered(self, state: DurableCatalogState) -> History:
@@ -346,7 +346,8 @@ class CatalogApplier:
             if self._listeners.calling:
                 return  # a listener reads; its version is not complete yet
             self._listeners.call()  # for what an interrupt left pending
-            self._seen = Frontier(frontier.since, self._history.latest.version + 1)
+            upper = self._history.latest.version + 1
+            self._seen = Frontier(frontier.since, upper, frontier.pruned)
         self._complete_awaited()
 
     def refuse_set_back(self) -> None:
@@ -515,7 +516,7 @@ class CatalogApplier:
             if self._listeners.calling:
                 return catalogs
             self._listeners.call()
-            self._seen = Frontier(self._seen.since, self._history.latest.version + 1)
+            self._seen = replace(self._seen, upper=self._history.latest.version + 1)
         self._complete_awaited()
         return catalogs
 
