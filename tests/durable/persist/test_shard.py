@@ -17,6 +17,7 @@ from strandline.durable import Update, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.persist import maintenance as maintenance_module
+from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.part import COLUMNS, read_part
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.durable.persist.shard import Shard
@@ -44,7 +45,7 @@ from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry
 from strandline.wire.registry import encode
 from tests.durable.persist.conftest import SHARD, Killed, Place, meddled
-from tests.durable.updates import TOKEN, begin, measured, update
+from tests.durable.updates import TOKEN, RacedStore, begin, measured, update
 
 LARGE = 60
 """Number of objects that makes an update too large to be stored inside the state."""
@@ -130,6 +131,22 @@ def test_a_node_that_missed_many_rollups_catches_up_in_two_reloads(place: Place)
     assert versions(reader) == list(range(1, 16))
     assert reader.shard.statistics().reloads == 2
     assert reader.append(16, TOKEN, [update(16)])[0].version == 16
+
+
+@pytest.mark.parametrize("known", [1, 0])
+def test_changes_that_are_removed_between_two_pages_of_a_read_are_no_damage(
+    place: Place, monkeypatch: pytest.MonkeyPatch, known: int
+) -> None:
+    monkeypatch.setattr("strandline.durable.persist.consensus.SCANNED_AT_ONCE", 4)
+    writer = place.log(every=1000)
+    raced = RacedStore(place.new_store(), writer.maintenance.tidy, method="range", call=2 + known)
+    reader = place.log(consensus=Consensus(raced))  # type: ignore[arg-type]  # answers like one
+    begin(writer, 1)
+    if known:
+        assert versions(reader) == [1]
+    for version in range(2, 13):
+        writer.append(version, TOKEN, [update(version)])
+    assert versions(reader) == list(range(1, 13))
 
 
 def test_an_append_on_an_idle_log_is_one_compare_and_set(place: Place) -> None:

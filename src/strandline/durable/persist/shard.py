@@ -140,7 +140,7 @@ class Shard:
             return self._advance(self._reload())
         # With the last known version: it is another one, or gone, if the log was set back.
         versions = self.consensus.scan(self.name, state.seqno)
-        if not versions or (versions[0].seqno, versions[0].time) != (state.seqno, state.time):
+        if _missing(versions, state.seqno) is not None or versions[0].time != state.time:
             reloaded = self._reload()
             return self._advance(reloaded, is_anew=reloaded.seqno > 0)
         return self._advance(self._following(state, versions[1:]))
@@ -157,10 +157,9 @@ class Shard:
             try:
                 base = ShardState(self.name) if rollup is None else self._rolled_up(rollup)
                 versions = self.consensus.scan(self.name, base.seqno + 1)
-                if not versions or versions[0].seqno != base.seqno + 1:
-                    raise _Gone(
-                        f"change {base.seqno + 1} of shard {self.name} is missing; {REMEDY}"
-                    )
+                missing = _missing(versions, base.seqno + 1)
+                if missing is not None:
+                    raise _Gone(f"change {missing} of shard {self.name} is missing; {REMEDY}")
             except _Gone as error:
                 if head.seqno == seqno:
                     raise CorruptData(str(error)) from error
@@ -384,6 +383,18 @@ def batches_between(batches: Batches, start: int, end: int) -> Batches:
     first = bisect_right(batches, start, key=lambda batch: batch.upper)
     last = bisect_right(batches, end - 1, key=lambda batch: batch.lower)
     return batches[first:last]
+
+
+def _missing(versions: Sequence[VersionedData], start: int) -> int | None:
+    """The first number that ``versions``, which begin at ``start``, do not have; None if whole.
+
+    Another process may remove versions between two pages of a scan.
+    """
+    numbers = enumerate(versions, start)
+    return next(
+        (number for number, version in numbers if version.seqno != number),
+        None if versions else start,
+    )
 
 
 def _diff_in(version: VersionedData) -> ShardDiff:
