@@ -353,6 +353,8 @@ def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog
     before = list(log.scan("audit_event", 1, 5))
     assert [scanned.version for scanned in before] == [2, 4]
     assert versions_of(log, 2, 4) == [2]
+    assert versions_of(log, -(1 << 64), 1 << 64) == [2, 4]
+    assert versions_of(log, 1 << 63, 1 << 64) == []
     assert log.compact(4, TOKEN)
     assert list(log.scan("audit_event", 1, 5)) == before
 

@@ -79,6 +79,7 @@ UPPER_QUERY: Query = ("SELECT upper FROM stash WHERE id = 1", ())
 SCANNED_AT_ONCE = 1000
 MAX_UPDATES = 50_000
 _HEAD = 0
+_LARGEST_NUMBER = (1 << 63) - 1
 _VERSIONS = f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version >= ? AND version < ?"
 _OBJECTS = f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version <= ?"
 _CHANGED = (
@@ -261,8 +262,8 @@ class StashLog(UpdateLog):
         return updates_between(rows, start, end)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        place = start, 0
-        while True:
+        place, end = (max(start, 0), 0), min(end, _LARGEST_NUMBER)
+        while place[0] < end:
             with self._database.read() as connection:
                 kinds = self._kinds_on(connection, tables.state_on(connection))
                 rows = _appended(connection, kinds, kind, place, end, limit=SCANNED_AT_ONCE)
