@@ -25,6 +25,7 @@ from strandline.node import Node
 from strandline.node.address import store_address
 from strandline.node.backup import back_up, restore, restoring, taking
 from strandline.node.backup.database_copy import copy_database, copy_rows
+from strandline.node.membership import open_newer_epoch
 from strandline.node.relocation import Relocated
 from strandline.sql import Database
 from tests.metastore.snapshots import paths_of
@@ -207,6 +208,25 @@ def test_a_restore_killed_before_its_rows_are_loaded_leaves_no_store(
     restored, _ = restored_to(tmp_path / "b", tmp_path / "another", address=address)
     with Node.open(restored.address, settings=restored.settings) as node:
         assert tables(node) == ["t"]
+
+
+def test_a_backup_in_which_the_catalog_of_etcd_has_a_newer_epoch_than_the_rows_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path, kind="etcd")
+    with Node.open(store.address, settings=store.settings) as node:
+
+        def then_an_epoch_begins(*arguments: Any) -> None:
+            copy_database(*arguments)
+            open_newer_epoch(node.catalogs.state.log, node.database, 0, member="another")
+            node.catalogs.sync()
+
+        monkeypatch.setattr(taking, "copy_database", then_an_epoch_begins)
+        back_up(node, tmp_path / "b", user="ann")
+    (tmp_path / "old").rename(tmp_path / "gone")
+    restored, _ = restored_to(tmp_path / "b", tmp_path / "new", copy=False)
+    with Node.open(restored.address, settings=restored.settings) as node:
+        fill(node, "t", rows=0)
 
 
 @pytest.mark.teeth

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.cli.main import main
 from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
@@ -98,6 +98,31 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     with closing(open_engine(restored.settings.objects)) as database:
         assert last_time(database) > said
     append(restored)
+
+
+def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = postgresql.running().copy_of_database(store.settings.objects)
+    append(store._replace(settings=replace(store.settings, deploy_generation=1)))
+    restored = store._replace(settings=replace(store.settings, objects=backup))
+    monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
+    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    assert result.exit_code == 0, result.output
+    append(restored)
+
+
+def test_a_loss_of_versions_that_the_catalog_has_trimmed_is_not_accepted(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = postgresql.running().copy_of_database(store.settings.objects)
+    with Node.open(store.address, settings=store.settings) as node:
+        created = node.session(user="ann").execute(CreateSchema(name="s"))
+        assert node.session(user="ann").compact(created.version)
+    monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
+    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    assert result.exit_code != 0
+    assert "no longer has the versions before" in result.output + str(result.exception)
 
 
 def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(

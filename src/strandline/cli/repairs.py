@@ -12,7 +12,14 @@ from pathlib import Path
 import click
 
 from strandline.cli.options import FOLDER, STORE, Store
-from strandline.cli.stores import address_of, database_at, database_of, ensure_store, mark_of
+from strandline.cli.stores import (
+    address_of,
+    database_at,
+    database_of,
+    ensure_store,
+    log_of,
+    mark_of,
+)
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import InvalidInput
 from strandline.node import relocation, store_database
@@ -71,6 +78,7 @@ def accept_loss(store: Store, *, yes: bool) -> None:
     with (
         database_at(address, read_only=False) as database,
         mark_of(address, clock) as mark,
+        log_of(store, database) as log,
     ):
 
         def confirm_loss(time: Timestamp, marked_time: Timestamp) -> None:
@@ -81,7 +89,7 @@ def accept_loss(store: Store, *, yes: bool) -> None:
             click.echo(f"      {format_timestamp(marked_time)}")
             confirm()
 
-        mark.accept_loss(database, clock, confirm=confirm_loss)
+        mark.accept_loss(database, clock, log, confirm=confirm_loss)
     click.echo(_CAN_BE_OPENED)
 
 

@@ -56,7 +56,7 @@ from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.node.address import StoreAddress, shown_address
 from strandline.node.membership import new_member_id, raises_fence_of
-from strandline.sql import Database, change, first_row, ground
+from strandline.sql import Database, FenceRow, change, first_row, ground
 from strandline.sql.ground import whole_row
 
 PART = "catalog_log"
@@ -300,10 +300,12 @@ def _has_metastorage(place: LogPlace) -> bool:
 def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
     """Copy the catalog from ``log`` to the SQL database of ``place``, and remember it there.
 
-    Raises `CorruptData` if the copy differs from the original.
+    The rows of the database get the fence token of the catalog, which may be newer. Raises
+    `CorruptData` if the copy differs from the original.
     """
     with closing(SqlMetastorage(place.database, place.clock)) as store:
-        copy = LogCopy(log, MetastorageLog(store), names=(place.address.name, place.database.name))
+        copied = MetastorageLog(store)
+        copy = LogCopy(log, copied, names=(place.address.name, place.database.name))
         while True:
             since = log.frontier().since
             try:
@@ -314,9 +316,13 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
                 if log.frontier().since == since:
                     raise
                 # A node has trimmed the log meanwhile: try again.
+        token = copied.token()
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
         put_kept(connection, Kept(DEFAULT))
+        fence = FenceRow.read(connection)
+        if fence is not None and token is not None and fence.token < token:
+            FenceRow.raise_to(connection, token)
 
 
 @contextmanager

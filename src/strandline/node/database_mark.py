@@ -22,8 +22,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp, format_timestamp
-from strandline.errors import CorruptData
+from strandline.durable import UpdateLog, durable_state
+from strandline.errors import Conflict, CorruptData
 from strandline.metastorage import Absent, KeyValue, Metastorage, Put, RevisionIs
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.node.membership import new_member_id, open_newer_epoch
 from strandline.sql import Database, stored_time, take_time
 from strandline.wire import decode, encode, register
 from strandline.wire.codecs import TIME
@@ -87,22 +90,40 @@ class DatabaseMark:
         self,
         database: Database,
         clock: HybridClock,
+        log: UpdateLog,
         *,
         confirm: Callable[[Timestamp, Timestamp], None],
     ) -> None:
-        """Move the time of ``database`` past the mark.
+        """Open a newer epoch on ``database`` and ``log``, and move the database past the mark.
 
-        So the database does not assign again a time that it had assigned before its loss.
-        ``confirm`` gets the time of the database and the mark. It raises to stop this.
+        So the halves have one fence token, although that of the database was lost, and the database
+        does not assign again a time that it had assigned before its loss. ``confirm`` gets the time
+        of the database and the mark. It raises to stop this. Raises `Conflict`, and changes
+        nothing, if the catalog no longer has versions that the database lacks.
         """
         mark_time = self.says()
         with database.read() as connection:
             before = stored_time(connection)
+        if before < mark_time:
+            self._refuse_trimmed(database, clock, log)
         confirm(before, mark_time)
+        if before >= mark_time:
+            return
+        generation = durable_state(log).deploy_generation() or 0
+        open_newer_epoch(log, database, generation, member=new_member_id())
         with database.write() as connection:
-            if stored_time(connection) < mark_time:
-                clock.update(mark_time)
-                take_time(connection, clock, bounded=False)
+            clock.update(mark_time)
+            take_time(connection, clock, bounded=False)
+
+    def _refuse_trimmed(self, database: Database, clock: HybridClock, log: UpdateLog) -> None:
+        projected = NotificationLog(database, clock).position().projected_version
+        since = log.frontier().since
+        if since > projected:
+            raise Conflict(
+                f"{database.name} has the folders and events of the catalog up to version "
+                f"{projected}, but {self.address} no longer has the versions before {since}, which "
+                "were trimmed; nothing was changed. Restore both from one backup"
+            )
 
     @staticmethod
     def _time_of(kept: KeyValue | None) -> Timestamp:

@@ -166,13 +166,19 @@ def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
     That fences every node, including this one, and each joins the new epoch. If the opener was only
     slow, it is refused and opens the epoch after this one.
     """
-    if half_raised(database, state) is None:
-        return
-    durable_state(state.log).open(
-        member=state.member,
+    if half_raised(database, state) is not None:
+        open_newer_epoch(state.log, database, state.token.deploy_generation, member=state.member)
+
+
+def open_newer_epoch(
+    log: UpdateLog, database: Database, deploy_generation: int, *, member: str
+) -> None:
+    """Open a newer epoch in both halves of the store, which fences every node."""
+    durable_state(log).open(
+        member=member,
         initialize=_not_empty,
         raise_fence=raises_fence_of(database),
-        deploy_generation=state.token.deploy_generation,
+        deploy_generation=deploy_generation,
     )
 
 
