@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -439,6 +440,25 @@ def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(
     assert again.exit_code == 65
     with Node.open(tmp_path / "new") as node, pytest.raises(FileNotFoundError):
         files_of(node.session(user="ann"), "shop.rows")
+
+
+def test_a_folder_that_cannot_be_listed_fails_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store) as node:
+        unreadable = place(node.session(user="ann"), "shop.plain")
+    scandir = os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if str(path) == str(unreadable):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    made = strandline("backup", store, tmp_path / "b")
+    assert made.exit_code != 0
+    assert f"Permission denied: '{unreadable}'" in made.output
+    assert not (tmp_path / "b").exists()
 
 
 def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(

@@ -43,6 +43,16 @@ def is_plain(file: Path) -> bool:
     return file.is_file() and not file.is_symlink()
 
 
+def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk`, but a folder that cannot be listed is an error, unless it was moved or removed."""
+    return os.walk(root, onerror=_refuse_unlisted)
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
 class _Hashed:
     """Reads exactly ``size`` bytes and hashes them. If the file was truncated, pads with zeros."""
 
@@ -110,7 +120,7 @@ class ArchiveWriter:
 
         Skips symbolic links, pipes and other special files, and files that are removed meanwhile.
         """
-        for path, folders, files in os.walk(source):
+        for path, folders, files in walk(source):
             folders.sort()
             folder = PurePosixPath(place) / Path(path).relative_to(source).as_posix()
             self.add_folder(Path(path), folder.as_posix())

@@ -28,7 +28,7 @@ from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFold
 from strandline.metastore.store.table_places import all_places
 from strandline.metastore.store.tables import STORE_ROW
 from strandline.model.places import Place
-from strandline.node.backup.archive import ArchiveWriter, is_plain
+from strandline.node.backup.archive import ArchiveWriter, is_plain, walk
 from strandline.node.catalog_log import BLOBS_FOLDER
 from strandline.node.node import CACHE_FILE
 from strandline.node.place import DATABASE_FILE, HEAD_FILE
@@ -75,7 +75,7 @@ class StoreFiles:
         has one. Symbolic links are left out.
         """
         for root, prefix in self._roots():
-            for path, folders, files in os.walk(root):
+            for path, folders, files in walk(root):
                 name = (PurePosixPath(prefix) / Path(path).relative_to(root).as_posix()).as_posix()
                 inside = "" if name == "." else f"{name}/"
                 folders[:] = sorted(f for f in folders if not self._is_left_out(f"{inside}{f}"))
