@@ -186,6 +186,20 @@ def test_a_table_renamed_during_a_transaction_keeps_the_rows_written_before(tabl
     assert ids(tables.read("shop.u")) == [1, 2]
 
 
+def test_writes_follow_a_renamed_table_and_not_its_name(tables: Tables) -> None:
+    """Another table may have got the name, and the folder that the table had at first."""
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2))
+    with tables.transaction() as transaction:
+        assert ids(transaction.read("shop.t")) == [1, 2]
+        tables.session.execute(RenameTable(schema="shop", table="t", new_name="u"))
+        tables.create("shop.t", "id BIGINT")
+        transaction.append("shop.t", numbers(tables, 3))
+        transaction.delete("shop.t", "id = 1")
+    assert ids(tables.read("shop.u")) == [2, 3]
+    assert ids(tables.read("shop.t")) == []
+
+
 def test_a_table_dropped_during_a_transaction_is_a_conflict(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with pytest.raises(WriteConflict), tables.transaction() as transaction:

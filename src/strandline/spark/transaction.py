@@ -17,7 +17,7 @@ What must stay true:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -66,11 +66,14 @@ class Counts:
 class _OpenedTable:
     """A table as the transaction sees it, and what the transaction has written to it so far."""
 
-    def __init__(self, table: ResolvedTable, write_ids: ValidWriteIdList) -> None:
+    def __init__(
+        self, table: ResolvedTable, write_ids: ValidWriteIdList, *, locate: Callable[[], str]
+    ) -> None:
         self.table = table
         self.write_ids = write_ids
         self.numbers = itertools.count()
         self.placed: list[str] = []
+        self._locate = locate
         self._folder: TableFolder | None = None
 
     @property
@@ -79,9 +82,17 @@ class _OpenedTable:
 
     @property
     def folder(self) -> TableFolder:
-        """The table's folder, opened at the first write and kept until `close`."""
-        if self._folder is None:
-            self._folder = TableFolder(self.table.location, table=self.table.name)
+        """The table's folder, opened at the first write and kept until `close`.
+
+        The table may have been renamed since it was read, and another table got its old folder.
+        """
+        while self._folder is None:
+            location = self._locate()
+            folder = TableFolder(location, table=self.table.name)
+            if self._locate() == location:
+                self._folder = folder
+            else:  # renamed while it was opened
+                folder.close()
         return self._folder
 
     def close(self) -> None:
@@ -193,7 +204,11 @@ class TablesTransaction:
             snapshot = self._open.open([name])
             table = snapshot.table(name)
             check_supported(table, name)
-            self._opened[key] = _OpenedTable(table, snapshot.write_ids_of(name))
+            self._opened[key] = _OpenedTable(
+                table,
+                snapshot.write_ids_of(name),
+                locate=lambda: self._open.open([name]).table(name).location,
+            )
         return self._opened[key]
 
     def _files(self, opened: _OpenedTable, condition: str | Column | None) -> TableFiles:
