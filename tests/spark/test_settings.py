@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.catalog.commands import AlterColumn
 from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.model.types import TIMESTAMP_NTZ
 from strandline.spark import Counts, Tables, transaction
 from strandline.spark.schemas import (
     INT96_CALENDAR,
@@ -148,6 +150,18 @@ def test_a_condition_finds_the_rows_that_an_older_release_wrote_in_the_julian_ca
     assert ids(tables.read("shop.t", where="d = DATE '1500-02-28'")) == [0]
     assert ids(tables.read("shop.t", where="ts <= TIMESTAMP '1899-12-31'")) == [0, 1]
     assert tables.delete("shop.t", "d = DATE '1500-02-28'") == Counts(rows=1, files=1)
+
+
+def test_dates_that_an_older_release_wrote_are_found_after_they_became_timestamps(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "check_writing", lambda *_: None)
+    tables.create("shop.t", "id BIGINT, d DATE")
+    with changed(tables.spark, WRITTEN_CALENDAR, "LEGACY"):
+        tables.append("shop.t", tables.spark.sql("SELECT 1L AS id, DATE '1500-02-28' AS d"))
+    change = AlterColumn(schema="shop", table="t", column="d", type=TIMESTAMP_NTZ)
+    tables.session.execute(change)
+    assert ids(tables.read("shop.t", where="d = TIMESTAMP_NTZ '1500-02-28 00:00:00'")) == [1]
 
 
 def test_the_settings_of_the_session_that_made_the_rows_count(tables: Tables) -> None:

@@ -258,6 +258,7 @@ def _local_moment(text: str) -> datetime:
 _SAME_FROM: dict[DataType, Value] = {
     DATE: date(1582, 10, 15),
     TIMESTAMP: datetime(1900, 1, 2, tzinfo=UTC),  # in the zone that is a day behind UTC, 1900-01-01
+    TIMESTAMP_NTZ: datetime(1582, 10, 15),  # the column may have been one of dates
 }
 """From when on both calendars of Spark have the same numbers."""
 
