@@ -23,7 +23,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.clock import format_timestamp
+from strandline.clock import format_timestamp, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import durable_state
 from strandline.errors import (
@@ -54,7 +54,8 @@ from tests.servers import etcd, stores
 from tests.servers.stores import EmptyStore
 
 SERVERS = tuple(kind for kind in stores.KINDS if kind != "folder")
-DELAY = Settings(delay_ms=100, clock_skew_ms=20)
+SKEW_MS = 20
+DELAY = Settings(delay_ms=100, clock_skew_ms=SKEW_MS)
 
 
 @pytest.fixture(params=stores.KINDS)
@@ -202,6 +203,23 @@ def test_the_past_can_be_read_by_version_and_by_time(open_node: Callable[[], Nod
     assert paths(node, AsOf(version=version)) == ["a.parquet"]
     assert paths(node, AsOf(time=time)) == ["a.parquet"]
     assert paths(node) == ["a.parquet", "b.parquet"]
+
+
+def test_a_read_of_the_present_version_sees_the_commits_of_a_node_whose_clock_is_ahead(
+    store: EmptyStore,
+) -> None:
+    def ahead() -> int:
+        return system_wall_clock() + SKEW_MS - 1
+
+    with (
+        Node.open(store.address, settings=store.settings, wall=ahead) as writer,
+        Node.open(store.address, settings=store.settings) as node,
+    ):
+        table_id = create_table(writer)
+        present = AsOf(version=node.session(user="ann").table("default.t").catalog_version)
+        for number in range(10):
+            append(writer, table_id, f"{number}.parquet")
+            assert len(paths(node, present)) == number + 1
 
 
 def test_a_past_version_can_be_read_while_another_process_holds_the_write_lock(

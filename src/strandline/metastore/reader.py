@@ -109,7 +109,7 @@ class Reader:
         catalog, end = catalogs.catalog(at.version), catalogs.last_moment(at.version)
         if end is not None and self.metastore.transactions.is_past(end):
             return catalog, end  # no commit can change it any more: no wait for writers
-        now = catalogs.complete_now()
+        _, now = self._dated_now()
         if catalog.time > now:
             raise VersionNotFound(
                 f"version {at.version} becomes active at {format_timestamp(catalog.time)}"
