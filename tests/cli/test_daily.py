@@ -248,6 +248,7 @@ def test_status_shows_versions_objects_transactions_and_holds(store: Path) -> No
         (status,) = lines("status", store)
         output = strandline("status", store).stdout
     assert (status["version"], status["earliest_version"], status["tables"]) == (8, 0, 0)
+    assert status["schemas"] == 2  # without that of the system views
     assert (status["open_transactions"], status["holds"]) == (1, 1)
     assert status["epoch"] == 1
     assert "2026" < status["epoch_time"] < status["version_time"]

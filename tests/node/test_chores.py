@@ -52,6 +52,7 @@ def test_a_failed_chore_is_logged_and_repeated_like_the_others(
         (logging.WARNING, "counting failed: no server; it will be tried again later"),
         (logging.ERROR, "counting failed; it will be tried again later"),
     ]
+    assert chores.statistics().failures == {"counting": 2, "the other": 0}
 
 
 def test_a_pause_may_be_longer_than_a_thread_can_wait(

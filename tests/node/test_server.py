@@ -9,7 +9,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -151,69 +151,67 @@ def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
     asyncio.run(with_http(security, be_late, connections))
 
 
+@pytest.fixture
+def run_quietly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs what serves and stops. It must end before asyncio gives a client up, and log nothing."""
+    monkeypatch.setattr(thrift_serving, "CONFIRM_SECONDS", 0.01)
+
+    def run(serving: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
+                await serving
+
+        asyncio.run(bounded())
+        assert not caplog.records
+
+    return run
+
+
 @pytest.mark.parametrize("serve", [with_http, with_thrift])
 def test_a_node_stops_at_once_although_a_client_does_not_confirm_the_end_of_tls(
-    serve: Any,
-    authority: trustme.CA,
-    security: ssl.SSLContext,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    serve: Any, authority: trustme.CA, security: ssl.SSLContext, run_quietly: Any
 ) -> None:
-    monkeypatch.setattr(thrift_serving, "CONFIRM_SECONDS", 0.01)
     with ExitStack() as opened:
 
         async def connect_only(address: tuple[str, int]) -> None:
             opened.enter_context(await asyncio.to_thread(silent_client, authority, address))
 
-        async def serve_and_stop() -> None:
-            async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
-                await serve(security, connect_only)
-
-        asyncio.run(serve_and_stop())
-    assert not caplog.records
+        run_quietly(serve(security, connect_only))
 
 
 @pytest.mark.parametrize("serve", [with_http, with_thrift])
 def test_a_node_stops_soon_after_its_last_answer_to_a_client_that_does_not_confirm_the_end_of_tls(
-    serve: Any,
-    authority: trustme.CA,
-    security: ssl.SSLContext,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    serve: Any, authority: trustme.CA, security: ssl.SSLContext, run_quietly: Any
 ) -> None:
-    monkeypatch.setattr(thrift_serving, "CONFIRM_SECONDS", 0.01)
+    asked, is_stopping = asyncio.Event(), asyncio.Event()
+
+    async def answer(*_: Any) -> list[str]:
+        asked.set()
+        await is_stopping.wait()
+        return ["d1"]
+
+    class Slow(Toy):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await answer()
+            await super().__call__(scope, receive, send)
+
     with ExitStack() as opened:
 
-        async def serve_and_stop() -> None:
-            asked, is_stopping = asyncio.Event(), asyncio.Event()
+        async def ask(address: tuple[str, int]) -> None:
+            client = await asyncio.to_thread(silent_client, authority, address)
+            opened.enter_context(client)
+            if serve is with_http:
+                client.sendall(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
+            else:
+                client.sendall(request("get_all_databases"))
+            await asked.wait()
+            # The node begins to stop before this is called.
+            asyncio.get_running_loop().call_later(0.05, is_stopping.set)
 
-            async def answer(*_: Any) -> list[str]:
-                asked.set()
-                await is_stopping.wait()
-                return ["d1"]
-
-            class Slow(Toy):
-                async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-                    await answer()
-                    await super().__call__(scope, receive, send)
-
-            async def ask(address: tuple[str, int]) -> None:
-                client = await asyncio.to_thread(silent_client, authority, address)
-                opened.enter_context(client)
-                if serve is with_http:
-                    client.sendall(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
-                else:
-                    client.sendall(request("get_all_databases"))
-                await asked.wait()
-                # The node begins to stop before this is called.
-                asyncio.get_running_loop().call_later(0.05, is_stopping.set)
-
-            more = {"app": Slow()} if serve is with_http else {"handler": lambda *_: answer()}
-            async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
-                await serve(security, ask, **more)
-
-        asyncio.run(serve_and_stop())
-    assert not caplog.records
+        more = {"app": Slow()} if serve is with_http else {"handler": lambda *_: answer()}
+        run_quietly(serve(security, ask, **more))
 
 
 HIVE, HTTP = "the Hive port listens on 0.0.0.0", "the HTTP port listens on 0.0.0.0"

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.catalog import Catalog, Command, VersionInfo
+from strandline.catalog.catalog import is_reserved
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES, ParameterValue
 from strandline.catalog.differences import Difference
@@ -194,7 +195,7 @@ def status_of(
         version=catalog.version,
         version_time=catalog.time,
         earliest_version=earliest_version,
-        schemas=len(catalog.all_schemas()),
+        schemas=sum(not is_reserved(schema.name) for schema in catalog.all_schemas()),
         tables=catalog.table_count(),
         views=catalog.contents.count("view"),
         roles=len(catalog.roles()),

@@ -90,7 +90,7 @@ class Metastore:
         ``identity`` is the user whose privileges are checked; None is the program itself. Raises
         `UnknownOutcome` if the folders and events are not made in time.
         """
-        batch = list(commands) if isinstance(commands, Sequence) else [commands]
+        batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
         applied = self.catalogs.execute(
             AskedPlaces(self).settle(batch), author=author, identity=identity, timeout=timeout

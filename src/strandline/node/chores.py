@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
@@ -29,12 +31,24 @@ _NEVER_MEASURED_MS = 3_600_000
 """The longest wait after its start before a node measures a store that was never measured."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChoreStatistics:
+    """How often each chore failed, by its name, since the start."""
+
+    failures: Mapping[str, int]
+
+
 class Chores:
     """See the module. The node sets ``stopping`` when it stops."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._failures = Counter[str]()  # each chore runs in one thread at a time
+
+    def statistics(self) -> ChoreStatistics:
+        """The failures of the chores that are repeated."""
+        return ChoreStatistics(dict(self._failures))
 
     def repeat(
         self, thread: str, chores: Mapping[str, Callable[[], object]], *, pauses: Iterator[float]
@@ -43,6 +57,7 @@ class Chores:
 
         The keys of ``chores`` are their names in the log.
         """
+        self._failures.update(dict.fromkeys(chores, 0))
 
         def run() -> None:
             for pause in pauses:
@@ -63,9 +78,11 @@ class Chores:
         except Stopping:
             return False
         except Unavailable as error:
+            self._failures[chore] += 1
             logger.warning("%s failed: %s; it will be tried again later", chore, error)
         except Exception:
             if not self.stopping.is_set():
+                self._failures[chore] += 1
                 logger.exception("%s failed; it will be tried again later", chore)
         return True
 

@@ -133,6 +133,9 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("bytes", "cleaned_bytes", "Bytes of these files."),
         Count("failures", "cleaning_failures", "Files and folders that could not be deleted."),
     ),
+    "chores": (
+        Count("failures", "chore_failures", "Failed runs of background work.", label="chore"),
+    ),
     "workers": (
         Gauge("calls", "worker_calls", "Calls that run in a thread, or wait for one."),
         Count("refused", "overloaded", "Calls that a full node refused."),

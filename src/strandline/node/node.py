@@ -438,6 +438,7 @@ class Node:
             "store": self.store,
             "follower": Lag(self.store.lag),
             "cleaner": self.cleaner,
+            "chores": self._chores,
             "database": self.database,
         }
 

@@ -122,7 +122,7 @@ class Call(Request):
 
     def execute(self, *commands: Command) -> Applied:
         """Execute DDL as the user of the request."""
-        return self.metastore.execute(list(commands), author=self.user, identity=self.user)
+        return self.metastore.execute(commands, author=self.user, identity=self.user)
 
 
 # A handler returns a value of its method's type; there are many types: hence Any.

@@ -99,7 +99,7 @@ class LocalSession(Session):
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
         user = self._user
-        batch = list(commands) if isinstance(commands, Sequence) else [commands]
+        batch = commands if isinstance(commands, Sequence) else [commands]
         refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
         return _executed(
             self._metastore.execute(batch, author=user, identity=user, timeout=timeout)
