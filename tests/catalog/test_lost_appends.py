@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from strandline.catalog import group_commit
 from strandline.catalog.planning import Planning
-from tests.catalog.callers import Gate, Managers, create, keep_books, schemas
+from strandline.errors import DeadlineExceeded
+from tests.catalog.callers import PATIENCE, Call, Gate, Managers, create, keep_books, schemas
 
 
 @pytest.mark.parametrize("silent", [True, False])
@@ -67,3 +70,44 @@ def test_an_append_lost_to_a_silent_change_of_the_same_object_is_validated_again
     before = manager.catalog(3).get("id_allocator", "object").next_id
     assert schema.id == before
     assert manager.statistics().rebased == 0
+
+
+def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_validation(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "LONG_VALIDATION_SECONDS", 0.0)
+    manager, other = new_manager(), new_manager()
+    other.start()
+    calls: list[Call] = []
+
+    @dataclass(frozen=True)
+    class Long:
+        def plan(self, planning: Planning) -> None:
+            calls.append(Call(other, create(f"b{len(calls)}")))
+            calls[-1].join(0.3)  # while this node has way, the call waits
+            create("a").plan(planning)
+
+    version = manager.execute(Long(), author="ann", timeout=20).version
+    assert all(isinstance(call.outcome(), int) for call in calls)
+    versions = [call.version for call in calls]
+    assert versions[group_commit.LOSSES_BEFORE_WAY - 1] < version < versions[-1]
+    assert schemas(other) == ["a", *(f"b{number}" for number in range(len(calls)))]
+
+
+def test_a_node_that_asked_for_way_and_died_delays_the_others_only_for_a_while(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, other = new_manager(), new_manager()
+    other.start()
+    manager._commits._ask_for_way(0.2)
+    other.sync()
+    began = time.monotonic()
+    other.execute(create("b"), author="ann")
+    assert 0.1 < time.monotonic() - began < PATIENCE
+    monkeypatch.setattr(group_commit, "WAY_SECONDS", PATIENCE)
+    manager._commits._ask_for_way(PATIENCE)
+    other.sync()
+    with pytest.raises(DeadlineExceeded):
+        other.execute(create("c"), author="ann", timeout=0.1)
+    manager.execute(create("d"), author="ann")
+    other.execute(create("c"), author="ann", timeout=PATIENCE / 2)

@@ -23,6 +23,12 @@ milliseconds. So the child would always find that another version came first, un
 From its announcement on, no round begins (`give_way`) until its task has ended (`go_on`), or for at
 most `WAY_SECONDS`. Reads do not wait, and commands on other nodes do not either.
 
+Likewise, other nodes may append more often than this node needs to validate a large batch. If a
+round of long validation has lost `LOSSES_BEFORE_WAY` appends, this node appends a silent version
+that asks the other nodes for way. A node that has applied it begins no validation until it has
+applied a later version of the asking node, or for at most the time in the request. Nodes of
+releases before 0.6.0 ignore it.
+
 What must stay true:
 
 * Each caller has its own deadline. It may leave until its commands are sent to the log. They are
@@ -44,13 +50,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
+from strandline.catalog.events import AppliedVersion
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.requests import Group, Request, Stage, validate
+from strandline.durable.collections import SETTING
 from strandline.durable.log import Companion
 from strandline.durable.state import AppliedUpdate
 from strandline.durable.transaction import CatalogTransaction
@@ -66,6 +75,9 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.metastorage import StoreFull
+from strandline.model.descriptors import Setting
+from strandline.model.privileges import SYSTEM_NAME
+from strandline.wire import decode
 from strandline.work import keeping_garbage
 from strandline.work.time_slices import shorten_time_slices
 
@@ -80,6 +92,11 @@ LONGEST_WAIT_SECONDS = 0.02
 """The longest time that a round waits for the callers of the last round."""
 WAY_SECONDS = 15.0
 """The longest time that commands wait for the large update of a child process."""
+LOSSES_BEFORE_WAY = 2
+LONG_VALIDATION_SECONDS = 0.1
+"""A round whose validation takes less does not ask other nodes for way: it gets its turn soon."""
+WAY = "way"
+"""The name of the `Setting` that asks for way: member, version before it, and milliseconds."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
 
@@ -121,6 +138,8 @@ class GroupCommit:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._way_ends = 0.0  # when rounds begin again, on the monotonic clock
+        self._asking = "", 0.0  # the other node that has asked for way, and when that ends
+        follower.subscribe(self._note_way)
         self.counts = CommitCounts()
         self.effects: Effects | None = None
         """Carried out for each group before its callers are answered.
@@ -210,6 +229,21 @@ class GroupCommit:
             self._way_ends = 0.0
             self._news.notify_all()
 
+    def _note_way(self, applied: AppliedVersion) -> None:
+        """Note that another node asks for way, or that it had its way."""
+        update, asked = applied.update, ("", 0.0)
+        if update.member == self._follower.state.member:
+            return
+        if update.silent:
+            for change in update.changes():
+                if (change.kind, change.key) == (SETTING.kind, WAY.encode()) and change.new:
+                    milliseconds = int(decode(change.new, Setting).value.rpartition(" ")[2])
+                    asked = update.member, time.monotonic() + milliseconds / 1000
+        with self._lock:
+            if asked[0] or update.member == self._asking[0]:
+                self._asking = asked
+                self._news.notify_all()
+
     def stop(self) -> None:
         """Refuse all callers from now on. Waiting callers get `Stopping`. Idempotent."""
         with self._lock:
@@ -265,10 +299,9 @@ class GroupCommit:
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
                         return
-                while (seconds_of_way := self._way_ends - time.monotonic()) > 0:
-                    if self._stop.is_set():
-                        return
-                    self._news.wait(seconds_of_way)
+                self._let_others_pass()
+                if self._stop.is_set():
+                    return
                 limit = self._follower.state.log.max_updates
                 have_come = self._await_callers(
                     min(expected, limit), min(seconds, LONGEST_WAIT_SECONDS)
@@ -292,6 +325,14 @@ class GroupCommit:
             seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
+
+    def _let_others_pass(self) -> None:
+        """Wait while a child process or another node has way. The caller holds the lock."""
+        while not self._stop.is_set():
+            seconds_of_way = max(self._way_ends, self._asking[1]) - time.monotonic()
+            if seconds_of_way <= 0:
+                return
+            self._news.wait(seconds_of_way)
 
     def _await_callers(self, number: int, seconds: float) -> bool:
         """Wait until ``number`` callers are in the queue, for at most ``seconds``.
@@ -318,10 +359,16 @@ class GroupCommit:
         """Carry out all requests, in as many appends as needed."""
         pause = _FIRST_PAUSE
         synced = False  # whether this node has synced with the log since these requests came
+        lost_before, seconds = self.counts.lost_appends, 0.0
         while waiting := self._still_waiting(requests):
             try:
                 self._follower.refuse_set_back()  # its outcome is known: nothing is sent yet
+                losses = self.counts.lost_appends - lost_before
+                if losses >= LOSSES_BEFORE_WAY and seconds > LONG_VALIDATION_SECONDS:
+                    self._ask_for_way(max(request.left() for request in waiting))
+                began = time.monotonic()
                 group = self._validated(waiting)
+                seconds = time.monotonic() - began
                 if group.requests():
                     self._append(group)
                 elif synced:
@@ -337,8 +384,20 @@ class GroupCommit:
                 self._stop.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
+    def _ask_for_way(self, seconds: float) -> None:
+        """Ask the other nodes to wait for the next version of this one, see the module."""
+        self._follower.sync()
+        base, state = self._follower.latest_catalog(), self._follower.state
+        milliseconds = round(min(seconds, WAY_SECONDS) * 1000)
+        transaction = state.transaction(base, author=SYSTEM_NAME)
+        with transaction.entry("configure", {}):
+            transaction.put(Setting(WAY, f"{state.member} {base.version} {milliseconds}"))
+        with suppress(OutOfSync):  # the next append is lost too, and asks again
+            self._follower.apply_own(state.commit_transactions([transaction]))
+
     def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
         with self._lock:
+            self._let_others_pass()
             return [request for request in requests if request.stage is Stage.WAITING]
 
     def _validated(self, requests: Sequence[Request]) -> Group:

@@ -446,7 +446,7 @@ class FenceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A note that a release of Strandline leaves for later releases."""
+    """A note that the program leaves for other nodes and for later releases."""
 
     name: str
     value: str
