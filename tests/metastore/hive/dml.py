@@ -37,8 +37,11 @@ def append(
     *rows: Mapping[str, Any],
     old_layout: bool = False,
     path: str | None = None,
+    versioned: bool = True,
 ) -> int:
     """Append rows in one file, and return the file's id. With ``old_layout``, write as 0.2.1 did.
+
+    Then, and if not ``versioned``, the version of the schema is not recorded.
 
     With ``path``, the file has that path. In a partitioned table, all rows belong to one partition.
     """
@@ -61,7 +64,7 @@ def append(
         rows=len(rows),
         bytes=place.stat().st_size,
         partition=partition,
-        schema_version=0 if old_layout else table.descriptor.schema_version,
+        schema_version=table.descriptor.schema_version if versioned and not old_layout else 0,
     )
     session.stage(transaction.txn_id, table.descriptor.id, add=[file])
     session.commit(transaction.txn_id)

@@ -262,6 +262,29 @@ def test_a_hidden_name_changes_with_the_location_and_an_old_name_finds_the_files
     assert {stub.get_table("d1", name).sd.location for name in (old, new)} == {moved}
 
 
+def test_a_hidden_name_changes_if_a_file_without_a_version_gets_another_one(
+    session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"}, versioned=False)
+    dml.append(session, "d1.orders", {"id": 2, "item": "y"})
+    (old,) = HIDDEN.findall(text(stub))
+    session.execute(AlterColumn(schema="d1", table="orders", column="id", type=BIGINT))
+    assert old not in HIDDEN.findall(text(stub))
+    assert len(hidden(stub)) == 2
+
+
+def test_a_file_with_the_path_of_a_dropped_one_has_its_own_columns(
+    hive: HiveNode, session: Session, stub: Any
+) -> None:
+    path = "own/a.parquet"
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"}, path=path, versioned=False)
+    assert "t.`item` AS `item`" in text(stub)
+    session.execute(DropTable(schema="d1", table="orders", purge=True))
+    hive.create_transactional("d1", "orders", item="string", number="int")
+    dml.append(session, "d1.orders", {"item": "y", "number": 2}, path=path, versioned=False)
+    assert "t.`item` AS `item`, t.`number` AS `number`" in text(stub)
+
+
 def test_files_of_different_schema_versions_have_separate_hidden_tables(
     session: Session, stub: Any
 ) -> None:

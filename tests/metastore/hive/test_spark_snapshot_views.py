@@ -521,6 +521,19 @@ def test_files_and_delete_files_may_be_in_any_folder_of_the_table(
     assert spark.column(f"SELECT id FROM {name} ORDER BY id") == [2, 3, 4, 5, 7, 9, 10]
 
 
+def test_each_row_is_read_once_after_a_type_changes_in_a_table_of_files_without_a_version(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    """Spark keeps the list of files of a hidden table by its name."""
+    served.create_transactional(SCHEMA, "unversioned", id="int", n="int")
+    session, name = served.node.session(user="ann"), f"{SCHEMA}.unversioned"
+    dml.append(session, name, {"id": 1, "n": 1}, versioned=False)
+    dml.append(session, name, {"id": 2, "n": 2})
+    assert spark.sql(f"SELECT id, n FROM {name} ORDER BY id") == [[1, 1], [2, 2]]
+    session.execute(AlterColumn(schema=SCHEMA, table="unversioned", column="n", type=BIGINT))
+    assert spark.sql(f"SELECT id, n FROM {name} ORDER BY id") == [[1, 1], [2, 2]]
+
+
 PARTITION_TYPES: dict[str, tuple[str, list[Any]]] = {
     "strings": ("string", [*ODD_STRINGS[:-1], None, "é", "z" * 300]),
     "integers": ("int", [-(2**31), -1, 0, 7, 2**31 - 1, None]),

@@ -23,7 +23,9 @@ What must stay true:
 * The name of a hidden table identifies its snapshot, by the table's id and the time of the last
   commit in the snapshot. Spark caches the columns and the file list of a table by its name. The
   name does not change until the next commit, and always means the same files with the same columns.
-  It includes a hash of the location, so it changes when the files move.
+  It includes a hash of the location, so it changes when the files move. The hash covers the schema
+  versions of the parts too: that of a file without a recorded version is the newest that fits, so
+  a change of a type may put the file into another part.
 * All data files are in one folder, so Spark lists one folder. It must read exactly the files of the
   snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
   into its own folder are listed one by one. Spark would skip a missing file, so the node checks
@@ -231,9 +233,13 @@ class TableSnapshot:
 
     def hidden_name(self, of: str, number: int) -> str:
         """Return the name of the hidden table of a part."""
-        place = blake2b(self.location.encode(), digest_size=4).hexdigest()
-        table = self.table
+        table, place = self.table, self._place_hash
         return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
+
+    @cached_property
+    def _place_hash(self) -> str:
+        versions = [part.schema_version for part in self.data if part.files]
+        return blake2b(f"{self.location} {versions}".encode(), digest_size=4).hexdigest()
 
     def columns_of(self, version: int) -> tuple[ColumnDescriptor, ...]:
         """Return the columns of a version of the table's schema.

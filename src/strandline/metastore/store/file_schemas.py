@@ -8,6 +8,7 @@ and Spark reads values of a narrower type as the wider one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -49,7 +50,12 @@ def with_schema_versions(
 
 
 def _version(path: Path, table: TableDescriptor) -> int:
-    written = _names_in(path)
+    try:
+        status = os.stat(path)
+        # Another file may have got the path, in a table that replaced this one.
+        written = _names_in(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptData(f"data file {path} cannot be read: {error}") from error
     for version in reversed(table.schema_versions):
         pairs = ((column.name, column.id, column.type) for column in version.columns)
         if frozenset(_names((), pairs)) == written:
@@ -80,13 +86,9 @@ def _inner(data_type: DataType) -> Sequence[tuple[str, int | None, DataType]]:
 
 
 @lru_cache(maxsize=_KEPT)
-def _names_in(path: Path) -> _Names:
-    """The column names in a data file's footer; cached, since files are never changed."""
-    try:
-        schema = pq.read_schema(path)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptData(f"data file {path} cannot be read: {error}") from error
-    return _kept_once(frozenset(_footer_names((), schema)))
+def _names_in(path: Path, *stamp: int) -> _Names:
+    """The column names in a data file's footer; cached for a file with the numbers ``stamp``."""
+    return _kept_once(frozenset(_footer_names((), pq.read_schema(path))))
 
 
 @lru_cache(maxsize=_KEPT_SCHEMAS)
