@@ -54,8 +54,7 @@ from tests.servers import etcd, stores
 from tests.servers.stores import EmptyStore
 
 SERVERS = tuple(kind for kind in stores.KINDS if kind != "folder")
-SKEW_MS = 20
-DELAY = Settings(delay_ms=100, clock_skew_ms=SKEW_MS)
+DELAY = Settings(delay_ms=100, clock_skew_ms=20)
 
 
 @pytest.fixture(params=stores.KINDS)
@@ -205,21 +204,44 @@ def test_the_past_can_be_read_by_version_and_by_time(open_node: Callable[[], Nod
     assert paths(node) == ["a.parquet", "b.parquet"]
 
 
+@contextmanager
+def two_clocks(store: EmptyStore) -> Iterator[tuple[Node, Node]]:
+    """Two nodes; the clock of the first is ahead, almost as far as it may be."""
+    settings = store.settings
+    if settings.delay_ms is not None:  # so long that the second need not hear the time of the first
+        settings = replace(settings, delay_ms=500, clock_skew_ms=200)
+
+    def ahead() -> int:
+        return system_wall_clock() + 190
+
+    with (
+        Node.open(store.address, settings=settings, wall=ahead) as first,
+        Node.open(store.address, settings=settings) as second,
+    ):
+        yield first, second
+
+
 def test_a_read_of_the_present_version_sees_the_commits_of_a_node_whose_clock_is_ahead(
     store: EmptyStore,
 ) -> None:
-    def ahead() -> int:
-        return system_wall_clock() + SKEW_MS - 1
-
-    with (
-        Node.open(store.address, settings=store.settings, wall=ahead) as writer,
-        Node.open(store.address, settings=store.settings) as node,
-    ):
+    with two_clocks(store) as (writer, node):
         table_id = create_table(writer)
         present = AsOf(version=node.session(user="ann").table("default.t").catalog_version)
         for number in range(10):
             append(writer, table_id, f"{number}.parquet")
             assert len(paths(node, present)) == number + 1
+
+
+def test_no_commit_gets_a_time_before_a_snapshot_of_the_present(store: EmptyStore) -> None:
+    with two_clocks(store) as (node, writer):
+        table_id = create_table(writer)
+        session = node.session(user="ann")
+        present = AsOf(version=session.table("default.t").catalog_version)
+        for number in range(4):
+            append(writer, table_id, f"{2 * number}.parquet")
+            snapshot = session.open(["default.t"], at=present if number % 2 else PRESENT)
+            append(writer, table_id, f"{2 * number + 1}.parquet")
+            assert len(paths(node, AsOf(time=snapshot.time))) == 2 * number + 1
 
 
 def test_a_past_version_can_be_read_while_another_process_holds_the_write_lock(

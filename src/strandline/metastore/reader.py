@@ -105,11 +105,11 @@ class Reader:
             self.metastore.transactions.ensure_past(at.time)
             return catalogs.catalog_as_of(at.time), at.time
         if at.version is None:
-            return self._dated_now()
+            return self._dated_now(since=self.catalog.time)
         catalog, end = catalogs.catalog(at.version), catalogs.last_moment(at.version)
         if end is not None and self.metastore.transactions.is_past(end):
             return catalog, end  # no commit can change it any more: no wait for writers
-        _, now = self._dated_now()
+        _, now = self._dated_now(since=max(self.catalog.time, catalog.time))
         if catalog.time > now:
             raise VersionNotFound(
                 f"version {at.version} becomes active at {format_timestamp(catalog.time)}"
@@ -117,22 +117,24 @@ class Reader:
         end = catalogs.last_moment(at.version)
         return catalog, now if end is None else min(now, end)
 
-    def _dated_now(self) -> tuple[Catalog, Timestamp]:
+    def _dated_now(self, *, since: Timestamp) -> tuple[Catalog, Timestamp]:
         """A moment not before the time of any commit that has returned, and its catalog.
 
-        Uses the store's last time if that is enough: to take a new time is a write, which waits for
-        the writes in progress and makes every other node look at the log.
+        No commit gets a time at or below it any more. Uses the store's last time if that is not
+        before ``since``: to take a new time is a write, which waits for the writes in progress and
+        makes every other node look at the log.
         """
         catalogs, transactions = self.metastore.catalogs, self.metastore.transactions
-        if not transactions.has_own_times:
-            now = transactions.settled(since=self.catalog.time) or catalogs.complete_now()
-            return catalogs.active_catalog(now), now
-        # The time of the catalog's store may be earlier than that of a commit that has returned.
-        last_commit = transactions.latest_time()
-        now = catalogs.complete_now()
-        if last_commit <= now:
-            return catalogs.active_catalog(now), now
-        return catalogs.catalog_as_of(last_commit), last_commit
+        now = transactions.settled(since=since)
+        if now is None:
+            now = catalogs.complete_now()
+            if transactions.has_own_times:
+                # It is the time of the catalog's store, and commits get times from another one.
+                now = max(now, transactions.latest_time())
+                if not transactions.is_past(now):
+                    transactions.settle(now)
+                return catalogs.catalog_as_of(now), now
+        return catalogs.active_catalog(now), now
 
     # -- what the user may do
 

@@ -127,6 +127,10 @@ class TransactionReads:
                 "name a time in the past"
             )
         # A time that names no counter means the end of its millisecond, which may be this one.
+        self.settle(at)
+
+    def settle(self, at: Timestamp) -> None:
+        """Let the store's time reach ``at``, which a store has given, whatever the clock says."""
         self._clock.update(at)
         self._writes.run(
             lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
@@ -138,7 +142,8 @@ class TransactionReads:
         No commit that has returned has a later time, and no future commit, of rows or of DDL, gets
         a time at or below it. It may serve if it is not below ``since``, at most `SETTLED_MS` old,
         and this process has applied the catalog's log up to it. The call writes nothing and waits
-        for no writer. Only for a store whose catalog is in this database.
+        for no writer. ``since`` is at least the time of the present catalog: if that is in another
+        database, this one need not have given a time since.
         """
         with self._database.read(first=(STORED_TIME_QUERY, *self._catalogs.ahead)) as connection:
             moment = stored_time(connection)
