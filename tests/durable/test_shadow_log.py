@@ -29,6 +29,9 @@ from strandline.durable import (
 )
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned
+from strandline.durable.persist.blob import FileBlob
+from strandline.durable.persist.consensus import Consensus
+from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -119,6 +122,21 @@ def test_a_trim_of_the_first_log_alone_is_repeated_on_the_second(
     assert first.compact(3, TOKEN)
     assert shadow(first, second).snapshot().version == 3
     assert contents(second) == contents(first)
+
+
+@pytest.mark.parametrize("first_decides", [True, False])
+def test_a_silent_version_that_only_one_log_remembers_after_a_trim_is_not_a_difference(
+    first: MetastorageLog, database: Database, tmp_path: Path, *, first_decides: bool
+) -> None:
+    """The event of a version outlives it, but a silent version has none."""
+    consensus = Consensus(SqlMetastorage(database, HybridClock()))
+    persist = PersistLog(consensus, FileBlob(tmp_path / "blobs"), shard_name("environment"))
+    logs: tuple[UpdateLog, UpdateLog] = (first, persist) if first_decides else (persist, first)
+    log = ShadowLog(*logs, names=NAMES)
+    begin(log, 2)
+    (silent,) = log.append(3, TOKEN, [measured(3)])
+    assert log.compact(3, TOKEN)
+    assert log.time_of(silent) == (None if first_decides else silent.time)
 
 
 @pytest.mark.parametrize("place", ["before the first", "between the two", "in the middle"])

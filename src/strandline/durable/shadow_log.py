@@ -20,6 +20,7 @@ These differ by design and are not compared:
   an append that it accepted would put it ahead;
 * what a companion writes: it takes part only in the first's append;
 * the number of an append-only object within its version, which no log exposes;
+* the time of a silent version that was trimmed, which a log may have forgotten;
 * changes by another process between the two calls. If the first moved, both are called again.
 
 A process that may only read cannot bring the second up to date. If the second is behind, such a
@@ -43,6 +44,7 @@ from strandline.durable.log import Checked, Companion, Frontier, Scanned, Update
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import (
+    CorruptData,
     Fenced,
     OutOfSync,
     Stopping,
@@ -149,7 +151,12 @@ class ShadowLog(UpdateLog):
 
     def time_of(self, update: Update) -> Timestamp | None:
         what = f"the time of version {update.version}"
-        return self._same(what, lambda log: log.time_of(update))
+        try:
+            return self._same(what, lambda log: log.time_of(update))
+        except CorruptData:
+            if not update.silent or self._first.frontier().since < update.version:
+                raise
+            return self._first.time_of(update)
 
     def first_snapshot(self) -> Snapshot:
         return self._same("the first snapshot", lambda log: log.first_snapshot())
