@@ -26,6 +26,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
+from strandline.config import Settings
 from strandline.errors import Conflict, InvalidInput
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -425,6 +426,11 @@ def test_a_backup_holds_the_history_while_it_runs(
         back_up(node, tmp_path / "b", user="ann")
         assert holds == ["backup of ann"]
         assert node.transactions.holds.list() == ()
+
+
+def test_a_store_that_keeps_no_history_is_backed_up(store: Path, tmp_path: Path) -> None:
+    with Node.open(store, settings=Settings(history_retention_ms=0)) as node:
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
 
 
 def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(

@@ -135,14 +135,15 @@ class Metastore:
         return None if mark is None else (mark, version)
 
     def hold(
-        self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
+        self, kind: str, owner: str, *, at: Timestamp | None, ttl_ms: int, user: str | None = None
     ) -> Hold:
         """Keep the history of rows and of the catalog from ``at`` on, for ``ttl_ms``.
 
-        Raises `VersionNotFound` if one of them was trimmed already.
+        None is the present. Raises `VersionNotFound` if one of them was trimmed already.
         """
-        self.catalogs.sync()
-        self.catalogs.active_catalog(at)
+        if at is not None:
+            self.catalogs.sync()
+            self.catalogs.active_catalog(at)
         return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms, user=user)
 
     def commit(self, txn_id: int, *, owner: str | None = None) -> Transaction:

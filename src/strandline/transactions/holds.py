@@ -87,14 +87,15 @@ class Holds:
         kind: str,
         owner: str,
         *,
-        at: Timestamp,
+        at: Timestamp | None,
         ttl_ms: int,
         user: str | None = None,
         timeout: float = PATIENCE,
     ) -> Hold:
         """Hold history from ``at`` on for ``ttl_ms`` milliseconds, taken by ``user`` for ``owner``.
 
-        Deletes expired holds. Waits at most ``timeout`` seconds for other writers.
+        If ``at`` is None, the hold begins at the moment when it is granted, which is always
+        possible. Deletes expired holds. Waits at most ``timeout`` seconds for other writers.
 
         Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
         ``ttl_ms`` below 1 and for a number that is not a time.
@@ -102,13 +103,14 @@ class Holds:
         _positive(ttl_ms)
         for what, text in (("kind", kind), ("owner", owner)):
             _check_text(what, text)
-        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+        if at is not None and not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
         with self._database.write(deadline=time.monotonic() + timeout) as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
             connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
             lowest = self._raise_watermark(connection, now)
+            at = now if at is None else at
             if at < lowest:
                 raise VersionNotFound(
                     f"history at {format_timestamp(at)} cannot be held for {owner!r}: it is kept"

@@ -78,8 +78,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     mode = node.settings.folder_mode
     holds = node.transactions.holds
     with _unfinished(target, mode=mode & 0o666) as written, _temporary_folder(mode=mode) as work:
-        now = node.catalogs.complete_now()
-        hold = node.metastore.hold(BACKUP, user, at=now, ttl_ms=HOLD_MS, user=user)
+        hold = node.metastore.hold(BACKUP, user, at=None, ttl_ms=HOLD_MS, user=user)
         try:
             archive = ArchiveWriter(written, _copy_catalog(node, work))
             with closing(open_sqlite(work / DATABASE_FILE)) as copied:
