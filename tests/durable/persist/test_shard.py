@@ -17,6 +17,7 @@ from strandline.durable import Update, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.persist import maintenance as maintenance_module
+from strandline.durable.persist.blob import FileBlob
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.part import COLUMNS, read_part
 from strandline.durable.persist.persist_log import PersistLog, shard_name
@@ -630,6 +631,27 @@ def test_appends_continue_while_blobs_cannot_be_written_up_to_a_limit(
     away.clear()
     log.append(12, TOKEN, [update(12)])
     assert versions(place.log()) == list(range(1, 13))
+
+
+def test_no_blob_is_written_below_a_folder_that_is_no_longer_mounted(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(place.log(), 20)
+    log = place.log(blob=FileBlob(place.folder / "blobs"))
+    assert versions(log) == list(range(1, 21))
+    (place.folder / "blobs").rename(place.folder / "unmounted")
+    with caplog.at_level(logging.WARNING):
+        for version in range(21, 31):
+            log.append(version, TOKEN, [update(version)])
+    assert f"the folder {place.folder}/blobs of the catalog's blobs is gone" in caplog.text
+    with pytest.raises(Unavailable, match="mount it"):
+        log.append(31, TOKEN, [update(31, objects=LARGE)])
+    with pytest.raises(Unavailable, match="mount it"):
+        log.compact(25, TOKEN)
+    assert not (place.folder / "blobs").exists()
+    (place.folder / "unmounted").rename(place.folder / "blobs")
+    log.append(31, TOKEN, [update(31, objects=LARGE)])
+    assert versions(place.log()) == list(range(1, 32))
 
 
 def test_rows_that_exceed_a_part_are_split_into_several_parts(

@@ -8,7 +8,8 @@ that the call may not have happened, and the caller tries again or gives up.
 bytes are on disk, and `set` returns only once the name is on disk too. So the order is write, sync
 the file, rename, sync the folder. An unfinished file is in a separate folder, under a lock of its
 writer. When a writer is killed its lock is released, and `FileBlob.remove_unfinished` removes the
-file.
+file. The folder is made with the first blob, but never again: if it is gone, its file system is not
+mounted, and a blob below the mount point would be lost with the next mount.
 
 `ObjectBlob` keeps them in an S3 bucket, through the library ``obstore`` (extra ``s3``). S3 writes
 an object whole or not at all, and every reader sees it once it is written. The credentials and the
@@ -85,18 +86,22 @@ class FileBlob(Blob):
         self._folder = folder
         self._unfinished = folder / UNFINISHED
         self._mode, self._folder_mode = mode, folder_mode
+        self._was_there = False
+        with self._errors("read"):
+            self._is_there()
 
     def get(self, key: str) -> bytes | None:
         with self._errors("read"):
             try:
                 return self._path(key).read_bytes()
             except FileNotFoundError:
+                self._is_there()
                 return None
 
     def set(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with self._errors("written"):
-            if not self._unfinished.is_dir():
+            if not self._is_there():
                 self._make_folders()
             descriptor, unfinished = self._new_file()
             try:
@@ -112,6 +117,17 @@ class FileBlob(Blob):
             finally:
                 os.close(descriptor)
             _sync_folder(self._folder)
+
+    def _is_there(self) -> bool:
+        """Whether the folder exists. Raises `Unavailable` if it is gone."""
+        is_there = self._unfinished.is_dir()
+        if self._was_there and not is_there:
+            raise Unavailable(
+                f"the folder {self._folder} of the catalog's blobs is gone; mount it, or restore "
+                "it from a backup"
+            )
+        self._was_there = is_there
+        return is_there
 
     def _make_folders(self) -> None:
         # Once `.unfinished` exists, blobs are written without checking these folders again. So all

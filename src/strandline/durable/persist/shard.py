@@ -364,7 +364,10 @@ class Shard:
     def _download(self, ref: BlobRef) -> bytes:
         data = self.blob.get(ref.key)
         if data is None:
-            raise _Gone(f"the blob {ref.key} of shard {self.name} is missing; {REMEDY}")
+            raise _Gone(
+                f"the blob {ref.key} of shard {self.name} is missing; if the folder of the blobs "
+                f"is not mounted, mount it, otherwise {REMEDY}"
+            )
         self._count("downloads")
         if len(data) != ref.size or crc32(data) != ref.checksum:
             raise CorruptData(
