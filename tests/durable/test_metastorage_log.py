@@ -22,7 +22,7 @@ from strandline.durable.metastorage_log import (
     update_key,
 )
 from strandline.durable.update import AuditEvent, Update
-from strandline.errors import CorruptData, OutOfSync, Unavailable
+from strandline.errors import CorruptData, OutOfSync, Unavailable, VersionNotFound
 from strandline.metastorage import Delete, Metastorage, Put, PutTimed, prefix_end
 from strandline.wire import registry
 from strandline.wire.registry import decode, encode
@@ -309,6 +309,29 @@ def test_an_update_stored_at_another_version_is_corrupt(
     store.invoke([], [timed(update_key(3), update(2))])
     with pytest.raises(CorruptData, match="update 2 at version 3"):
         any_log.updates(1, 4)
+
+
+@pytest.mark.parametrize("trimmed_to", [0, 5])
+def test_a_version_appended_during_a_read_is_not_a_hole(
+    any_log: MetastorageLog, store: Metastorage, trimmed_to: int
+) -> None:
+    begin(any_log, 3)
+
+    def append_and_trim() -> None:
+        if any_log.frontier().upper == 4:
+            any_log.append(4, TOKEN, [update(4), update(5)])
+        elif trimmed_to:
+            any_log.compact(trimmed_to, TOKEN)
+
+    # The first `get` is that of the upper, which the log reads to explain the missing version.
+    reader: Any = RacedStore(store, append_and_trim, method="get", call=1)
+    reader = RacedStore(reader, append_and_trim, method="get", call=2)
+    log = MetastorageLog(reader)
+    if trimmed_to:
+        with pytest.raises(VersionNotFound, match="no longer in the log; the earliest is 5"):
+            log.updates(3, 6)
+    else:
+        assert [read.version for read in log.updates(3, 6)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3])

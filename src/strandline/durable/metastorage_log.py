@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import chunks
@@ -323,8 +323,10 @@ class MetastorageLog(UpdateLog):
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         if start >= end:
             return ()
-        pairs = self._store.range(update_key(start), update_key(end))
-        if len(pairs) != end - start or open_record(pairs[0].value)[0].of is not Update:
+        while True:
+            pairs = self._store.range(update_key(start), update_key(end))
+            if len(pairs) == end - start and open_record(pairs[0].value)[0].of is Update:
+                break
             self._explain(start, end, pairs)
         updates = tuple(map(_update_in, pairs))
         for expected, update in enumerate(updates, start):
@@ -335,10 +337,11 @@ class MetastorageLog(UpdateLog):
                 )
         return updates
 
-    def _explain(self, start: int, end: int, pairs: Sequence[KeyValue]) -> NoReturn:
+    def _explain(self, start: int, end: int, pairs: Sequence[KeyValue]) -> None:
         """Raise the error for missing updates from ``start`` to ``end`` − 1.
 
         It is `VersionNotFound` if they are outside the log, `CorruptData` if the log has a hole.
+        Returns if one of them was appended or trimmed since ``pairs`` were read.
         """
         frontier = self._read_frontier()
         if start <= frontier.since:
@@ -353,6 +356,9 @@ class MetastorageLog(UpdateLog):
             raise VersionNotFound(
                 f"version {missing[0]} is not in the log; the latest is {frontier.upper - 1}"
             )
+        is_there = self._store.get(update_key(missing[0])) is not None
+        if is_there or self._read_frontier().since > frontier.since:
+            return
         raise CorruptData(
             f"the log has a hole: version {missing[0]} is missing between {start} and "
             f"{end - 1}; restore the store from a backup"
