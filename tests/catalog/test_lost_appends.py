@@ -111,3 +111,17 @@ def test_a_node_that_asked_for_way_and_died_delays_the_others_only_for_a_while(
         other.execute(create("c"), author="ann", timeout=0.1)
     manager.execute(create("d"), author="ann")
     other.execute(create("c"), author="ann", timeout=PATIENCE / 2)
+
+
+def test_of_two_nodes_that_ask_for_way_the_first_has_it_and_then_the_second(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    other.start()
+    for node in (manager, other):
+        node._commits._ask_for_way(PATIENCE)
+    manager.sync()
+    manager.execute(create("a"), author="ann", timeout=PATIENCE / 4)
+    other.sync()
+    other.execute(create("b"), author="ann", timeout=PATIENCE / 4)
+    assert schemas(other) == ["a", "b"]

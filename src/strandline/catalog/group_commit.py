@@ -139,6 +139,7 @@ class GroupCommit:
         self._stop = threading.Event()
         self._way_ends = 0.0  # when rounds begin again, on the monotonic clock
         self._asking = "", 0.0  # the other node that has asked for way, and when that ends
+        self._has_asked = False  # whether the round in progress has asked for way
         follower.subscribe(self._note_way)
         self.counts = CommitCounts()
         self.effects: Effects | None = None
@@ -240,6 +241,8 @@ class GroupCommit:
                     milliseconds = int(decode(change.new, Setting).value.rpartition(" ")[2])
                     asked = update.member, time.monotonic() + milliseconds / 1000
         with self._lock:
+            if asked[0] and self._has_asked:
+                return  # this node asked first; otherwise both would wait for each other
             if asked[0] or update.member == self._asking[0]:
                 self._asking = asked
                 self._news.notify_all()
@@ -325,6 +328,7 @@ class GroupCommit:
             seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
+                self._has_asked = False
 
     def _let_others_pass(self) -> None:
         """Wait while a child process or another node has way. The caller holds the lock."""
@@ -394,6 +398,8 @@ class GroupCommit:
             transaction.put(Setting(WAY, f"{state.member} {base.version} {milliseconds}"))
         with suppress(OutOfSync):  # the next append is lost too, and asks again
             self._follower.apply_own(state.commit_transactions([transaction]))
+            with self._lock:
+                self._has_asked = True
 
     def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
         with self._lock:
