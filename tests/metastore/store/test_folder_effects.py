@@ -246,6 +246,17 @@ def test_a_new_table_takes_over_only_the_place_of_the_table_that_it_replaces(
         assert node.store.location(old) == node.place("a")
 
 
+def test_a_new_table_does_not_take_over_the_place_of_a_table_in_use(node: Node) -> None:
+    """A client may name any table, and a dropped one may be restored meanwhile."""
+    node.ddl(create(node, "a"))
+    node.ddl(drop("a", keep_data=True))
+    used = with_file(node, "b")
+    node.ddl(rename(node, "b", "a"))  # its folder stays, since the dropped table has the other one
+    node.ddl(replace(create(node, "b"), instead_of=used))
+    assert files(node, used) == ["of b"]
+    assert files(node, node.table("b").id) == []
+
+
 def test_a_folder_is_not_moved_to_the_place_of_another_table(node: Node) -> None:
     """The move would replace an empty folder there, and the other table would show the files."""
     node.ddl(create(node, "a"))

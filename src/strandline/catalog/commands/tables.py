@@ -80,6 +80,10 @@ class CreateTable:
         if has_key:
             planning.ensure_free(schema, key_name, pending=[definition.name])
         table_id = planning.next_id
+        # Only a dropped table gives up its location; it may have been restored since.
+        replaced = self.instead_of
+        if replaced is not None and planning.catalog.table_by_id(replaced) is not None:
+            replaced = None
         first = known or first_columns(definition)
         table = describe(
             definition,
@@ -97,7 +101,7 @@ class CreateTable:
             id=table_id,
             columns=list(first.texts),
             partitioned_by=list(definition.partitioned_by) or None,
-            instead_of=self.instead_of,
+            instead_of=replaced,
         ) as transaction:
             transaction.allocate_id(amount=2 if has_key else 1)
             transaction.put(table)
