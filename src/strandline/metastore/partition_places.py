@@ -24,6 +24,7 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
     UnknownOutcome,
+    WriteConflict,
 )
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
@@ -86,15 +87,40 @@ class PartitionPlaces:
     def finish_moves(self, store: ObjectStore) -> None:
         """Move the folders of dropped partitions aside, and delete those that were purged.
 
-        A move that the system refuses is logged and stays unfinished.
+        A move that the system refuses is logged and stays unfinished. So do all moves if the table
+        was dropped meanwhile: its partitions are aside with it.
         """
         purged: list[Path] = []
-        store.finish_moves(self._table.id, lambda moves: self._carry_out(moves, purged))
+
+        def carry_out(
+            moves: Sequence[PartitionMove], place: Place | None
+        ) -> Sequence[PartitionMove]:
+            if place is None or place == place.aside(self._table.id):
+                return ()
+            # The table may have been renamed, and another one may have got its folder.
+            location = self._folders.location(place)
+            here = PartitionPlaces(self._table, location=location, folders=self._folders)
+            return here._carry_out(moves, purged)
+
+        store.finish_moves(self._table.id, carry_out)
         for path in purged:  # after the transaction: this may take long, and others may write
             try:
                 delete_folder(path)
             except OSError:
                 logger.warning("the purged folder %s cannot be deleted", path, exc_info=True)
+
+    def require_present(self, change: Staging) -> None:
+        """Raise `WriteConflict` if the table has moved since its location was read.
+
+        Another table may have its folder now. While the ``change`` runs, no table moves.
+        """
+        place = self._folders.place(self._location)
+        is_own = self._table.kind is TableKind.MANAGED and place.is_of_table
+        if is_own and change.place() != place:
+            raise WriteConflict(
+                f"table {self._table.name} was renamed or dropped meanwhile; nothing was changed,"
+                " try again"
+            )
 
     def refuse_unfinished(self, change: Staging, locations: Collection[str]) -> None:
         """Raise `IllegalChange` if a dropped partition's files are still at one of the locations.
@@ -322,6 +348,7 @@ def undrop_partitions(
             # Read under the write lock: a drop or a rename would add moves meanwhile.
             moves = change.partition_moves()
             places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
+            places.require_present(change)
             rows, statistics = change.dropped_partitions(names or None)
             rows = [row for row in rows if not places.was_renamed(row)]
             missing = sorted(set(names) - {row.name for row in rows})

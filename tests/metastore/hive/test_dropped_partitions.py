@@ -18,6 +18,7 @@ from strandline.errors import (
     ObjectNotFound,
     UnknownOutcome,
 )
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -75,6 +76,72 @@ def test_a_dropped_partition_is_read_in_the_past_from_the_folder_it_was_moved_to
     assert set(texts(stub, "d1")) == {"a", "c"}
     dropped = stub.get_partition(before, "t1", ["b"])
     assert "/.dropped/" in dropped.sd.location
+
+
+def replaced(hive: HiveNode, stub: Any) -> None:
+    """Rename t1, and create another t1 with the same partitions."""
+    renamed = stub.get_table("d1", "t1")
+    renamed.tableName = "t2"
+    stub.alter_table("d1", "t1", renamed)
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    for value in "abc":
+        add(hive, stub, value, text="new")
+
+
+def files(hive: HiveNode, name: str) -> dict[str, str]:
+    """The contents of the folders of partitions in the folder of a table, by name."""
+    return {path.parent.name: path.read_text() for path in (folder(hive).parent / name).glob("*/f")}
+
+
+CHANGES: dict[str, Callable[[HiveNode, Any], object]] = {
+    "drop": lambda hive, stub: stub.drop_partition("d1", "t1", ["b"], True),
+    "rename": lambda hive, stub: stub.rename_partition(
+        "d1", "t1", ["b"], Partition(["z"], "d1", "t1", sd=storage())
+    ),
+    "add": lambda hive, stub: stub.add_partition(Partition(["d"], "d1", "t1", sd=storage())),
+    "undrop": lambda hive, stub: hive.node.session(user="ann").undrop_partitions("d1.t1"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_a_partition_never_touches_a_table_that_got_its_folder_meanwhile(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    add(hive, stub, "u")
+    stub.drop_partition("d1", "t1", ["u"], True)
+    begin = CachedStore.change
+
+    def later(store: CachedStore, *args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        with hive.stub() as other:
+            replaced(hive, other)
+        return begin(store, *args, **options)
+
+    monkeypatch.setattr(CachedStore, "change", later)
+    with pytest.raises(Exception, match="was renamed or dropped meanwhile"):
+        CHANGES[change](hive, stub)
+    assert files(hive, "t1") == {f"p={value}": f"new {value}" for value in "abc"}
+    assert files(hive, "t2") == {f"p={value}": f"first {value}" for value in "abc"}
+    assert {path.name for path in folder(hive).iterdir()} == {"p=a", "p=b", "p=c"}
+
+
+def test_the_folder_of_a_dropped_partition_is_moved_from_where_its_table_is_by_then(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = CachedStore.finish_moves
+
+    def later(store: CachedStore, *args: Any) -> None:
+        monkeypatch.undo()
+        with hive.stub() as other:
+            replaced(hive, other)
+        finish(store, *args)
+
+    monkeypatch.setattr(CachedStore, "finish_moves", later)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert files(hive, "t1") == {f"p={value}": f"new {value}" for value in "abc"}
+    assert files(hive, "t2") == {"p=a": "first a", "p=c": "first c"}
+    assert hive.node.session(user="ann").undrop_partitions("d1.t2") == ["p=b"]
+    assert files(hive, "t2")["p=b"] == "first b"
 
 
 def test_each_past_time_shows_its_own_partition_of_the_same_name(hive: HiveNode, stub: Any) -> None:

@@ -42,7 +42,7 @@ such a flag with the set of open writes beside it (older readers would never hit
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -62,11 +62,12 @@ from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import (
+    CarriesOut,
     ObjectStore,
     PartitionFilter,
     SqlObjectStore,
 )
-from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
+from strandline.metastore.store.partition_moves import PartitionMoves
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.model.places import Place
@@ -306,9 +307,7 @@ class CachedStore(ObjectStore):
     def tables_with_unfinished_moves(self) -> list[int]:
         return self._store.tables_with_unfinished_moves()
 
-    def finish_moves(
-        self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
-    ) -> None:
+    def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         self._store.finish_moves(table_id, carry_out)
 
     def partition_moves(

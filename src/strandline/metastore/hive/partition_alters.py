@@ -163,6 +163,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
     try:
         with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+            places.require_present(change)
             rows = change.visible(RowKind.PARTITION, [old_name, new_name])
             if old_name not in rows:
                 raise IllegalChange(

@@ -134,6 +134,7 @@ def add_all(
         if not new_rows:
             raise _NothingToDo
         places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+        places.require_present(change)
         places.refuse_unfinished(change, {row.location for row in new_rows.values()})
         unsynced = Unsynced()
         for name, row in new_rows.items():
@@ -270,6 +271,7 @@ def _drop(
     with suppress(_NothingToDo), call.metastore.store.change(
         partitioned.table.id, author=call.user
     ) as change:  # fmt: skip
+        places.require_present(change)
         rows = list(change.visible(RowKind.PARTITION, names).values())
         if missing is not None and len(rows) < len(names):
             raise missing

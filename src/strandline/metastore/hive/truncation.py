@@ -26,7 +26,6 @@ from strandline.errors import (
     StrandlineError,
     UnknownOutcome,
     UnsupportedOperation,
-    WriteConflict,
 )
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
@@ -192,11 +191,8 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
     table = partitioned.table
     try:
         with call.metastore.store.change(table.id, author=call.user) as change:
-            if change.place() != call.folders.place(partitioned.location):
-                raise WriteConflict(
-                    f"{partitioned.schema}.{table.name} was renamed or dropped while it was to be "
-                    "truncated; truncate it again"
-                )
+            places = partition_places(call.metastore, table, location=partitioned.location)
+            places.require_present(change)
             emptying = _Emptying(call, partitioned, change)
             try:
                 yield emptying

@@ -67,6 +67,9 @@ _PATHS_AHEAD = 4
 """The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
 
 
+CarriesOut = Callable[[list[PartitionMove], Place | None], Sequence[PartitionMove]]
+
+
 class PartitionFilter(Protocol):
     """The partitions of a table that a reader wants."""
 
@@ -195,12 +198,11 @@ class ObjectStore(ABC):
         """The tables with dropped partitions whose folders may not have been moved yet."""
 
     @abstractmethod
-    def finish_moves(
-        self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
-    ) -> None:
+    def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         """Carry out the unfinished moves of a table while all other writers wait.
 
-        ``carry_out`` returns the moves that it has finished.
+        ``carry_out`` gets them and the place of the table, and returns the moves that it has
+        finished.
         """
 
     @abstractmethod
@@ -343,14 +345,14 @@ class SqlObjectStore(ObjectStore):
         with self._database.read() as connection:
             return partition_moves.tables_with_unfinished(connection)
 
-    def finish_moves(
-        self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
-    ) -> None:
+    def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         # If a power cut loses this, the moves are repeated and found done.
         with self._database.write_unsynced() as connection:
             self._guard(connection)
             moves = partition_moves.unfinished(connection, table_id)
-            partition_moves.finish(connection, table_id, carry_out(moves) if moves else ())
+            if moves:
+                finished = carry_out(moves, table_places.place_of(connection, table_id))
+                partition_moves.finish(connection, table_id, finished)
 
     def partition_moves(
         self, table_id: int, *, seen: ValidWriteIdList | None = None
