@@ -257,7 +257,7 @@ def listed(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 CONDITIONS = {
-    "id > 2": 1, "5 < id": 0, "id = 1": 1, "id BETWEEN 1 AND 2": 1, "id IN (3)": 1,
+    "id > 2": 1, "ID > 2": 1, "5 < id": 0, "id = 1": 1, "id BETWEEN 1 AND 2": 1, "id IN (3)": 1,
     "id >= 2 AND d < DATE'2013-01-03'": 1, "id IN (9, 10, -5)": 0, "id IN (9, 10)": 0,
     "s = 'b1'": 1, "s < 'b'": 1, "s IN ('c', 'b0')": 1, "b = false": 1,
     "n > 1.25BD": 1, "n <= CAST(0.5 AS DECIMAL(5, 2))": 1,

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
 from strandline.metastore.interface import ColumnBounds
+from strandline.model.identifiers import normalize
 from strandline.spark.footers import following
 
 Expression = Any  # an expression of Catalyst, in the JVM
@@ -40,7 +41,9 @@ _COMPARISONS = {
 def implied_bounds(
     rows: DataFrame, condition: str | Column, column_ids: Mapping[str, int]
 ) -> tuple[ColumnBounds, ...]:
-    """The bounds of columns of ``rows`` that ``condition`` implies; ``column_ids`` are by name.
+    """The bounds of columns of ``rows`` that ``condition`` implies.
+
+    ``column_ids`` are by normalized name.
 
     Raises `pyspark.errors.AnalysisException` if it is not a condition on ``rows``.
     """
@@ -157,7 +160,7 @@ def _column_id(expression: Expression, column_ids: Mapping[str, int]) -> int | N
         expression = expression.child()
     if _class(expression) != "AttributeReference":
         return None
-    return column_ids.get(expression.name())
+    return column_ids.get(normalize(expression.name()))  # it has the case that the user wrote
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from strandline.metastore.store.file_scans import (
     split_for_join,
 )
 from strandline.metastore.store.rows import DataFile
+from strandline.model.identifiers import normalize
 from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
@@ -103,10 +104,9 @@ def bounds_of(
     if not isinstance(condition, str | Column):
         raise InvalidInput(f"a condition is SQL text or a Column, not {type(condition).__name__}")
     columns = _Scan(spark, table).nothing(positions=False)
+    column_ids = {normalize(column.name): column.id for column in table.descriptor.columns}
     try:
-        return implied_bounds(
-            columns, condition, {column.name: column.id for column in table.descriptor.columns}
-        )
+        return implied_bounds(columns, condition, column_ids)
     except AnalysisException as error:
         reason = str(error).splitlines()[0]  # without the plan that follows
         raise InvalidInput(f"not a condition on {table.name}: {reason}") from error
