@@ -23,6 +23,7 @@ from strandline.errors import (
     CorruptData,
     Fenced,
     InvalidInput,
+    UnknownOutcome,
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
@@ -139,6 +140,25 @@ def test_a_running_node_completes_a_fence_raised_in_the_rows_only(
             member.catalogs.sync()
             assert member.session(user="ann").begin().txn_id > 0
             member.session(user="ann").execute(CreateSchema(name=f"by_{member is node}"))
+
+
+@pytest.mark.parametrize(
+    "command", [CreateSchema(name="s"), DropTable(schema="default", table="t")]
+)
+def test_ddl_below_a_fence_raised_in_the_rows_only_is_in_the_log_and_projected_later(
+    folder: Path, command: CreateSchema | DropTable
+) -> None:
+    with Node.open(folder) as node:
+        create_table(node)
+        with node.database.write() as connection:
+            FenceRow.raise_to(connection, FenceToken(0, 2))
+        with pytest.raises(UnknownOutcome):
+            node.session(user="ann").execute(command)
+        version = node.catalogs.latest_catalog().version
+        for _ in range(2):
+            node.finish_half_raised_fence()
+        node.projector.project_up_to(version)
+        assert node.session(user="ann").history()[-1].version == version
 
 
 def test_halves_of_different_stores_are_refused(folder: Path) -> None:

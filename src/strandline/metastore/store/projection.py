@@ -240,7 +240,7 @@ class Projector:
             raise
         except (Fenced, _NotCarriedOut) as error:  # nothing was written
             logger.debug(
-                "version %d is appended first and projected later: %s", making[0].version, error
+                "version %d is appended first and projected later: %s", updates[0].version, error
             )
             return None
 
