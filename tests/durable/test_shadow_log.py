@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.clock import HybridClock
+from strandline.clock import HybridClock, Timestamp
 from strandline.durable import (
     MetastorageLog,
     ShadowLog,
@@ -285,6 +285,25 @@ def test_an_append_in_the_first_log_is_acknowledged_if_the_second_is_unavailable
         shadow(first, wrapped(second, append=away)).append(3, TOKEN, [update(3)])
     assert shadow(first, second).updates(2, 3) == (appended,)
     assert first.frontier() == second.frontier()
+
+
+def test_an_append_that_another_node_copies_and_trims_meanwhile_is_acknowledged(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = (ShadowLog(second, first, names=("stash", "metastorage")) for _ in range(2))
+    begin(log, 3)
+    assert log.compact(3, TOKEN)
+    time_at = MetastorageLog._time_at
+
+    def behind_a_trim(self: MetastorageLog, *arguments: Any) -> Timestamp:
+        monkeypatch.setattr(MetastorageLog, "_time_at", time_at)
+        assert other.compact(4, TOKEN)
+        return time_at(self, *arguments)
+
+    monkeypatch.setattr(MetastorageLog, "_time_at", behind_a_trim)
+    (appended,) = log.append(4, TOKEN, [update(4)])
+    assert appended.version == 4
+    assert log.frontier().since == 4
 
 
 @pytest.mark.parametrize("away_log", NAMES)

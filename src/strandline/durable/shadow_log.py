@@ -111,7 +111,8 @@ class ShadowLog(UpdateLog):
             companion=companion,
         )
         try:
-            with suppress(OutOfSync, Fenced):  # another process was first; `_read_back` compares
+            # Another process was first, and may have trimmed too; `_read_back` compares.
+            with suppress(OutOfSync, Fenced, VersionNotFound):
                 self._second.append(
                     expected_upper,
                     token,
