@@ -23,7 +23,7 @@ from strandline.catalog.commands import (
 from strandline.clock import Timestamp
 from strandline.errors import VersionNotFound
 from strandline.metastore import snapshot_holds
-from strandline.metastore.hive import snapshot_views
+from strandline.metastore.hive import snapshot_parts
 from strandline.metastore.interface import Session
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
@@ -562,7 +562,7 @@ def test_files_in_a_folder_that_a_client_chose_are_listed_one_by_one(
 def test_a_view_with_too_many_parts_is_refused(
     session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_views, "MAX_PARTS", 1)
+    monkeypatch.setattr(snapshot_parts, "MAX_PARTS", 1)
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     assert text(stub)
     dml.append(session, "d1.orders", {"id": 2, "item": "x"}, path="own/a.parquet")

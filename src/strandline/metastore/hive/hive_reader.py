@@ -22,14 +22,14 @@ from strandline.metastore.hive.past_tables import (
     past_view_struct,
 )
 from strandline.metastore.hive.patterns import NamePattern
-from strandline.metastore.hive.snapshot_views import (
+from strandline.metastore.hive.snapshot_parts import (
     NO_COMMIT,
     HiddenName,
     TableSnapshot,
     hidden_struct,
     parse_hidden,
-    snapshot_view_struct,
 )
+from strandline.metastore.hive.snapshot_views import snapshot_view_struct
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct, view_struct
 from strandline.metastore.interface import PRESENT, TableFiles

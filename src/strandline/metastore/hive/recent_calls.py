@@ -32,7 +32,7 @@ from itertools import takewhile
 
 from strandline.errors import StrandlineError
 from strandline.metastore.hive.names import present_schema
-from strandline.metastore.hive.snapshot_views import parse_hidden
+from strandline.metastore.hive.snapshot_parts import parse_hidden
 from strandline.metastore.thrift import HIVE_CODEC
 from strandline.metastore.thrift.messages import ApplicationException, decode_head
 

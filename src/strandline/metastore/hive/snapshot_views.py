@@ -5,13 +5,10 @@ transactional table also contains the files of open and aborted transactions, de
 files whose columns have older names. A reader must see the rows of one snapshot.
 
 The model. The node answers a transactional table ``orders`` as a view. The text of the view selects
-the rows of one snapshot from hidden tables. Each hidden table covers some files of the snapshot:
-
-* *data* ``orders@data_…``: data files whose paths give their ids in the same way, with one version
-  of the table's schema, and either all or none of them in the join below. An unmodified Spark finds
-  columns by name; the view maps the columns of that version to the table's by their ids;
-* *deletes* ``orders@deletes_…``: bitmaps of deleted rows (or positions, from older releases). The
-  view broadcasts them into a LEFT ANTI JOIN on the file and the position of the row.
+the rows of one snapshot from hidden tables, each of which covers some files of the snapshot
+(`snapshot_parts`). An unmodified Spark finds columns by name; the view maps the columns of the
+version with which a part was written to the table's by their ids. It broadcasts the bitmaps of
+deleted rows into a LEFT ANTI JOIN on the file and the position of the row.
 
 So Spark itself scans the Parquet files, and pushes filters and columns into the scan. The view
 tells the files apart by keys (`file_keys`). They connect a row to the deleted rows of its file, and
@@ -20,69 +17,27 @@ on such a column needs.
 
 What must stay true:
 
-* The name of a hidden table identifies its snapshot, by the table's id and the time of the last
-  commit in the snapshot. Spark caches the columns and the file list of a table by its name. The
-  name does not change until the next commit, and always means the same files with the same columns.
-  It includes a hash of the location, so it changes when the files move. The hash covers the schema
-  versions of the parts too: that of a file without a recorded version is the newest that fits, so
-  a change of a type may put the file into another part.
-* All data files are in one folder, so Spark lists one folder. It must read exactly the files of the
-  snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
-  into its own folder are listed one by one. Spark would skip a missing file, so the node checks
-  that each file exists, and its size, when it answers the hidden table.
 * The text names a hidden table even if the snapshot has no rows: from the calls for it the node
   recognizes a client that would replace the table (`recent_calls`).
 * Spark itself refuses to write to a view. The text begins with `MARK`: an alter with another text
   would redefine the table, and is refused.
 
-*Rejected*: one path for each file (above 32 paths Spark starts a job to list them, which takes 20
-times as long for 2,000 files); a hidden table partitioned by the file's id (the same); the names of
-the files as a condition (Spark also evaluates it for each row).
+*Rejected*: the names of the files as a condition (Spark also evaluates it for each row).
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from hashlib import blake2b
-from pathlib import Path
+from dataclasses import replace
 
-from strandline import work
-from strandline.clock import Timestamp
-from strandline.errors import CorruptData, LimitExceeded, ObjectNotFound
-from strandline.metastore.hive.file_keys import FileKeys, file_keys, told_apart, value_by_key
-from strandline.metastore.hive.parameters import DERIVED, PATH
+from strandline.metastore.hive.file_keys import FileKeys, file_keys, value_by_key
 from strandline.metastore.hive.past_tables import view_over
+from strandline.metastore.hive.snapshot_parts import DELETE_COLUMNS, DataPart, TableSnapshot
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.hive.table_structs import table_struct
-from strandline.metastore.interface import TableFiles
-from strandline.metastore.store.file_scans import (
-    DATA_FOLDER,
-    DELETES_FOLDER,
-    FILE_COLUMN,
-    READER_OPTIONS,
-    IdIn,
-    IdPlace,
-    by_id_place,
-    deleted_counts,
-    split_for_join,
-)
-from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm
-from strandline.metastore.table_parameters import SCHEMA
-from strandline.model.descriptors import (
-    ColumnDescriptor,
-    SchemaVersion,
-    StorageFormat,
-    TableDescriptor,
-    TableKind,
-)
-from strandline.model.partitioning import Physical, TransformKind
+from strandline.metastore.store.rows import DeleteForm
+from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.partitioning import Physical
 from strandline.model.type_text import ddl_text, quoted, text_literal
 from strandline.model.types import (
-    BIGINT,
     ArrayType,
     CharType,
     DataType,
@@ -97,20 +52,7 @@ from strandline.model.types import (
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
 """The beginning of the text of the view."""
 
-MAX_PARTS = 500
-"""The most hidden tables of data files in one view. Each adds all columns to its text."""
-
-NO_COMMIT = Timestamp(0)
-"""Used instead of a commit's time for a table without commits."""
-
-_NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
-_UNIQUE_NAME = re.compile(r"([0-9]+-[0-9a-f]{8})[0-9a-f]{24}\.parquet")
-_GLOB = re.compile(r"([\[\]{}*?,\\])")
 _FILE, _POSITION = "_strandline_file", "_strandline_position"
-_DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
-    DeleteForm.BITMAPS: (("file_id", BIGINT), ("bitmap", ArrayType(BIGINT))),
-    DeleteForm.POSITIONS: (("file_id", BIGINT), ("position", BIGINT)),
-}
 _GONE = {
     # Past the end of a bitmap `get` returns NULL, which matches nothing.
     DeleteForm.BITMAPS: (
@@ -119,155 +61,6 @@ _GONE = {
     ),
     DeleteForm.POSITIONS: f"{_POSITION} = {{0}}.position",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenName:
-    """The parsed name of a hidden table. ``of`` is "data" or "deletes"."""
-
-    table: str
-    of: str
-    last_commit: Timestamp
-    table_id: int
-    number: int
-
-
-def parse_hidden(name: str) -> HiddenName | None:
-    """Parse the name of a hidden table. Return None for any other name."""
-    match = _NAME.fullmatch(name.lower())
-    if match is None:
-        return None
-    return HiddenName(
-        match[1], match[2], Timestamp(int(match[3], 16)), int(match[4]), int(match[5])
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class DataPart:
-    """The data files of one hidden table. ``joined``: they are joined with the deleted rows."""
-
-    schema_version: int
-    place: IdPlace
-    joined: bool
-    files: tuple[DataFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePart:
-    """The delete files of one hidden table: those of one form in one folder."""
-
-    form: DeleteForm
-    folder: str
-    files: tuple[DeleteFile, ...]
-
-
-@dataclass(frozen=True)
-class TableSnapshot:
-    """The rows of a transactional table at a point in time.
-
-    ``location`` is the URI of the table's folder; ``root`` is that folder if it is on this machine,
-    else None. ``last_commit`` is the time of the last commit that the snapshot contains, or
-    `NO_COMMIT`. The caller that reads the rows of the files also spends their cost
-    (`strandline.work`).
-    """
-
-    table: TableDescriptor
-    location: str
-    root: Path | None
-    last_commit: Timestamp
-    files: TableFiles
-
-    @cached_property
-    def deleted(self) -> Mapping[int, int]:
-        """The number of deleted rows of each data file, by file id."""
-        return deleted_counts(self.files.delete_files)
-
-    @cached_property
-    def fields_by_column(self) -> Mapping[int, int]:
-        """The ids of the partition fields that are columns as they are, by column id."""
-        return {
-            field.source_id: field.id
-            for field in self.table.partitioning
-            if field.transform.kind is TransformKind.IDENTITY
-        }
-
-    @cached_property
-    def data(self) -> tuple[DataPart, ...]:
-        """The data files in parts, in a fixed order; one part without files if there are no rows.
-
-        Raises `LimitExceeded` if there are more than `MAX_PARTS`.
-        """
-        deleted, by_value = self.deleted, self.fields_by_column
-        live = [f for f in self.files.data_files if deleted.get(f.file_id, 0) < f.rows]
-        parts = [
-            DataPart(version, place, any(f.file_id in deleted for f in files), files)
-            for group in split_for_join(live, deleted)
-            for version, of_version in _by_version(group).items()
-            for place, of_place in by_id_place(of_version, with_ids=False).items()
-            for files in told_apart(of_place, place, deleted, by_value=bool(by_value))
-        ]
-        if len(parts) > MAX_PARTS:
-            raise LimitExceeded(
-                f"the files of {self.table.name} form {len(parts)} groups with different schemas "
-                f"or folders, and a view can have at most {MAX_PARTS}; read the table with "
-                "strandline.spark.Tables"
-            )
-        work.spend(len(parts) * len(self.table.columns) + len(live) * len(by_value))
-        # In the table's own folder: the first data file creates the folder of the data files.
-        nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
-        return tuple(sorted(parts, key=_order)) or (nothing,)
-
-    @cached_property
-    def deletes(self) -> tuple[DeletePart, ...]:
-        """The delete files that the joined parts need, by form and folder."""
-        joined = {file.file_id for part in self.data if part.joined for file in part.files}
-        groups: dict[tuple[int, str], list[DeleteFile]] = {}
-        for file in self.files.delete_files:
-            if not joined.isdisjoint(file.file_ids):
-                key = file.form.value, os.path.dirname(file.path)
-                groups.setdefault(key, []).append(file)
-        return tuple(
-            DeletePart(DeleteForm(form), folder, tuple(files))
-            for (form, folder), files in sorted(groups.items())
-        )
-
-    def hidden_name(self, of: str, number: int) -> str:
-        """Return the name of the hidden table of a part."""
-        table, place = self.table, self._place_hash
-        return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
-
-    @cached_property
-    def _place_hash(self) -> str:
-        versions = [part.schema_version for part in self.data if part.files]
-        return blake2b(f"{self.location} {versions}".encode(), digest_size=4).hexdigest()
-
-    def columns_of(self, version: int) -> tuple[ColumnDescriptor, ...]:
-        """Return the columns of a version of the table's schema.
-
-        Raises `CorruptData` if the catalog does not have that version.
-        """
-        for known in self.table.schema_versions:
-            if known.number == version:
-                return known.columns
-        raise CorruptData(
-            f"a data file of {self.table.name} was written by version {version} of its schema,"
-            " which the catalog does not have; run `strandline verify`"
-        )
-
-
-def _by_version(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
-    groups: dict[int, list[DataFile]] = {}
-    for file in files:
-        groups.setdefault(file.schema_version, []).append(file)
-    return groups
-
-
-def _order(part: DataPart) -> tuple[int, str, str, bool, int]:
-    first = part.files[0].file_id
-    return part.schema_version, part.place.id_in.name, part.place.folder, part.joined, first
-
-
-# -- the view
 
 
 def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
@@ -324,7 +117,7 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
     aliases = [f"d{n}" for n in range(len(snapshot.deletes))]
     of_id = keys.of_delete(snapshot.deleted)
     joins = "".join(
-        f" LEFT ANTI JOIN (SELECT {of_id} AS {_FILE}, {_DELETE_COLUMNS[deletes.form][1][0]}"
+        f" LEFT ANTI JOIN (SELECT {of_id} AS {_FILE}, {DELETE_COLUMNS[deletes.form][1][0]}"
         f" FROM {quoted(schema)}.{quoted(snapshot.hidden_name('deletes', n))}) AS d{n}"
         f" ON t.{_FILE} = d{n}.{_FILE} AND {_GONE[deletes.form].format(f'd{n}')}"
         for n, deletes in enumerate(snapshot.deletes)
@@ -400,149 +193,3 @@ def _field_value(value: str, written: StructField | None, field: StructField, de
     if written is None:
         return f"CAST(NULL AS {ddl_text(field.type)})"
     return _value(f"{value}.{quoted(written.name)}", written.type, field.type, depth=depth)
-
-
-# -- the hidden tables
-
-
-@dataclass(frozen=True, slots=True)
-class _Hidden:
-    """The content of a hidden table: its columns, the folder that Spark reads, and the options.
-
-    ``sizes`` has the size of each file in bytes, by path; None if it is not known.
-    """
-
-    columns: tuple[ColumnDescriptor, ...]
-    folder: str
-    options: Mapping[str, str]
-    sizes: Mapping[str, int | None]
-    statistics: Mapping[str, str]
-
-
-def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> Struct:
-    """The ``Table`` of a hidden table.
-
-    Raises `ObjectNotFound` if the snapshot has no such part, `CorruptData` if a file does not match
-    its record.
-    """
-    parts: Sequence[DataPart | DeletePart] = (
-        snapshot.data if name.of == "data" else snapshot.deletes
-    )
-    if name.number >= len(parts):
-        raise ObjectNotFound(f"{schema}.{name.table} does not have this part; read the table again")
-    part = parts[name.number]
-    hidden = (
-        _data_table(snapshot, part) if isinstance(part, DataPart) else _delete_table(snapshot, part)
-    )
-    _check_files(snapshot, hidden.sizes)
-    table = replace(
-        snapshot.table,
-        name=snapshot.hidden_name(name.of, name.number),
-        kind=TableKind.EXTERNAL,
-        transactional=False,
-        provider="parquet",
-        partition_columns=(),
-        schema_versions=(SchemaVersion(1, hidden.columns),),
-        storage=StorageFormat(),
-        properties=((SCHEMA, DERIVED),),
-    )
-    location = _below(snapshot.location, hidden.folder)
-    struct = table_struct(table, schema=schema, location=location, counted=())
-    serde = {PATH: _escaped(location), **READER_OPTIONS, **hidden.options}
-    struct["sd"]["serdeInfo"]["parameters"] |= serde
-    struct["parameters"] |= hidden.statistics
-    return struct
-
-
-def _data_table(snapshot: TableSnapshot, part: DataPart) -> _Hidden:
-    columns = tuple(
-        replace(column, type=as_stored(column.type), nullable=True, default=None, metadata="")
-        for column in snapshot.columns_of(part.schema_version)
-    )
-    if not part.files:
-        # The view reads no column. Those of the table may change while the name stays.
-        columns = (ColumnDescriptor(1, FILE_COLUMN, BIGINT),)
-    folder = part.place.folder
-    if part.place.id_in is IdIn.FOLDER:
-        around = _below(snapshot.location, folder)
-        folders = ",".join(f"{FILE_COLUMN}={file.file_id}" for file in part.files)
-        columns += (ColumnDescriptor(snapshot.table.next_column_id, FILE_COLUMN, BIGINT),)
-        options = {"basePath": around, PATH: f"{_escaped(around)}/{{{folders}}}"}
-    else:
-        options = _only(snapshot, folder, [file.path for file in part.files])
-    return _Hidden(
-        columns,
-        folder,
-        options,
-        {file.path: file.bytes for file in part.files},
-        {
-            "spark.sql.statistics.totalSize": str(sum(file.bytes for file in part.files)),
-            "spark.sql.statistics.numRows": str(sum(file.rows for file in part.files)),
-        },
-    )
-
-
-def _delete_table(snapshot: TableSnapshot, part: DeletePart) -> _Hidden:
-    columns = tuple(
-        ColumnDescriptor(number, column, data_type)
-        for number, (column, data_type) in enumerate(_DELETE_COLUMNS[part.form], start=1)
-    )
-    paths = [file.path for file in part.files]
-    options = _only(snapshot, part.folder, paths)
-    sizes = {file.path: file.bytes or None for file in part.files}
-    return _Hidden(columns, part.folder, options, sizes, {})
-
-
-def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:
-    """The options that make Spark read exactly these files of a folder."""
-    names = [os.path.basename(path) for path in paths]
-    if paths and folder not in (DATA_FOLDER, DELETES_FOLDER):
-        listed = ",".join(map(_escaped, names))
-        return {PATH: f"{_escaped(_below(snapshot.location, folder))}/{{{listed}}}"}
-    # Without a recursive look-up, Spark takes folders beside the files for partitions.
-    return {"pathGlobFilter": _pattern_of(names), "recursiveFileLookup": "true"}
-
-
-def _pattern_of(names: Sequence[str]) -> str:
-    """Return a pattern that matches these names.
-
-    Spark compiles it for each plan: 30 ms for 2,000 whole names, 4 ms for this form. It contains 8
-    of the 32 random digits of a name. Another file with the same leading number (such as the delete
-    files of one transaction have) shares these digits in one case of four billion.
-    """
-    matches = [_UNIQUE_NAME.fullmatch(name) for name in names]
-    patterns = [_escaped(name) for name, m in zip(names, matches, strict=True) if m is None]
-    starts = [m[1] for m in matches if m is not None]
-    if starts:
-        common = os.path.commonprefix(starts)  # noqa: RUF071  # intended: these are not paths
-        rests = ",".join(start.removeprefix(common) for start in starts)
-        patterns.append(f"{common}{{{rests}}}{'?' * 24}.parquet")
-    return f"{{{','.join(patterns)}}}"
-
-
-def _escaped(text: str) -> str:
-    """``text`` escaped for a place where Hadoop expects a pattern."""
-    return _GLOB.sub(r"\\\1", text)
-
-
-def _below(location: str, folder: str) -> str:
-    return f"{location}/{folder}" if folder else location
-
-
-def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> None:
-    """Raise `CorruptData` unless each file exists and has its size, if the size is known."""
-    if snapshot.root is None:
-        return
-    for path, size in sizes.items():
-        try:
-            actual = os.stat(snapshot.root / path).st_size
-        except OSError as error:
-            raise CorruptData(
-                f"file {snapshot.root / path} of {snapshot.table.name} cannot be read:"
-                f" {error.strerror}; put it back from a backup, or run `strandline verify`"
-            ) from error
-        if size is not None and size != actual:
-            raise CorruptData(
-                f"file {snapshot.root / path} of {snapshot.table.name} has {actual} bytes, but "
-                f"{size} were written; put it back from a backup, or run `strandline verify`"
-            )
