@@ -232,7 +232,7 @@ def test_a_network_port_without_authentication_is_logged_as_a_warning(
     settings: Settings, warnings: list[str]
 ) -> None:
     with log_lines() as lines:
-        node_server._warn_of_believed_clients(settings)
+        node_server._warn_of_open_ports(settings)
     assert [line["message"].partition(",")[0] for line in lines.of("node")] == warnings
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.catalog import CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.system_views.synchronization import synchronize_system_views
-from strandline.clock import HybridClock, WallClock, system_wall_clock
+from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
 from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
@@ -120,111 +120,133 @@ class Node:
         self.name = store.address.name
         self.member = member
         self.settings = settings
-        self.database = database = store.database
+        self.database = store.database
+        self.folders = store.folders
         self._opened_store = store
-        clock, warehouse = store.clock, store.warehouse
-        self.folders = folders = store.folders
+        self._clock = store.clock
         state = join_or_create(
             store.log,
-            database,
+            store.database,
             member=member,
             delay_ms=store.delay_ms,
             skew_ms=store.skew_ms,
-            default_location=warehouse,
+            default_location=store.warehouse,
             deploy_generation=settings.deploy_generation,
         )
         environment = state.environment or ""
         store.claim(environment)
         self.replaced: Future[str] = Future()
         self._half_raised: FenceToken | None = None
-        self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew, announce=announce)
-        guard = Guard(environment, lambda: self.catalogs.token)
+        self.catalogs = CatalogManager(
+            state, store.clock, join_anew=self._join_anew, announce=announce
+        )
+        self._guard = Guard(environment, lambda: self.catalogs.token)
         self.configuration = EffectiveConfiguration(
             self.catalogs.latest_catalog, settings, staleness_ms=store.staleness_ms
         )
-        self.notifications = NotificationLog(database, clock)
-        self.projector = Projector(
-            database,
+        self.notifications = NotificationLog(store.database, store.clock)
+        self.projector = self._new_projector()
+        self.transactions = self._new_transactions()
+        self._rows = self._new_rows()
+        self.aborted_rows = AbortedRows(store.database, guard=self._guard)
+        self._cleaned_aborts = -1  # an earlier process may have left some
+        self.store = self._new_cache(memory_bytes=settings.cache_bytes if caches else 0)
+        self.cleaner = self._new_cleaner()
+        self.metastore = self._new_metastore(origins)
+        self.health = self._new_health(environment)
+        store.watch()
+        self._chores = chores = Chores()
+        self.storage = StorageRecorder(
+            store.database, store.folders, self.catalogs, settings, chores
+        )
+        self._note_mark: Callable[[], object] | None = None
+        if store.mark is not None:
+            self._note_mark = partial(store.mark.note, store.database, store.clock, self._guard)
+        self._has_reserved_ids = False
+        self._cache_file: StateFile | None = None
+
+    def _new_projector(self) -> Projector:
+        return Projector(
+            self.database,
             self.notifications,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            guard=guard,
-            folders=folders,
+            guard=self._guard,
+            folders=self.folders,
         )
-        self.transactions = Transactions(
-            database,
-            clock,
-            catalogs=ProjectedCatalogs(
-                self.catalogs,
-                self.projector,
-                upper_within=store.upper_within,
-            ),
-            guard=guard,
+
+    def _new_transactions(self) -> Transactions:
+        upper_within = self._opened_store.upper_within
+        return Transactions(
+            self.database,
+            self._clock,
+            catalogs=ProjectedCatalogs(self.catalogs, self.projector, upper_within=upper_within),
+            guard=self._guard,
             listeners=[TransactionEvents(self.notifications, projector=self.projector)],
-            timeout_ms=settings.transaction_timeout_ms,
+            timeout_ms=self.settings.transaction_timeout_ms,
             history_retention_ms=self.configuration.history_retention_ms,
             name_row=name_change,
-            has_own_times=store.upper_within is None,
+            has_own_times=upper_within is None,
         )
-        self._rows = rows = SqlObjectStore(
-            database,
+
+    def _new_rows(self) -> SqlObjectStore:
+        return SqlObjectStore(
+            self.database,
             self.transactions,
             self.notifications,
-            guard=guard,
-            folders=folders,
+            guard=self._guard,
+            folders=self.folders,
             projector=self.projector,
         )
-        self.aborted_rows = AbortedRows(database, guard=guard)
-        self._cleaned_aborts = -1  # an earlier process may have left some
-        self.store = CachedStore(
-            rows,
+
+    def _new_cache(self, *, memory_bytes: int) -> CachedStore:
+        return CachedStore(
+            self._rows,
             self.notifications,
             self.transactions,
-            memory_bytes=settings.cache_bytes if caches else 0,
+            memory_bytes=memory_bytes,
             staleness=self.configuration.metadata_staleness,
             on_set_back=self.projector.set_back,
         )
-        self.cleaner = Cleaner(
-            database,
-            clock,
+
+    def _new_cleaner(self) -> Cleaner:
+        return Cleaner(
+            self.database,
+            self._clock,
             self.transactions,
             self.aborted_rows,
             self.catalogs,
-            guard=guard,
-            folders=folders,
+            guard=self._guard,
+            folders=self.folders,
             on_rows_gone=self.store.forget,
-            notification_retention_ms=settings.notification_retention_ms,
-            snapshot_hold_ms=settings.snapshot_hold_ms,
+            notification_retention_ms=self.settings.notification_retention_ms,
+            snapshot_hold_ms=self.settings.snapshot_hold_ms,
         )
-        self.metastore = Metastore(
+
+    def _new_metastore(self, origins: Mapping[str, str] | None) -> Metastore:
+        shown = shown_settings(self.settings, origins)
+        return Metastore(
             catalogs=self.catalogs,
             transactions=self.transactions,
             store=self.store,
             projector=self.projector,
-            warehouse=warehouse,
-            folders=folders,
-            inspection=StoreInspection(
-                store, self.notifications, self.cleaner, shown_settings(settings, origins)
-            ),
-            snapshot_hold_ms=settings.snapshot_hold_ms,
+            warehouse=self._opened_store.warehouse,
+            folders=self.folders,
+            inspection=StoreInspection(self._opened_store, self.notifications, self.cleaner, shown),
+            snapshot_hold_ms=self.settings.snapshot_hold_ms,
         )
-        self.health = NodeHealth()
-        for name, check in store.checks(environment):
-            self.health.add(name, check)
-        self.health.add("catalog head", self.catalogs.check_head)
-        self.health.add(
+
+    def _new_health(self, environment: str) -> NodeHealth:
+        health = NodeHealth()
+        for name, check in self._opened_store.checks(environment):
+            health.add(name, check)
+        health.add("catalog head", self.catalogs.check_head)
+        health.add(
             "catalog applier", lambda: self.catalogs.check_applier(longest=self._longest_lag())
         )
-        self.health.add("fence", lambda: self._check_fence(guard))
-        self.health.add("clock", lambda: self._check_clock(clock))
-        store.watch()
-        self._chores = chores = Chores()
-        self.storage = StorageRecorder(database, folders, self.catalogs, settings, chores)
-        self._note_mark: Callable[[], object] | None = None
-        if store.mark is not None:
-            self._note_mark = partial(store.mark.note, database, clock, guard)
-        self._has_reserved_ids = False
-        self._cache_file: StateFile | None = None
+        health.add("fence", self._check_fence)
+        health.add("clock", self._check_clock)
+        return health
 
     @property
     def folder(self) -> Path:
@@ -416,13 +438,13 @@ class Node:
         """How long the memory of a healthy node may not have been level with the logs."""
         return self.configuration.metadata_staleness() + LAG_SECONDS
 
-    def _check_fence(self, guard: Guard) -> None:
+    def _check_fence(self) -> None:
         with self.database.read() as connection:
-            guard(connection)
+            self._guard(connection)
 
-    def _check_clock(self, clock: HybridClock) -> None:
+    def _check_clock(self) -> None:
         with self.database.read() as connection:
-            check_time(connection, clock)
+            check_time(connection, self._clock)
 
     def session(self, *, user: str, host: str = "") -> LocalSession:
         """Return a session in this process for ``user``. It is valid while the node is open."""

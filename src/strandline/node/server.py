@@ -144,11 +144,7 @@ async def _serve(
     thrift_socket: socket.socket,
     http_socket: socket.socket,
 ) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
-            loop.add_signal_handler(number, _told_to_stop, stop, number)
+    stop = _stop_at_signals()
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
     catalogs = node.catalogs
     children = ChildPool(forks.child, on_announced=catalogs.expect, on_ended=catalogs.child_ended)
@@ -160,19 +156,15 @@ async def _serve(
     thrift = ThriftServer(service.dispatcher, calls=calls, settings=most)
     await thrift.start(listening=thrift_socket, security=security)
     connections = HttpConnections(max_connections=min(most_connections, MAX_CONNECTIONS))
-    monitoring = Monitoring(
-        node.catalogs,
-        node.health.report,
-        {
-            **node.parts,
-            "workers": workers,
-            "children": children,
-            "connections": connections,
-            "thrift": thrift,
-            "hive": service,
-        },
-        calls,
-    )
+    parts = {
+        **node.parts,
+        "workers": workers,
+        "children": children,
+        "connections": connections,
+        "thrift": thrift,
+        "hive": service,
+    }
+    monitoring = Monitoring(catalogs, node.health.report, parts, calls)
     application = HttpApplication(
         node.metastore,
         workers=workers,
@@ -183,7 +175,37 @@ async def _serve(
         pages=monitoring.pages,
     )
     monitoring.add("http", application)
-    config = uvicorn.Config(
+    http = _HttpServer(_uvicorn_config(application, connections), security)
+    serving = asyncio.create_task(http.serve(sockets=[http_socket]))
+    scheme = "http" if security is None else "https"
+    http_address = _shown(http_socket.getsockname()[:2])
+    addresses = f"thrift://{_shown(thrift.address)} {scheme}://{http_address}"
+    ready(f"ready {addresses}")
+    _warn_of_open_ports(settings)
+    _log_start(node, addresses)
+    failure = await _end_of(node, serving, stop)
+    children.stop_waiting()
+    http.leave()
+    await thrift.stop()
+    await serving
+    children.close()
+    workers.close()
+    if failure is not None:
+        raise failure
+
+
+def _stop_at_signals() -> asyncio.Event:
+    """Return an event that is set at the first of `STOP_SIGNALS`."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+            loop.add_signal_handler(number, _on_stop_signal, stop, number)
+    return stop
+
+
+def _uvicorn_config(application: HttpApplication, connections: HttpConnections) -> uvicorn.Config:
+    return uvicorn.Config(
         application,
         http=cast(type[asyncio.Protocol], connections.protocol),
         ws="none",
@@ -195,13 +217,9 @@ async def _serve(
         access_log=False,
         server_header=False,
     )
-    http = _HttpServer(config, security)
-    serving = asyncio.create_task(http.serve(sockets=[http_socket]))
-    scheme = "http" if security is None else "https"
-    http_address = _shown(http_socket.getsockname()[:2])
-    addresses = f"thrift://{_shown(thrift.address)} {scheme}://{http_address}"
-    ready(f"ready {addresses}")
-    _warn_of_believed_clients(settings)
+
+
+def _log_start(node: Node, addresses: str) -> None:
     logger.info(
         "started: release %s serves the store in %s at %s",
         __version__,
@@ -209,6 +227,12 @@ async def _serve(
         addresses,
         extra=kept(catalog_version=node.catalogs.latest_catalog().version, member=node.member),
     )
+
+
+async def _end_of(
+    node: Node, serving: asyncio.Task[None], stop: asyncio.Event
+) -> StrandlineError | None:
+    """Wait until the node has to stop. Return the error if that is not intended."""
     stopping = asyncio.create_task(stop.wait())
     replaced = asyncio.wrap_future(node.replaced)
     set_back = asyncio.wrap_future(node.catalogs.set_back)
@@ -227,17 +251,9 @@ async def _serve(
     if failure is not None:
         logger.error("stopping: %s", failure, extra=kept())
         await asyncio.to_thread(node.catalogs.stop)  # calls may wait for the thread that ended
-    for end in (replaced, set_back, ended_thread):
+    for end in (stopping, replaced, set_back, ended_thread):
         end.cancel()
-    children.stop_waiting()
-    http.leave()
-    await thrift.stop()
-    stopping.cancel()
-    await serving
-    children.close()
-    workers.close()
-    if failure is not None:
-        raise failure
+    return failure
 
 
 @contextmanager
@@ -281,14 +297,14 @@ def _security(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _users(settings: Settings) -> Users | None:
-    """The users that must prove who they are, or None if every client is believed."""
+    """The users of the HTTP port, or None if it does not authenticate its clients."""
     path = Path(settings.users_file) if settings.users_file else None
     return Users(path, settings.users) if path or settings.users else None
 
 
-def _warn_of_believed_clients(settings: Settings) -> None:
+def _warn_of_open_ports(settings: Settings) -> None:
     """Log a warning for each port that other machines can reach without authentication."""
-    believed = [
+    open_ports = [
         (
             "the Hive port",
             settings.thrift_host or settings.host,
@@ -296,8 +312,8 @@ def _warn_of_believed_clients(settings: Settings) -> None:
         )
     ]
     if not (settings.users_file or settings.users):
-        believed.append(("the HTTP port", settings.host, "set users_file"))
-    for port, address, remedy in believed:
+        open_ports.append(("the HTTP port", settings.host, "set users_file"))
+    for port, address, remedy in open_ports:
         if not is_loopback(address):
             logger.warning(
                 "%s listens on %s, without authentication of its clients; keep it on loopback, "
@@ -308,7 +324,7 @@ def _warn_of_believed_clients(settings: Settings) -> None:
             )
 
 
-def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:
+def _on_stop_signal(stop: asyncio.Event, number: signal.Signals) -> None:
     logger.info("stopping: %s was received", number.name, extra=kept())
     stop.set()
 
@@ -376,11 +392,9 @@ def serve(
 ) -> None:
     """Run a node on ``store`` until one of `STOP_SIGNALS`; call ``ready`` with the one line.
 
-    ``origins`` are those of the ``settings``, for users who ask.
-
-    Also returns when a newer deploy generation has taken over the store.
-
-    Call it in a process that has a single thread, because it forks the server of child processes.
+    ``origins`` are those of the ``settings``, for users who ask. Also returns when a newer deploy
+    generation has taken over the store. Call it in a process that has a single thread, because it
+    forks the server of child processes.
 
     Raises what `Node.open` raises, `AddressInUse`, `SetBack` if the store has lost versions of the
     catalog, so that a supervisor starts the node again, and `InvalidInput` if the users file or the
@@ -398,16 +412,12 @@ def serve(
         forks = open_resources.enter_context(
             closing(ForkServer.start(partial(open_child, store, settings, origins=origins)))
         )
-        thrift_socket, http_socket = (
-            open_resources.enter_context(_listen(host, port, what=what))
-            for host, port, what in (
-                (
-                    settings.thrift_host or settings.host,
-                    settings.thrift_port,
-                    "the Hive Metastore protocol",
-                ),
-                (settings.host, settings.http_port, "HTTP"),
-            )
+        thrift_host = settings.thrift_host or settings.host
+        thrift_socket = open_resources.enter_context(
+            _listen(thrift_host, settings.thrift_port, what="the Hive Metastore protocol")
+        )
+        http_socket = open_resources.enter_context(
+            _listen(settings.host, settings.http_port, what="HTTP")
         )
         node = open_resources.enter_context(
             Node.open(store, settings=settings, keeps_cache=True, origins=origins)
