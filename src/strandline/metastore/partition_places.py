@@ -349,22 +349,8 @@ def undrop_partitions(
             moves = change.partition_moves()
             places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
             places.require_present(change)
-            rows, statistics = change.dropped_partitions(names or None)
-            rows = [row for row in rows if not places.was_renamed(row)]
-            missing = sorted(set(names) - {row.name for row in rows})
-            if missing or not rows:
-                what = " ".join(["partition", *missing[:1]])
-                raise ObjectNotFound(f"no dropped {what} of {shown_name} is kept")
-            existing_rows = change.visible(rows[0].kind, [row.name for row in rows])
-            if existing_rows and (names or len(existing_rows) == len(rows)):
-                raise AlreadyExists(
-                    f"partition {min(existing_rows)} of {shown_name} already exists; drop or "
-                    "rename it first"
-                )
-            rows = [row for row in rows if row.name not in existing_rows]
+            rows, statistics = _to_restore(change, places, names, shown_name)
             places.refuse_shared(rows, change)
-            restored = {row.name for row in rows}
-            statistics = [row for row in statistics if row.name in restored]
             for row in rows:
                 move = places.bring_back(row)
                 if move is not None:
@@ -384,6 +370,27 @@ def undrop_partitions(
         _move_back(metastore.folders, moved)
         raise
     return sorted(row.name for row in rows)
+
+
+def _to_restore(
+    change: Staging, places: PastPlaces, names: Collection[str], shown_name: str
+) -> tuple[list[Row], list[Row]]:
+    """The rows of the partitions to restore, and of their statistics; see `undrop_partitions`."""
+    rows, statistics = change.dropped_partitions(names or None)
+    rows = [row for row in rows if not places.was_renamed(row)]
+    missing = sorted(set(names) - {row.name for row in rows})
+    if missing or not rows:
+        what = " ".join(["partition", *missing[:1]])
+        raise ObjectNotFound(f"no dropped {what} of {shown_name} is kept")
+    existing_rows = change.visible(rows[0].kind, [row.name for row in rows])
+    if existing_rows and (names or len(existing_rows) == len(rows)):
+        raise AlreadyExists(
+            f"partition {min(existing_rows)} of {shown_name} already exists; drop or rename it "
+            "first"
+        )
+    rows = [row for row in rows if row.name not in existing_rows]
+    restored = {row.name for row in rows}
+    return rows, [row for row in statistics if row.name in restored]
 
 
 def _move_back(folders: StoreFolders, moved: Sequence[tuple[str, str]]) -> None:

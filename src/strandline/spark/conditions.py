@@ -70,19 +70,7 @@ def _bounds(
         common = expression.defs().apply(0).child()
         yield from _bounds(expression.child(), column_ids, common)
     elif name in _COMPARISONS:
-        left, right, comparison = expression.left(), expression.right(), _COMPARISONS[name]
-        if _class(right) in _COLUMNS:
-            left, right, comparison = right, left, _FLIPPED[comparison]
-        if _class(left) == "CommonExpressionRef":
-            left = shared
-        column_id = _column_id(left, column_ids)
-        # A bound is inclusive. So for an exclusive comparison take the next value, if there is one.
-        step = {">": 1, "<": -1}.get(comparison, 0)
-        constant = None if column_id is None else _constant(right, step=step)
-        if column_id is not None and constant is not None:
-            lower = constant.text if comparison in (">", ">=", "=") else None
-            upper = constant.text if comparison in ("<", "<=", "=") else None
-            yield ColumnBounds(column_id, lower, upper)
+        yield from _compared(expression, column_ids, shared)
     elif name == "In":
         column_id = _column_id(expression.value(), column_ids)
         known = _constants(expression.list())
@@ -111,6 +99,26 @@ def _bounds(
             if name == "Like":
                 prefix = re.split(f"[%_{re.escape(expression.escapeChar())}]", prefix)[0]
             yield ColumnBounds(column_id, prefix, following(prefix))
+
+
+def _compared(
+    expression: Expression, column_ids: Mapping[str, int], shared: Expression
+) -> Iterator[ColumnBounds]:
+    """The bounds that a comparison with a constant implies."""
+    left, right = expression.left(), expression.right()
+    comparison = _COMPARISONS[_class(expression)]
+    if _class(right) in _COLUMNS:
+        left, right, comparison = right, left, _FLIPPED[comparison]
+    if _class(left) == "CommonExpressionRef":
+        left = shared
+    column_id = _column_id(left, column_ids)
+    # A bound is inclusive. So for an exclusive comparison take the next value, if there is one.
+    step = {">": 1, "<": -1}.get(comparison, 0)
+    constant = None if column_id is None else _constant(right, step=step)
+    if column_id is not None and constant is not None:
+        lower = constant.text if comparison in (">", ">=", "=") else None
+        upper = constant.text if comparison in ("<", "<=", "=") else None
+        yield ColumnBounds(column_id, lower, upper)
 
 
 def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator[ColumnBounds]:

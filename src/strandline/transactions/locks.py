@@ -221,22 +221,10 @@ class Locks:
                 _require_open(connection, txn_id, txn_owner)
             now = self._now_ms(connection)
             self._delete_silent(connection, now)
-            if lock_records.component_count(connection) + len(components) > MAX_STORED:
-                raise LimitExceeded(
-                    f"the locks of all clients may have {MAX_STORED} components together, and "
-                    "that limit is nearly reached; lock again when some are released or time out"
-                )
+            _require_room(connection, len(components))
             lock_id = lock_records.add(
                 connection,
-                [
-                    {
-                        "schema": component.schema,
-                        "table": component.table,
-                        "partition": component.partition,
-                        "mode": component.mode.value,
-                    }
-                    for component in components
-                ],
+                [_values(component) for component in components],
                 owner=owner,
                 user=user,
                 host=host,
@@ -406,6 +394,23 @@ class Locks:
 
     def _now_ms(self, connection: Connection) -> int:
         return milliseconds(present_time(connection, self._clock))
+
+
+def _require_room(connection: Connection, count: int) -> None:
+    if lock_records.component_count(connection) + count > MAX_STORED:
+        raise LimitExceeded(
+            f"the locks of all clients may have {MAX_STORED} components together, and that limit "
+            "is nearly reached; lock again when some are released or time out"
+        )
+
+
+def _values(component: Component) -> dict[str, object]:
+    return {
+        "schema": component.schema,
+        "table": component.table,
+        "partition": component.partition,
+        "mode": component.mode.value,
+    }
 
 
 def _first_conflict(connection: Connection, request: LockRequest) -> int | None:

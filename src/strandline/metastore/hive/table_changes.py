@@ -223,7 +223,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     except ObjectNotFound as error:
         raise IllegalChange(error.message) from None
     refuse_transactional(table, altered=old)
-    quick = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
+    statistics = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     location: str | None = None
     counted: Properties = ()
     if isinstance(old, TableDescriptor):
@@ -258,17 +258,21 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     new = applied.catalog.table_by_id(old.id)
     if new is None or not isinstance(old, TableDescriptor) or new.transactional:
         return
-    new_counted = new_table.counted
-    renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
-    moved = renamed and new.kind is TableKind.MANAGED
     with completing(applied, _UNCOUNTED):
         if options.get(CASCADE, "").lower() == "true":
             give_table_columns(call, new)
-        if is_counted_table(new) and not moved:
-            new_counted = quick.of_altered(new_counted, call.metastore.location(new))
+        new_counted = new_table.counted
+        if is_counted_table(new) and not _moved(old, new):
+            new_counted = statistics.of_altered(new_counted, call.metastore.location(new))
         new_counted = without_accurate(new_counted, changed_columns(old, new))
         if without_time(new_counted) != without_time(counted):
             _set_counted(call, new, new_counted)
+
+
+def _moved(old: TableDescriptor, new: TableDescriptor) -> bool:
+    """Whether the folder of the table was renamed with the table."""
+    renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
+    return renamed and new.kind is TableKind.MANAGED
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:

@@ -118,19 +118,10 @@ def read_table(
     if sd is None:
         raise InvalidInput(f"the table {table.get('tableName')} has no storage descriptor")
     kind = table_type_of(table)
-    schema, parameters = take_schema(table.get("parameters") or {})
-    for field in (RETENTION, LAST_ACCESS):  # a client sends these as fields
-        parameters.pop(field, None)
-    defining, counted = split_parameters(parameters)
-    if schema is not None:
-        defining[SCHEMA] = DERIVED
-        if shown is not None:
-            schema = _followed(schema, table, shown)
+    schema, defining, counted = _parameters(table, shown)
     comment = defining.pop(COMMENT, None)
     columns, partition_columns = _columns(table, schema)
     plain = columns[: len(columns) - len(partition_columns)]
-    if table.get("retention"):
-        defining[RETENTION] = str(table["retention"])
     location = None
     if sd.get("location") and kind != VIRTUAL_VIEW:
         location = hadoop_location(sd["location"])
@@ -158,8 +149,6 @@ def read_table(
     external = kind == EXTERNAL_TABLE
     if external:
         del defining[EXTERNAL]
-    if table.get("lastAccessTime"):
-        counted = properties([*counted, (LAST_ACCESS, str(table["lastAccessTime"]))])
     definition = TableDefinition(
         name=name,
         columns=columns,
@@ -172,7 +161,26 @@ def read_table(
         properties=properties(defining),
         comment=comment,
     )
+    if table.get("lastAccessTime"):
+        counted = properties([*counted, (LAST_ACCESS, str(table["lastAccessTime"]))])
     return ClientTable(definition=definition, counted=counted, location=location)
+
+
+def _parameters(
+    table: Mapping[str, Any], shown: Mapping[str, Any] | None
+) -> tuple[SparkSchema | None, dict[str, str], Properties]:
+    """Return Spark's schema of the table, the parameters that define it, and the counted ones."""
+    schema, parameters = take_schema(table.get("parameters") or {})
+    for field in (RETENTION, LAST_ACCESS):  # a client sends these as fields
+        parameters.pop(field, None)
+    defining, counted = split_parameters(parameters)
+    if schema is not None:
+        defining[SCHEMA] = DERIVED
+        if shown is not None:
+            schema = _followed(schema, table, shown)
+    if table.get("retention"):
+        defining[RETENTION] = str(table["retention"])
+    return schema, defining, counted
 
 
 def _columns(
