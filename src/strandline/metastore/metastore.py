@@ -19,8 +19,8 @@ from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
 from strandline.logs import kept
-from strandline.metastore.asked_places import WHY_FILES_ARE_GONE, AskedPlaces
 from strandline.metastore.inspection import Inspection
+from strandline.metastore.requested_places import WHY_FILES_ARE_GONE, RequestedPlaces
 from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
@@ -93,7 +93,7 @@ class Metastore:
         batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
         applied = self.catalogs.execute(
-            AskedPlaces(self).settle(batch), author=author, identity=identity, timeout=timeout
+            RequestedPlaces(self).resolve(batch), author=author, identity=identity, timeout=timeout
         )
         if applied.actions and logger.isEnabledFor(logging.INFO):
             logger.info(

@@ -225,7 +225,7 @@ class Store:
             folders=warehouse,
         )
         with self.database.write() as connection:
-            reached = projector._advance(connection, len(updates), Turn(connection))
+            reached = projector._entries.advance(connection, len(updates), Turn(connection))
         with self.database.write() as connection:
             self.write_files(connection)
         return reached.projected_version == len(updates)

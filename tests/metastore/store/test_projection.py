@@ -113,7 +113,7 @@ class Node:
     def project_a_step(self, version: int) -> None:
         """Project as much as one SQL transaction may."""
         with self.database.write() as connection:
-            self.projector._advance(connection, version, Turn(connection))
+            self.projector._entries.advance(connection, version, Turn(connection))
 
     def table(self, name: str, schema: str = "nyc") -> TableDescriptor:
         present = self.catalogs.present().table(schema, name)

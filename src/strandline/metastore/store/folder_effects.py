@@ -46,7 +46,7 @@ from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
 from strandline.metastore.store.folder_turns import (
     MOST_EFFECTS,
-    AskedPlaces,
+    DefaultPlaces,
     PathPair,
     Turn,
 )
@@ -72,7 +72,7 @@ The name is a table's `Place.aside`, a random number, the time of the move in mi
 """
 
 
-Asked = tuple[Update, Entry, FolderEffect | None]
+EntryEffect = tuple[Update, Entry, FolderEffect | None]
 """An entry of an update, with its `folder_effect`."""
 
 
@@ -157,16 +157,16 @@ class FolderEffects:
 
     def places_of_new(
         self, transactions: Iterable[CatalogTransaction], catalogs: Iterable[Catalog]
-    ) -> AskedPlaces:
+    ) -> DefaultPlaces:
         """The places that the names of the first new tables in versions to be appended give.
 
         Safe for any thread, outside of the SQL transaction: it touches no state of `expect`.
         """
-        asked: AskedPlaces = {}
+        places: DefaultPlaces = {}
         for transaction, catalog in zip(transactions, catalogs, strict=True):
             for entry in transaction.entries:
-                if len(asked) == MOST_EFFECTS:
-                    return asked
+                if len(places) == MOST_EFFECTS:
+                    return places
                 makes_table = verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
                 if not makes_table or folder_effect(entry) is None:
                     continue
@@ -177,16 +177,16 @@ class FolderEffects:
                         table = _Table.read(change.new)
                         schema = catalog.schema_by_id(table.schema_id)
                         place = self._place_by_name(schema, table, requested_name)
-                        asked[transaction.version, table.id] = place
+                        places[transaction.version, table.id] = place
                         break
-        return asked
+        return places
 
-    def expect(self, turn: Turn, asked: Sequence[Asked]) -> None:
+    def expect(self, turn: Turn, entries: Sequence[EntryEffect]) -> None:
         """Read what the effects of the entries will need, in a few statements."""
         table_ids: list[int] = []
         moved: list[Entry] = []
         new_places: list[Place] = []
-        for update, entry, effect in asked:
+        for update, entry, effect in entries:
             if effect is FolderEffect.MAKE_TABLE:
                 new_places += self._expect_made(_Task(turn, update, entry))
             elif effect is not None:
@@ -201,10 +201,10 @@ class FolderEffects:
         _, table = task.table()
         task.turn.places.expect_none([table.id])
         key = task.update.version, table.id
-        if key not in task.turn.asked:
+        if key not in task.turn.default_places:
             place = self._named(task) or self._default_place(task, table, argument="table")
-            task.turn.asked[key] = place
-        place = task.turn.asked[key]
+            task.turn.default_places[key] = place
+        place = task.turn.default_places[key]
         return [] if place is None else [place]
 
     def _places_to_restore(self, turn: Turn, moved: Iterable[Entry]) -> Iterator[Place]:
@@ -257,7 +257,7 @@ class FolderEffects:
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table gets a place that no other table has."""
         _, table = task.table()
-        requested_place = task.turn.asked[task.update.version, table.id]
+        requested_place = task.turn.default_places[task.update.version, table.id]
         if requested_place is None:
             return None
         places, replaced = task.turn.places, task.entry.arguments.get("instead_of")

@@ -38,7 +38,7 @@ It must not refer to its turn, which keeps it: cycles live until the garbage col
 """
 
 
-AskedPlaces = dict[tuple[int, int], Place | None]
+DefaultPlaces = dict[tuple[int, int], Place | None]
 """The place that its name gives to each new table, by version and table id."""
 
 
@@ -54,11 +54,11 @@ class Turn:
         connection: Connection,
         catalogs: Sequence[Catalog] = (),
         *,
-        asked: AskedPlaces | None = None,
+        default_places: DefaultPlaces | None = None,
     ) -> None:
         self.catalogs = {catalog.version: catalog for catalog in catalogs}
         self.places = TablePlaces(connection)
-        self.asked: AskedPlaces = {} if asked is None else asked
+        self.default_places: DefaultPlaces = {} if default_places is None else default_places
         self.unsynced = Unsynced()
         self.moves = False
         """Whether the turn moves or removes a folder."""

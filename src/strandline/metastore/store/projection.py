@@ -26,22 +26,17 @@ wait until the batch ends; if it has not reached their version, one of them cont
 the catalog is held meanwhile. A version whose caller gave up or whose node died is projected a
 little later by a background thread, unless a child process of the node is projecting it.
 
-What must stay true: a rollback cannot move a folder back, so an effect may be done and its SQL
-transaction lost. The effect is then repeated, and each effect must recognize that it was already
-done. `folder_turns` decides which effects one SQL transaction may have for this to hold; the
-position counts entries within a version.
+`entry_projection` projects entries inside one SQL transaction, and says what must stay true there.
 
 **Durability.** After a durable append, all of this can be repeated. So in a folder, the SQL
 transaction of a batch is not synced: the next commit of any other kind syncs it too, and after a
 power cut the first process that opens the store projects the same events again under the same
 numbers, before it does anything else. (Folders are synced all the same: a later commit may make the
-rows durable, and does not sync folders.) Effects of two SQL transactions may touch each other, so
-only one transaction may be lost: the earlier ones are on disk before the first effect of the next.
-(This is not needed if both only make folders: making a folder twice is harmless.) A transaction
-that moved or removed a folder is on disk before its callers are answered: a client may then write
-into the old place (as Spark does before it creates a table anew), and repeating the move must not
-move those files. On a server, every batch is synced: other nodes, which continue when the server's
-machine fails, have seen the events, and their numbers must not be assigned to other events.
+rows durable, and does not sync folders.) A transaction that moved or removed a folder is on disk
+before its callers are answered: a client may then write into the old place (as Spark does before it
+creates a table anew), and repeating the move must not move those files. On a server, every batch is
+synced: other nodes, which continue when the server's machine fails, have seen the events, and their
+numbers must not be assigned to other events.
 
 The commit of a transaction needs all of this in its own SQL transaction. If too many effects are
 left for that, it gets `Behind`, as from the catalog, and `transaction_order` carries them out in
@@ -67,53 +62,46 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice, takewhile
-from weakref import WeakKeyDictionary
+from itertools import takewhile
 
 from sqlalchemy import Connection
 
 from strandline.catalog import Behind, Catalog
-from strandline.catalog.kinds import kind_named
-from strandline.catalog.verbs import FolderEffect
 from strandline.durable import CatalogTransaction, Companion
-from strandline.durable.update import Entry, Update
+from strandline.durable.update import Update
 from strandline.errors import (
     DeadlineExceeded,
     Fenced,
     Stopping,
-    StrandlineError,
     Unavailable,
     WrongEnvironment,
 )
-from strandline.metastore.store.folder_effects import Asked, FolderEffects, folder_effect
-from strandline.metastore.store.folder_turns import AskedPlaces, Turn
+from strandline.metastore.store.entry_projection import (
+    AppliedUpdates,
+    EntryProjection,
+    KnownProjection,
+    NotCarriedOut,
+    ReadUpdates,
+)
+from strandline.metastore.store.folder_effects import FolderEffects, folder_effect
+from strandline.metastore.store.folder_turns import DefaultPlaces, Turn
 from strandline.metastore.store.notifications import (
     POSITION,
-    DdlEvent,
     LogPosition,
-    NewEvent,
     NotificationLog,
 )
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
-from strandline.sql import FENCE_ROW, Database, FenceRow
-from strandline.wire import encode
+from strandline.sql import FENCE_ROW, Database
 from strandline.work import keeping_garbage
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 """Seconds that `Projector.project_up_to` waits by default."""
-BATCH = 64
-"""Versions that are read from the update log at once."""
 GRACE_SECONDS = 1.0
 """How long the background thread leaves a version to its caller."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-MOST_REMEMBERED = 1024
-"""How many updates applied here are remembered, so that they are not read from the log again."""
-
-ReadUpdates = Callable[[int, int], Sequence[Update]]
-"""Returns the updates of the versions from the first number to the second − 1, or a first part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +149,17 @@ class Projector:
         self._guard = guard
         self._store_folders = folders
         self._folders = FolderEffects(folders, catalog=catalog)
-        self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
+        self._entries = EntryProjection(
+            database, notifications, updates=self._updates, folders=self._folders
+        )
         self._state = threading.Condition()
         self._projecting = False
-        self._known = _Known()
         self._moves = 0  # committed batches that moved a folder
         self._synced_moves = 0  # how many of these are on disk, at least
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
-        self._batches = self._entries = self._effects = self._failures = 0
+        self._batches = 0
         self._news = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="projector", daemon=True)
@@ -182,7 +171,7 @@ class Projector:
 
     def catch_up(self) -> None:
         """Note which versions any process has projected. Does not wait for writers."""
-        known = self._known
+        known = self._entries.known
         self._note_projected(known, self.projected_version())
 
     def project_up_to(self, version: int, *, timeout: float = PATIENCE) -> None:
@@ -193,7 +182,7 @@ class Projector:
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
-        while version > self._known.projected:
+        while version > self._entries.known.projected:
             if self._await_batch(deadline):
                 continue
             try:
@@ -208,15 +197,15 @@ class Projector:
         self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
     ) -> Companion:
         """The `Companion` that projects the versions of ``catalogs`` in their append."""
-        asked = self._folders.places_of_new(transactions, catalogs)
-        return _WithAppend(self, catalogs, asked, self._known)
+        default_places = self._folders.places_of_new(transactions, catalogs)
+        return _WithAppend(self, catalogs, default_places, self._entries.known)
 
     def project_appended(
         self,
         connection: Connection,
         updates: Sequence[Update],
         catalogs: Sequence[Catalog],
-        asked: AskedPlaces,
+        default_places: DefaultPlaces,
     ) -> LogPosition | None:
         """Project ``updates`` in the transaction that appends them, up to the first that moves.
 
@@ -233,12 +222,12 @@ class Projector:
             before = self._notifications.position_on(connection)
             if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
                 return None
-            turn = Turn(connection, catalogs, asked=asked)
+            turn = Turn(connection, catalogs, default_places=default_places)
             with keeping_garbage:
-                return self._advance_by(connection, before, making, turn)
+                return self._entries.advance_by(connection, before, making, turn)
         except WrongEnvironment:
             raise
-        except (Fenced, _NotCarriedOut) as error:  # nothing was written
+        except (Fenced, NotCarriedOut) as error:  # nothing was written
             logger.debug(
                 "version %d is appended first and projected later: %s", updates[0].version, error
             )
@@ -271,15 +260,15 @@ class Projector:
 
     def _project_batch(self, version: int, deadline: float) -> None:
         """Project at most up to ``version``, with the effects that one SQL transaction may have."""
-        known = self._known
+        known = self._entries.known
         try:
             with self._database.write_derived(
                 deadline=deadline, first=[(POSITION, ())]
             ) as connection:
                 self._guard(connection)
-                turn = self._turn(connection)
-                reached = self._advance(connection, version, turn)
-        except _NotCarriedOut as error:
+                turn = self._entries.turn(connection)
+                reached = self._entries.advance(connection, version, turn)
+        except NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
         self._failed_batch = None
@@ -291,7 +280,7 @@ class Projector:
             known.synced_end = known.own_end
         self._folders.delete_purged()
 
-    def _note_projected(self, known: _Known, version: int) -> None:
+    def _note_projected(self, known: KnownProjection, version: int) -> None:
         """Note that any process has projected all versions up to this one."""
         moves = self._moves  # before the sync, which does not cover a later move
         if moves > self._synced_moves:  # the callers may write into the old place of the folder
@@ -303,7 +292,7 @@ class Projector:
     def check(self) -> None:
         """Raise `Unavailable` if the last attempt to project failed for a shortage."""
         failed = self._failed_batch
-        if failed is not None and self._applied > self._known.projected:
+        if failed is not None and self._applied > self._entries.known.projected:
             raise Unavailable(failed[1].message)
 
     def project_on(self, connection: Connection, version: int) -> None:
@@ -312,12 +301,12 @@ class Projector:
         Raises `Behind` if this takes more effects on folders than one SQL transaction may have. The
         caller then rolls back, calls `project_up_to`, and tries again.
         """
-        if version <= self._known.projected:
+        if version <= self._entries.known.projected:
             return
         before = self._notifications.position_on(connection)
-        turn = self._turn(connection)
+        turn = self._entries.turn(connection)
         while before.projected_version < version:
-            after = self._advance(connection, version, turn)
+            after = self._entries.advance(connection, version, turn)
             if after == before:
                 raise Behind(
                     f"catalog version {version} is needed in the notification log, which ends at"
@@ -331,9 +320,9 @@ class Projector:
         return ProjectionStatistics(
             projected_version=self.projected_version(),
             batches=self._batches,
-            entries=self._entries,
-            effects=self._effects,
-            failures=self._failures,
+            entries=self._entries.entries,
+            effects=self._entries.effects,
+            failures=self._entries.failures,
             unmade=refused["unmade"],
             stayed=refused["stayed"],
             unremoved=refused["unremoved"],
@@ -346,7 +335,7 @@ class Projector:
 
         The background thread projects it a little later, unless a caller does so first.
         """
-        if update.version > self._known.projected:
+        if update.version > self._entries.known.projected:
             self._updates.remember(update)
             self.applied_up_to(update.version)
 
@@ -357,7 +346,7 @@ class Projector:
 
     def set_back(self) -> None:
         """Project again what the database has lost: it was set back, and the catalog was not."""
-        self._known = _Known()
+        self._entries.known = KnownProjection()
         self._news.set()
 
     def adopt(self) -> None:
@@ -403,7 +392,9 @@ class Projector:
             if self._stop.is_set():  # the event just cleared may have been that of `stop`
                 return
             try:
-                if self._applied > self._known.projected:  # another process may have projected it
+                if (
+                    self._applied > self._entries.known.projected
+                ):  # another process may have projected it
                     self.catch_up()
                 self.project_up_to(self._applied)
                 pause = FIRST_PAUSE
@@ -418,123 +409,6 @@ class Projector:
                 self._stop.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    # -- inside one SQL transaction
-
-    def _turn(self, connection: Connection) -> Turn:
-        """Return the turn of the SQL transaction, which may project more than once."""
-        transaction = connection.get_transaction() or connection.begin()
-        return self._turns.setdefault(transaction, Turn(connection))
-
-    def _advance(self, connection: Connection, version: int, turn: Turn) -> LogPosition:
-        """Project at most up to ``version``, with the effects that ``turn`` takes.
-
-        Return the new position. An effect that fails is an error only if it is the first of the
-        turn; otherwise the entries before it are projected.
-        """
-        before = self._notifications.position_on(connection)
-        last = before.projected_version
-        if last >= version:
-            return before
-        updates = self._updates(last + 1, min(version, last + BATCH) + 1)
-        with keeping_garbage:
-            return self._advance_by(connection, before, updates, turn)
-
-    def _advance_by(
-        self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
-    ) -> LogPosition:
-        """`_advance` by some of ``updates``, which follow ``before``."""
-        last, done_entries = before.projected_version, before.projected_entries
-        events: list[NewEvent] = []
-        entries = ((update, entry) for update in updates for entry in update.entries)
-        effects = self._effects_of(turn, islice(entries, done_entries, None))
-        for update in updates:
-            for entry in islice(update.entries, done_entries, None):
-                effect = next(effects)
-                if effect is not None:
-                    first = turn.untouched
-                    try:
-                        if first:
-                            self._database.check_place()  # else it would make folders elsewhere
-                            self._require_synced(before, turn)
-                        if not self._folders.carry_out(turn, entry, effect, update=update):
-                            break
-                    except StrandlineError as error:
-                        failed = self._failed(update.version, entry.verb, error)
-                        if first:
-                            raise failed from error
-                        break
-                    self._effects += 1
-                if not entry.silent:
-                    events.append(_event(update, entry))
-                done_entries += 1
-            if done_entries < len(update.entries):
-                break
-            last, done_entries = update.version, 0
-        try:
-            turn.unsynced.sync()
-        except Unavailable as error:
-            raise self._failed(
-                last + 1 if done_entries else last, "change of folders", error
-            ) from error
-        also = turn.places.take_writes()
-        if not turn.appends:  # else the log is in this database, and cannot be older than it
-            also.append(FenceRow.note_query(last))
-        after = self._notifications.move_projection(
-            connection,
-            before,
-            version=last,
-            entries=done_entries,
-            events=events,
-            also=also,
-        )
-        self._entries += len(events)
-        return after
-
-    def _effects_of(
-        self, turn: Turn, entries: Iterator[tuple[Update, Entry]]
-    ) -> Iterator[FolderEffect | None]:
-        """Yield the effect of each entry, and look ahead to what those of the turn will need.
-
-        A look ends at the second effect on one table: that one mostly waits for the next turn.
-        """
-        while upcoming := list(_with_effects(entries, most=turn.left)):
-            self._folders.expect(turn, upcoming)
-            yield from (effect for _, _, effect in upcoming)
-        yield from (folder_effect(entry) for _, entry in entries)
-
-    def _require_synced(self, before: LogPosition, turn: Turn) -> None:
-        """Sync the database, unless it does no harm to repeat the effects up to ``before``.
-
-        The append of a version syncs what was projected before it, but one append may take several
-        SQL transactions to project, and another process may have projected. A ``turn`` that only
-        makes folders (`_WithAppend`) needs no sync after a batch of this process: its makes may be
-        repeated, and its moves are on disk.
-        """
-        known, end = self._known, (before.projected_version, before.projected_entries)
-        is_safe = turn.appends or known.synced_end == end or self._database.is_synced
-        if not (known.own_end == end and is_safe):
-            self._database.sync()
-
-    def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
-        self._failures += 1
-        return _NotCarriedOut(
-            f"version {version} is in the catalog, but its {what} failed: {error.message}. It "
-            "will be tried again before the next change"
-        )
-
-
-class _Known:
-    """Which part of the log is projected, as far as this process knows.
-
-    `Projector.set_back` replaces it. A thread that began before that notes its end in the old one:
-    the database may have lost that end.
-    """
-
-    def __init__(self) -> None:
-        self.projected = 0
-        self.own_end: tuple[int, int] | None = None  # the position after this process's last batch
-        self.synced_end: tuple[int, int] | None = None  # one that is on disk
-
 
 class _WithAppend:
     """A `Companion` that projects versions in the transaction that appends them."""
@@ -543,21 +417,23 @@ class _WithAppend:
         self,
         projector: Projector,
         catalogs: Sequence[Catalog],
-        asked: AskedPlaces,
-        known: _Known,
+        default_places: DefaultPlaces,
+        known: KnownProjection,
     ) -> None:
         self._known = known
         self._projector = projector
         self._catalogs = catalogs
-        self._asked = asked
+        self._default_places = default_places
         # `write` projects the versions from the first on: as many places make the same queries.
-        places = list(dict.fromkeys(place for place in asked.values() if place is not None))
+        places = list(
+            dict.fromkeys(place for place in default_places.values() if place is not None)
+        )
         self.asks = (FENCE_ROW, ()), (POSITION, ()), *tables_at_queries(places)
         self._reached: LogPosition | None = None
 
     def write(self, connection: Connection, updates: Sequence[Update]) -> None:
         self._reached = self._projector.project_appended(
-            connection, updates, self._catalogs, self._asked
+            connection, updates, self._catalogs, self._default_places
         )
 
     def committed(self) -> None:
@@ -567,75 +443,6 @@ class _WithAppend:
             self._known.own_end = reached.projected_version, reached.projected_entries
 
 
-def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[Asked]:
-    """Yield the next of ``entries`` with the effect of each, until ``most`` have an effect.
-
-    Also ends with the second effect on one table.
-    """
-    table_ids: set[int] = set()
-    while most and (following := next(entries, None)) is not None:
-        update, entry = following
-        effect = folder_effect(entry)
-        yield update, entry, effect
-        if effect is not None:
-            most -= 1
-            changed = {change.object_id for change in entry.changes if change.kind == "table"}
-            if not table_ids.isdisjoint(changed):
-                return
-            table_ids |= changed
-
-
 def _only_makes(update: Update) -> bool:
     effects = map(folder_effect, update.entries)
     return all(effect is None or effect.only_makes for effect in effects)
-
-
-class _NotCarriedOut(Unavailable):
-    """An effect on a folder of a version failed for a shortage."""
-
-
-class AppliedUpdates:
-    """The updates to be projected: those that this node has applied, else those of the log.
-
-    Updates read from the log are kept too: one SQL transaction carries out only a part of a version
-    with many effects, and the update would be decoded again for each part.
-    """
-
-    def __init__(self, read: ReadUpdates) -> None:
-        self._read = read
-        self._remembered: dict[int, Update] = {}
-
-    def remember(self, update: Update) -> None:
-        """Keep ``update`` until it is projected."""
-        if len(self._remembered) < MOST_REMEMBERED:
-            self._remembered[update.version] = update
-
-    def forget(self, version: int) -> None:
-        """Drop the updates of the versions up to this one, which are projected."""
-        for old in [old for old in list(self._remembered) if old <= version]:
-            self._remembered.pop(old, None)
-
-    def __call__(self, start: int, end: int) -> Sequence[Update]:
-        updates: list[Update] = []
-        while start + len(updates) < end:
-            update = self._remembered.get(start + len(updates))
-            if update is None:
-                break
-            updates.append(update)
-        if updates:
-            return updates
-        read = self._read(start, end)
-        self._remembered |= {update.version: update for update in read}
-        return read
-
-
-def _event(update: Update, entry: Entry) -> NewEvent:
-    shown = tuple(change for change in entry.changes if kind_named(change.kind).in_events)
-    body = DdlEvent(author=update.author, arguments=entry.arguments, changes=shown)
-    return NewEvent(
-        verb=entry.verb,
-        body=encode(body),
-        time=update.time,
-        catalog_version=update.version,
-        table_id=next((change.object_id for change in shown if change.kind == "table"), None),
-    )

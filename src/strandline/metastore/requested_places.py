@@ -1,4 +1,4 @@
-"""The places that commands ask for, settled before the commands are executed.
+"""The places that commands request, resolved before the commands are executed.
 
 A command may name a place. If it does not, the store chooses one: for a schema when the command is
 planned, for a managed table when its version is projected. A place named by a client makes an
@@ -42,24 +42,24 @@ class _Projected(Placed, Protocol):
     def projector(self) -> Projector: ...
 
 
-class AskedPlaces:
-    """Settles the places that one batch of commands names; see the module."""
+class RequestedPlaces:
+    """Resolves the places that one batch of commands names; see the module."""
 
     def __init__(self, metastore: _Projected) -> None:
         self._metastore = metastore
         self._folders = metastore.folders
         self._makeable_in: set[str] = set()
 
-    def settle(self, commands: Sequence[Command]) -> list[Command]:
+    def resolve(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands, each with a place of the store's own or an external location.
 
         Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`, and `Unavailable` if the warehouse
         is not mounted.
         """
         self._folders.require_in_place()
-        return [self._settle(command) for command in commands]
+        return [self._resolved(command) for command in commands]
 
-    def _settle(self, command: Command) -> Command:
+    def _resolved(self, command: Command) -> Command:
         match command:
             case CreateSchema():
                 return self._create_schema(command)

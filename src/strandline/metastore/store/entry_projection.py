@@ -1,0 +1,251 @@
+"""Projecting entries of the catalog's log inside one SQL transaction.
+
+The transaction logs an event for each entry, carries out the effects on folders, writes the places
+of tables and moves the position of the projection, which counts entries within a version. A
+rollback moves no folder back, so an effect may be done and its SQL transaction lost. It is then
+repeated, and recognizes that it was already done. `folder_turns` decides which effects one SQL
+transaction may have for this to hold.
+
+Effects of two SQL transactions may touch each other's folders, so only one transaction may be lost:
+the earlier ones are on disk before the first effect of the next. This is not needed if both only
+make folders: making a folder twice is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection
+
+from strandline.catalog.kinds import kind_named
+from strandline.catalog.verbs import FolderEffect
+from strandline.durable.update import Entry, Update
+from strandline.errors import StrandlineError, Unavailable
+from strandline.metastore.store.folder_effects import EntryEffect, FolderEffects, folder_effect
+from strandline.metastore.store.folder_turns import Turn
+from strandline.metastore.store.notifications import (
+    DdlEvent,
+    LogPosition,
+    NewEvent,
+    NotificationLog,
+)
+from strandline.sql import Database, FenceRow
+from strandline.wire import encode
+from strandline.work import keeping_garbage
+
+BATCH = 64
+"""Versions that are read from the update log at once."""
+MOST_REMEMBERED = 1024
+"""How many updates applied here are remembered, so that they are not read from the log again."""
+
+ReadUpdates = Callable[[int, int], Sequence[Update]]
+"""Returns the updates of the versions from the first number to the second − 1, or a first part."""
+
+
+class NotCarriedOut(Unavailable):
+    """An effect on a folder of a version failed for a shortage."""
+
+
+class KnownProjection:
+    """Which part of the log is projected, as far as this process knows.
+
+    `Projector.set_back` replaces it. A thread that began before that notes its end in the old one:
+    the database may have lost that end.
+    """
+
+    def __init__(self) -> None:
+        self.projected = 0
+        self.own_end: tuple[int, int] | None = None  # the position after this process's last batch
+        self.synced_end: tuple[int, int] | None = None  # one that is on disk
+
+
+class EntryProjection:
+    """See the module. ``entries``, ``effects`` and ``failures`` count what it did.
+
+    ``known`` is what this process knows of the projection.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        notifications: NotificationLog,
+        *,
+        updates: AppliedUpdates,
+        folders: FolderEffects,
+    ) -> None:
+        self._database = database
+        self._notifications = notifications
+        self._updates = updates
+        self._folders = folders
+        self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
+        self.known = KnownProjection()
+        self.entries = self.effects = self.failures = 0
+
+    def turn(self, connection: Connection) -> Turn:
+        """Return the turn of the SQL transaction, which may project more than once."""
+        transaction = connection.get_transaction() or connection.begin()
+        return self._turns.setdefault(transaction, Turn(connection))
+
+    def advance(self, connection: Connection, version: int, turn: Turn) -> LogPosition:
+        """Project at most up to ``version``, with the effects that ``turn`` takes.
+
+        Return the new position. An effect that fails is an error only if it is the first of the
+        turn; otherwise the entries before it are projected.
+        """
+        before = self._notifications.position_on(connection)
+        last = before.projected_version
+        if last >= version:
+            return before
+        updates = self._updates(last + 1, min(version, last + BATCH) + 1)
+        with keeping_garbage:
+            return self.advance_by(connection, before, updates, turn)
+
+    def advance_by(
+        self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
+    ) -> LogPosition:
+        """`advance` by some of ``updates``, which follow ``before``."""
+        last, done_entries = before.projected_version, before.projected_entries
+        events: list[NewEvent] = []
+        entries = ((update, entry) for update in updates for entry in update.entries)
+        effects = self._effects_of(turn, islice(entries, done_entries, None))
+        for update in updates:
+            for entry in islice(update.entries, done_entries, None):
+                effect = next(effects)
+                if effect is not None:
+                    first = turn.untouched
+                    try:
+                        if first:
+                            self._database.check_place()  # else it would make folders elsewhere
+                            self._require_synced(before, turn)
+                        if not self._folders.carry_out(turn, entry, effect, update=update):
+                            break
+                    except StrandlineError as error:
+                        failed = self._failed(update.version, entry.verb, error)
+                        if first:
+                            raise failed from error
+                        break
+                    self.effects += 1
+                if not entry.silent:
+                    events.append(_event(update, entry))
+                done_entries += 1
+            if done_entries < len(update.entries):
+                break
+            last, done_entries = update.version, 0
+        try:
+            turn.unsynced.sync()
+        except Unavailable as error:
+            raise self._failed(
+                last + 1 if done_entries else last, "change of folders", error
+            ) from error
+        also = turn.places.take_writes()
+        if not turn.appends:  # else the log is in this database, and cannot be older than it
+            also.append(FenceRow.note_query(last))
+        after = self._notifications.move_projection(
+            connection,
+            before,
+            version=last,
+            entries=done_entries,
+            events=events,
+            also=also,
+        )
+        self.entries += len(events)
+        return after
+
+    def _effects_of(
+        self, turn: Turn, entries: Iterator[tuple[Update, Entry]]
+    ) -> Iterator[FolderEffect | None]:
+        """Yield the effect of each entry, and look ahead to what those of the turn will need.
+
+        A look ends at the second effect on one table: that one mostly waits for the next turn.
+        """
+        while upcoming := list(_with_effects(entries, most=turn.left)):
+            self._folders.expect(turn, upcoming)
+            yield from (effect for _, _, effect in upcoming)
+        yield from (folder_effect(entry) for _, entry in entries)
+
+    def _require_synced(self, before: LogPosition, turn: Turn) -> None:
+        """Sync the database, unless it does no harm to repeat the effects up to ``before``.
+
+        The append of a version syncs what was projected before it, but one append may take several
+        SQL transactions to project, and another process may have projected. A ``turn`` that only
+        makes folders (with an append) needs no sync after a batch of this process: its makes may be
+        repeated, and its moves are on disk.
+        """
+        known, end = self.known, (before.projected_version, before.projected_entries)
+        is_safe = turn.appends or known.synced_end == end or self._database.is_synced
+        if not (known.own_end == end and is_safe):
+            self._database.sync()
+
+    def _failed(self, version: int, what: str, error: StrandlineError) -> NotCarriedOut:
+        self.failures += 1
+        return NotCarriedOut(
+            f"version {version} is in the catalog, but its {what} failed: {error.message}. It "
+            "will be tried again before the next change"
+        )
+
+
+def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[EntryEffect]:
+    """Yield the next of ``entries`` with the effect of each, until ``most`` have an effect.
+
+    Also ends with the second effect on one table.
+    """
+    table_ids: set[int] = set()
+    while most and (following := next(entries, None)) is not None:
+        update, entry = following
+        effect = folder_effect(entry)
+        yield update, entry, effect
+        if effect is not None:
+            most -= 1
+            changed = {change.object_id for change in entry.changes if change.kind == "table"}
+            if not table_ids.isdisjoint(changed):
+                return
+            table_ids |= changed
+
+
+class AppliedUpdates:
+    """The updates to be projected: those that this node has applied, else those of the log.
+
+    Updates read from the log are kept too: one SQL transaction carries out only a part of a version
+    with many effects, and the update would be decoded again for each part.
+    """
+
+    def __init__(self, read: ReadUpdates) -> None:
+        self._read = read
+        self._remembered: dict[int, Update] = {}
+
+    def remember(self, update: Update) -> None:
+        """Keep ``update`` until it is projected."""
+        if len(self._remembered) < MOST_REMEMBERED:
+            self._remembered[update.version] = update
+
+    def forget(self, version: int) -> None:
+        """Drop the updates of the versions up to this one, which are projected."""
+        for old in [old for old in list(self._remembered) if old <= version]:
+            self._remembered.pop(old, None)
+
+    def __call__(self, start: int, end: int) -> Sequence[Update]:
+        updates: list[Update] = []
+        while start + len(updates) < end:
+            update = self._remembered.get(start + len(updates))
+            if update is None:
+                break
+            updates.append(update)
+        if updates:
+            return updates
+        read = self._read(start, end)
+        self._remembered |= {update.version: update for update in read}
+        return read
+
+
+def _event(update: Update, entry: Entry) -> NewEvent:
+    shown = tuple(change for change in entry.changes if kind_named(change.kind).in_events)
+    body = DdlEvent(author=update.author, arguments=entry.arguments, changes=shown)
+    return NewEvent(
+        verb=entry.verb,
+        body=encode(body),
+        time=update.time,
+        catalog_version=update.version,
+        table_id=next((change.object_id for change in shown if change.kind == "table"), None),
+    )
