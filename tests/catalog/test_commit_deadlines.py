@@ -17,6 +17,7 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Request, Stage
+from strandline.durable import DurableCatalogState
 from strandline.errors import DeadlineExceeded, Stopping, Unavailable, UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, create, leave_after, schemas, wait_for
@@ -123,16 +124,19 @@ def test_a_caller_that_times_out_while_its_node_compares_the_log_gets_deadline_e
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is sent before a node that was paused knows that the log has its latest version."""
-    compares, refuse = threading.Event(), manager._refuse_other_versions
+    check = manager._set_back_check
+    compares, refuse = threading.Event(), check.refuse_other_version
     calls: list[Call] = []  # its thread may come to the comparison before it is in here
 
-    def wait_until_left() -> None:
+    def wait_until_left(
+        state: DurableCatalogState, latest: int, version: int, update_id: bytes
+    ) -> None:
         compares.set()
         wait_for(lambda: any(call.error for call in calls))
-        refuse()
+        refuse(state, latest, version, update_id)
 
-    monkeypatch.setattr(manager, "_refuse_other_versions", wait_until_left)
-    monkeypatch.setattr(manager, "_looked_at", float("-inf"))
+    monkeypatch.setattr(check, "refuse_other_version", wait_until_left)
+    monkeypatch.setattr(check, "_looked_at", float("-inf"))
     leave_after(monkeypatch, lambda: compares.wait(callers.PATIENCE))
     calls.append(Call(manager, create("a"), author="late"))
     assert type(calls[0].outcome()) is DeadlineExceeded

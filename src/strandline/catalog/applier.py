@@ -20,14 +20,6 @@ the result aside before the child appends (`expect`). If the log then has that s
 id, applying it costs one lookup, and no reader of the present waits for the decoding. If another
 version came first, the node drops the prepared result.
 
-**A log that was set back.** A standby without the last commits may take over, or an older backup be
-restored. Then versions that a node has applied are lost, and other nodes append other versions of
-the same numbers. A log that ends earlier shows it. A log that has caught up meanwhile does not. So
-a node that did not see the log for `AWAY_MS` compares the id of its latest update with the one in
-the log. While it looks at the log all the time, others have no time for this. *Rejected*: comparing
-at each look (a read of the last update), and the id of the update before in each update (a new
-format, and an append would still have to compare it).
-
 What must stay true: versions are applied once, in order, by the thread that holds the apply lock; a
 listener sees a version only after `CatalogFollower.catalog` can return it; the failure of a
 listener is counted and logged, and does not stop the others.
@@ -39,9 +31,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from strandline import work
@@ -54,6 +46,7 @@ from strandline.catalog.events import (
     OnReset,
 )
 from strandline.catalog.history import AwaitedVersions, History
+from strandline.catalog.set_back import SetBackCheck
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, system_elapsed
 from strandline.durable import (
     AppliedUpdate,
@@ -82,13 +75,6 @@ ROOM_SECONDS = 0.05
 """The time after a commit of this node during which the applier does not read the log."""
 OWN_SECONDS = 1.0
 """The longest time that a reader waits for a large update of this node."""
-SHORT_SECONDS = 1.0
-"""How long the log may seem to end before what was applied, until it is checked."""
-AWAY_MS = 1500
-"""After so long without a look at the log, which takes at most two rounds, the log may be another.
-
-It may have been set back, and continued by other nodes.
-"""
 AHEAD_MS = 1000
 """The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
@@ -180,15 +166,8 @@ class CatalogApplier:
         self._joined_anew = 0
         self._applier_failure: str | None = None  # of its last round, without its frames
         self._round_ended = time.monotonic()  # when the applier was last level with the log
-        self._short_since: float | None = None  # when the log first ended before what is applied
-        self._lost_versions: str | None = None  # the message, once the log has lost versions
-        self.set_back: Future[str] = Future()
-        """Completes, with a message, when the log has lost versions that were applied here.
-
-        From then on, every call that needs the log raises `SetBack`; the process should end.
-        """
+        self._set_back_check = SetBackCheck(elapsed)
         self._own_commit = float("-inf")  # when this node last applied its own append
-        self._looked_at: float = elapsed()  # before the last look at the log that succeeded
         self._history = self._recovered(state)
         # The last frontier that was read, except that `upper` is the version after the last one for
         # which every listener was called.
@@ -242,11 +221,14 @@ class CatalogApplier:
             try:
                 self._leave_room()
                 began = self._elapsed()
-                if self._state.log.listen(self._seen, timeout=quiet) or self._was_away():
+                if (
+                    self._state.log.listen(self._seen, timeout=quiet)
+                    or self._set_back_check.was_away
+                ):
                     self.sync()
                     quiet = ROUND_SECONDS
                 else:
-                    self._looked_at = began
+                    self._set_back_check.looked(began)
                 quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
                 pause = 0.1
                 self._applier_failure = None
@@ -254,7 +236,7 @@ class CatalogApplier:
             except Exception as error:
                 if self._stop.is_set():
                     return
-                self._looked_at = float("-inf")
+                self._set_back_check.look_failed()
                 self._applier_failures += 1
                 self._applier_failure = str(error)
                 if isinstance(error, Unavailable | Fenced | SetBack):
@@ -281,7 +263,7 @@ class CatalogApplier:
     def check_head(self) -> None:
         """Read the head of the log from the store. Raises what the store raises, and `SetBack`."""
         frontier = self._state.log.check().frontier
-        if frontier.upper <= self._history.latest.version or self._was_away():
+        if frontier.upper <= self._history.latest.version or self._set_back_check.was_away:
             self.sync(up_to=frontier)
 
     def lag(self) -> int:
@@ -332,17 +314,22 @@ class CatalogApplier:
             began = self._elapsed()
             try:
                 frontier = up_to or self._state.log.frontier()
-                self._refuse_shorter_log(frontier, is_checked=up_to is not None)
-                if self._was_away():
-                    self._refuse_other_versions()
+                latest = self._history.latest.version
+                self._set_back_check.refuse_shorter_log(
+                    self._state, latest, frontier, is_checked=up_to is not None
+                )
+                if self._set_back_check.was_away:
+                    self._set_back_check.refuse_other_version(
+                        self._state, latest, *self._latest_update
+                    )
                 frontier = self._apply_all(frontier)
             except Fenced:
                 self._begin_anew()
                 frontier = self._apply_all(self._state.log.frontier())
             except Unavailable:
-                self._looked_at = float("-inf")
+                self._set_back_check.look_failed()
                 raise
-            self._looked_at = began
+            self._set_back_check.looked(began)
             if self._listeners.calling:
                 return  # a listener reads; its version is not complete yet
             self._listeners.call()  # for what an interrupt left pending
@@ -352,7 +339,7 @@ class CatalogApplier:
 
     def refuse_set_back(self) -> None:
         """Raise `SetBack` if this node was paused and the log has lost its latest version."""
-        if self._was_away():
+        if self._set_back_check.was_away:
             self.sync()
 
     @contextmanager
@@ -425,59 +412,6 @@ class CatalogApplier:
             self._history = self._history.trimmed(frontier.since)
         return frontier
 
-    def _refuse_shorter_log(self, frontier: Frontier, *, is_checked: bool) -> None:
-        """Raise `SetBack` if the log ends before the latest version that was applied here.
-
-        ``frontier`` may be older than the latest version, so the log is checked; one that was not
-        read by a check often is, for a moment. The caller holds the lock, so no version is applied
-        meanwhile.
-        """
-        if self._lost_versions is not None:
-            raise SetBack(self._lost_versions)
-        latest = self._history.latest.version
-        if frontier.upper > latest:
-            self._short_since = None
-            return
-        now = time.monotonic()
-        self._short_since = self._short_since or now
-        if is_checked or now - self._short_since > SHORT_SECONDS:
-            end = self._state.log.check().frontier.upper - 1
-            if end < latest:
-                raise self._lost(f"ends at version {end}")
-            self._short_since = None
-
-    def _was_away(self) -> bool:
-        """Whether this node did not see the log for so long that it may be another one."""
-        return self._elapsed() - self._looked_at > AWAY_MS
-
-    def _refuse_other_versions(self) -> None:
-        """Raise `SetBack` if the log has another update than this node at its latest version.
-
-        The caller holds the lock.
-        """
-        latest, log = self._history.latest.version, self._state.log
-        version, known_id = self._latest_update
-        if version != latest or not known_id:  # unknown: a snapshot, or interrupted
-            return
-        if log.time_of(Update(latest, known_id, "", "", ())) is not None:
-            return
-        if latest > log.check().frontier.since:  # else the update was trimmed, and a snapshot is
-            raise self._lost(f"has another version {latest}")
-
-    def _lost(self, what_differs: str) -> SetBack:
-        """The error for a log that has lost the latest version; kept for all calls."""
-        lost = SetBack(
-            f"this node has read version {self._history.latest.version} of the catalog, but its "
-            f"log now {what_differs}: a standby without the last commits took over, or an older "
-            "backup was restored. What was in between is lost; start the node again to go on "
-            "without it"
-        )
-        self._state.refuse(lost)
-        self._lost_versions = lost.message
-        with suppress(InvalidStateError):  # a server that stops has cancelled it
-            self.set_back.set_result(lost.message)
-        return SetBack(lost.message)  # without its frames, which the state would keep alive
-
     def _begin_anew(self) -> None:
         """Drop the in-memory state, and join the epoch that has fenced this node."""
         lost_token = self._state.token
@@ -489,6 +423,11 @@ class CatalogApplier:
         self._state, self._history = state, history
         self._joined_anew += 1
         self._listeners.call(CatalogReset(before, history.latest))
+
+    @property
+    def set_back(self) -> Future[str]:
+        """See `SetBackCheck.set_back`."""
+        return self._set_back_check.set_back
 
     @property
     def token(self) -> FenceToken:

@@ -334,7 +334,7 @@ class CatalogFollower(CatalogApplier):
                 f"the log ends at version {upper - 1}, but the latest version that this node has "
                 f"applied is {self._history.latest.version}"
             )
-        elif self._was_away():
+        elif self._set_back_check.was_away:
             raise Behind(
                 "this node has not read the log for a while, so the log may have lost versions "
                 "that were applied here"
