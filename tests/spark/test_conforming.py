@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from strandline.catalog.commands import TableDefinition
-from strandline.catalog.commands.definition import describe, first_columns
+from strandline.catalog.commands.table_definition import describe, first_columns
 from strandline.errors import InvalidInput
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import (

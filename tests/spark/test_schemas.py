@@ -8,14 +8,9 @@ import pytest
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
-from strandline.catalog.commands.definition import new_columns
+from strandline.catalog.commands.column_definition import new_columns
 from strandline.errors import InvalidType
-from strandline.model.descriptors import (
-    ColumnDescriptor,
-    SchemaVersion,
-    TableDescriptor,
-    TableKind,
-)
+from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableDescriptor, TableKind
 from strandline.model.type_parser import parse_fields
 from strandline.model.types import ArrayType, DataType, StructField, StructType
 from strandline.spark.schemas import (

@@ -13,14 +13,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from strandline.catalog.catalog import (
-    DEFAULT_DATABASE,
-    DEFAULT_ZONE_CONFIG,
-    Catalog,
-    is_reserved,
-)
+from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG, Catalog, is_reserved
 from strandline.catalog.commands import DEFAULT_SCHEMA
-from strandline.catalog.commands.definition import check_distinct
+from strandline.catalog.commands.column_definition import check_distinct
 from strandline.catalog.commands.zones import check_partitions
 from strandline.catalog.configuration import parameter
 from strandline.catalog.kinds import references, spoken

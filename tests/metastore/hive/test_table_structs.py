@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from strandline.catalog.commands import TableDefinition
-from strandline.catalog.commands.definition import describe, first_columns
+from strandline.catalog.commands.table_definition import describe, first_columns
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.hive.table_structs import read_table, table_struct, table_type_of
 from strandline.metastore.table_parameters import is_counted

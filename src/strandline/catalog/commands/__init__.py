@@ -10,6 +10,7 @@ from strandline.catalog.commands.clusters import (
     RenameCluster,
     RenameClusterReplica,
 )
+from strandline.catalog.commands.column_definition import ColumnDefinition
 from strandline.catalog.commands.columns import (
     AddColumns,
     AlterColumn,
@@ -21,10 +22,6 @@ from strandline.catalog.commands.constraints import (
     AddConstraints,
     ConstraintDefinition,
     DropConstraint,
-)
-from strandline.catalog.commands.definition import (
-    ColumnDefinition,
-    TableDefinition,
 )
 from strandline.catalog.commands.grants import (
     AlterDefaultPrivileges,
@@ -39,11 +36,7 @@ from strandline.catalog.commands.indexes import (
     RenameIndex,
     StartBuildingIndex,
 )
-from strandline.catalog.commands.objects import (
-    CommentOn,
-    SetConfiguration,
-    SetOwner,
-)
+from strandline.catalog.commands.objects import CommentOn, SetConfiguration, SetOwner
 from strandline.catalog.commands.roles import (
     AlterRole,
     CreateRole,
@@ -63,6 +56,7 @@ from strandline.catalog.commands.schemas import (
     RenameDatabase,
     RenameSchema,
 )
+from strandline.catalog.commands.table_definition import TableDefinition
 from strandline.catalog.commands.tables import (
     AlterTable,
     CreateTable,

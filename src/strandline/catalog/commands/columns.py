@@ -6,14 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.defaults import (
-    JUDGED_BY_SPARK,
-    checked_default,
-    is_constant,
-    is_null,
-    same_default,
-)
-from strandline.catalog.commands.definition import (
+from strandline.catalog.commands.column_definition import (
     MAX_COLUMNS,
     ColumnDefinition,
     check_columns,
@@ -23,8 +16,15 @@ from strandline.catalog.commands.definition import (
     refuse_indexed_column,
     refuse_partitioning_column,
     refuse_used_column,
-    with_columns,
 )
+from strandline.catalog.commands.defaults import (
+    JUDGED_BY_SPARK,
+    checked_default,
+    is_constant,
+    is_null,
+    same_default,
+)
+from strandline.catalog.commands.table_definition import with_columns
 from strandline.catalog.planning import Planning, altered
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import (

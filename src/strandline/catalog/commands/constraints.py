@@ -13,7 +13,7 @@ from itertools import count
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.definition import check_distinct
+from strandline.catalog.commands.column_definition import check_distinct
 from strandline.catalog.planning import Planning, must_exist
 from strandline.errors import AlreadyExists, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor

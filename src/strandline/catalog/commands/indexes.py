@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.definition import check_distinct, check_keyable
+from strandline.catalog.commands.column_definition import check_distinct, check_keyable
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning, refuse_reserved, required
 from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.definition import with_columns
+from strandline.catalog.commands.table_definition import with_columns
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize, parameter
 from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.kinds import find, find_in, kind_of_object

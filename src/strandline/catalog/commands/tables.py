@@ -11,21 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_ZONE_NAME, Relation
-from strandline.catalog.commands.columns import check_redefinition
-from strandline.catalog.commands.definition import (
-    TableDefinition,
+from strandline.catalog.commands.column_definition import (
     check_columns,
+    column_ids,
+    redefine_columns,
+)
+from strandline.catalog.commands.columns import check_redefinition
+from strandline.catalog.commands.indexes import remove_index
+from strandline.catalog.commands.table_definition import (
+    TableDefinition,
     check_stale_rows,
     checked,
-    column_ids,
     describe,
     first_columns,
     generated_key_name,
     partitioning_of,
-    redefine_columns,
     with_columns,
 )
-from strandline.catalog.commands.indexes import remove_index
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.kinds import kind_of
 from strandline.catalog.planning import Planning, must_exist, refuse_reserved

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.definition import (
+from strandline.catalog.commands.column_definition import (
     FIRST_COLUMN_ID,
     ColumnDefinition,
     check_columns,

@@ -12,9 +12,9 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.clusters import size_of
+from strandline.catalog.commands.column_definition import refuse_indexed_column
 from strandline.catalog.commands.columns import check_column_change
 from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
-from strandline.catalog.commands.definition import refuse_indexed_column
 from strandline.catalog.commands.objects import SetConfiguration
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import roles_above
