@@ -16,10 +16,10 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.cache.replica_set import Change
 from strandline.metastore.interface import AsOf, Snapshot
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.reader import Reader
 from strandline.metastore.store import row_queries
 from strandline.metastore.store.notifications import COMMIT, NewEvent, Notification, NotificationLog
-from strandline.metastore.workers import off_loop
 from strandline.node.membership import Guard
 from strandline.transactions import Transaction, records, transaction_ends
 from strandline.transactions.holds import Holds

@@ -19,10 +19,10 @@ from strandline.catalog.commands import (
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf
+from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
-from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import INT
 from strandline.node import Node

@@ -12,15 +12,8 @@ import pytest
 
 from strandline.errors import Overloaded
 from strandline.metastore import workers
-from strandline.metastore.workers import (
-    CallKind,
-    ClientLeft,
-    PooledCall,
-    Workers,
-    finish,
-    off_loop,
-    result_of,
-)
+from strandline.metastore.off_loop import finish, off_loop, result_of
+from strandline.metastore.workers import CallKind, ClientLeft, PooledCall, Workers
 
 WAIT = 60.0
 READ, WRITE, LARGE, DDL = CallKind

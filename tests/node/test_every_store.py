@@ -40,10 +40,10 @@ from strandline.errors import (
 from strandline.fencing import FenceToken
 from strandline.metastorage import StoreFull
 from strandline.metastore.interface import PRESENT, AsOf
+from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import Reader
 from strandline.metastore.store.rows import DataFile, RowKind
 from strandline.metastore.thrift import ThriftException
-from strandline.metastore.workers import finish
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.warehouse_place import MARKER

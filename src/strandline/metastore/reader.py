@@ -14,10 +14,9 @@ two clocks (catalog versions and write ids) agree:
 * the present: what is committed now. `Reader.dated` returns its moment, a time from the store, so
   that no later commit can get an earlier time.
 
-Memory answers a question if it can prove the answer; otherwise the store does. A request begins on
-the event loop, which must not wait. Before it waits, it awaits
-`strandline.metastore.workers.off_loop`, and continues in a worker thread. So a request runs once,
-and reads only memory on the loop. A caller that may wait from the beginning uses `finish`.
+Memory answers a question if it can prove the answer; otherwise the store does. Before a request
+waits for the store, it leaves the event loop (`strandline.metastore.off_loop`). A caller that may
+wait from the beginning uses `finish`.
 
 What must stay true: rows are never older than the catalog that they are read with. A user who has
 no access to a schema gets the same answer for objects that it contains and for objects that it does
@@ -42,14 +41,9 @@ from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound, PermissionDenied, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot, table_key
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
-from strandline.metastore.workers import off_loop
-from strandline.model.descriptors import (
-    Properties,
-    SchemaDescriptor,
-    TableDescriptor,
-    TableKind,
-)
+from strandline.model.descriptors import Properties, SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import Privilege
 

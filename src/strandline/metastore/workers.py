@@ -5,11 +5,10 @@ runs in a thread. There are few threads, and there may be many calls. Without sh
 with the most calls would get all threads, and a read would wait behind DDL that waits for other
 DDL.
 
-The model: a request begins on the event loop. Before it waits, it awaits `off_loop`, and continues
-in a thread. So it runs once, and a request that memory can answer needs no thread
-(`Workers.begin`). A request that is known to wait is submitted as a whole. A request that waits for
-work that another thread does for many requests (`Waits`) needs no thread either (`Workers.drive`):
-it takes no place here, and the part that it waits for must limit its waiters.
+The model: a request that memory can answer needs no thread (`Workers.begin`); one that has to wait
+continues in a thread (`off_loop`). A request that is known to wait is submitted as a whole. A
+request that waits for work that another thread does for many requests needs no thread either
+(`Workers.drive`): it takes no place here, and the part that it waits for must limit its waiters.
 
 A node has one pool for all its protocols. A call takes a *place* when it is submitted and a
 *thread* when one is free. Both are shared by the same rule:
@@ -49,17 +48,18 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
 from strandline.errors import Overloaded, StrandlineError
+from strandline.metastore.off_loop import Waits, finish
 from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger(__name__)
@@ -79,64 +79,6 @@ UNWATCHED_SECONDS = 0.02
 """How long a call may take before its client is watched."""
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class _OffLoop:
-    """The awaitable with which a request leaves the event loop."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
-
-
-class Waits(Protocol[T_co]):
-    """Work that a request waits for without a thread of its own; `run` does it in this thread."""
-
-    def submit(self, ended: Callable[[], object], /) -> None:
-        """Begin the work; ``ended`` is called in any thread when `result` is available."""
-
-    def run(self) -> T_co:
-        """Do the work in this thread; return its result or raise its error."""
-
-    def result(self) -> T_co:
-        """Return the result or raise the error. Only after the work has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Awaited(Generic[T]):
-    waits: Waits[T]
-
-    def __await__(self) -> Generator[Waits[T], T, T]:
-        return (yield self.waits)
-
-
-async def off_loop() -> None:
-    """Continue in a worker thread, where the request may wait; return if it is in one already."""
-    await _OffLoop()
-
-
-async def result_of(waits: Waits[T]) -> T:
-    """The result of ``waits``; stays on the loop or in the thread. For `Workers.drive`."""
-    result: T = await _Awaited(waits)
-    return result
-
-
-def finish(request: Coroutine[Any, Any, T]) -> T:
-    """Run ``request`` to its end in this thread, which may wait; return its result."""
-    resume: Callable[[], Waits[object] | None] = partial(request.send, None)
-    while True:
-        try:
-            waits = resume()
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if waits is None:
-            resume = partial(request.send, None)
-            continue
-        try:
-            resume = partial(request.send, waits.run())
-        except Exception as error:
-            resume = partial(request.throw, error)
 
 
 class CallKind(Enum):

@@ -19,6 +19,7 @@ from strandline.config import Settings
 from strandline.errors import Overloaded
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.thrift import (
     HIVE_METASTORE,
@@ -28,7 +29,7 @@ from strandline.metastore.thrift import (
 )
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import answer_error
-from strandline.metastore.workers import Workers, off_loop
+from strandline.metastore.workers import Workers
 from strandline.model.types import INT
 from strandline.work import AT_ONCE
 from tests.metastore.hive.hive_node import (

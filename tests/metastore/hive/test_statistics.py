@@ -14,9 +14,9 @@ from strandline import work
 from strandline.metastore.hive import accuracy, statistics_changes
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.rows import RowKind
-from strandline.metastore.workers import finish
 from tests.metastore.hive.differential.scenario import partition, table
 from tests.metastore.hive.differential.statistics import numbers, of, statistics, texts
 from tests.metastore.hive.hive_node import HiveNode, refusal

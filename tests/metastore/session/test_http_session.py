@@ -12,12 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateSchema,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.errors import (
     AlreadyExists,
     InvalidInput,

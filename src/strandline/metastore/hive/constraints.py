@@ -19,8 +19,8 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor
 
 

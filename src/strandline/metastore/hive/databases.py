@@ -35,7 +35,7 @@ from strandline.metastore.hive.registry import (
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_cascade
-from strandline.metastore.workers import off_loop
+from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 from strandline.model.places import SCHEMA_SUFFIX
 

@@ -21,15 +21,10 @@ from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.store.rows import (
-    PartitionRow,
-    Row,
-    RowKind,
-    TableParametersRow,
-)
+from strandline.metastore.off_loop import off_loop
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind, TableParametersRow
 from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import properties
 from strandline.model.privileges import Privilege
 

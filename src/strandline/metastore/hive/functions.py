@@ -7,12 +7,7 @@ version, like everything in a schema.
 from __future__ import annotations
 
 from strandline import work
-from strandline.catalog.commands import (
-    AlterFunction,
-    CreateFunction,
-    DropFunction,
-    RenameFunction,
-)
+from strandline.catalog.commands import AlterFunction, CreateFunction, DropFunction, RenameFunction
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
@@ -25,7 +20,7 @@ from strandline.metastore.hive.names import (
 )
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.workers import off_loop
+from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.privileges import Privilege
 

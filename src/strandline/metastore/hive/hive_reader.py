@@ -33,10 +33,10 @@ from strandline.metastore.hive.snapshot_views import snapshot_view_struct
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct, view_struct
 from strandline.metastore.interface import PRESENT, TableFiles
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.reader import Point, Reader
 from strandline.metastore.store.file_schemas import with_schema_versions
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import (
     SchemaDescriptor,
     TableDescriptor,

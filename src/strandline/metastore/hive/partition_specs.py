@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from strandline.metastore.hive.partition_changes import (
-    add_all,
-    no_table_to_add_all_to,
-    plain_table,
-)
+from strandline.metastore.hive.partition_changes import add_all, no_table_to_add_all_to, plain_table
 from strandline.metastore.hive.partitions import Partitions, at_most, named_partitions
 from strandline.metastore.hive.patterns import like
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.rows import Row
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.metastore.workers import off_loop
 from strandline.model.privileges import Privilege
 
 Shape = Callable[[Struct], Struct]

@@ -23,10 +23,10 @@ from strandline.metastore.hive.partition_values import (
 )
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.partition_places import past_places
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableDescriptor
 
 T = TypeVar("T")

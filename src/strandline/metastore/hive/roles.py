@@ -45,7 +45,7 @@ from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, Uns
 from strandline.metastore.hive.names import is_shown, present_schema
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.workers import off_loop
+from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import (

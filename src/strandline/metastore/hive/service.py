@@ -67,6 +67,7 @@ from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.off_loop import finish, off_loop
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.served_calls import delegate
 from strandline.metastore.store.notifications import NotificationLog
@@ -81,7 +82,7 @@ from strandline.metastore.thrift.dispatch import (
     refusal,
 )
 from strandline.metastore.thrift.messages import REPLY, ApplicationException
-from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
+from strandline.metastore.workers import CallKind, PooledCall, Workers
 from strandline.work.child_pool import ChildPool
 from strandline.work.children import Fields
 from strandline.work.contents import Content

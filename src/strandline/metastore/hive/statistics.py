@@ -28,8 +28,8 @@ from strandline.metastore.hive.statistics_values import (
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import partition_columns_of
+from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.rows import TABLE_STATISTICS, AnalyzedColumn, RowKind
-from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableDescriptor
 
 DEFAULT_ENGINE = "hive"

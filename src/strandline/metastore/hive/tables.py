@@ -32,7 +32,7 @@ from strandline.metastore.hive.table_structs import (
     TABLE_TYPES,
     VIRTUAL_VIEW,
 )
-from strandline.metastore.workers import off_loop
+from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 

@@ -34,8 +34,8 @@ from strandline.errors import (
 )
 from strandline.metastore.hive.registry import Call, shares, writes
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.off_loop import off_loop, result_of
 from strandline.metastore.thrift.messages import ThriftException
-from strandline.metastore.workers import off_loop, result_of
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.transactions import (

@@ -29,12 +29,7 @@ from time import monotonic
 from types import MappingProxyType
 
 from strandline import __version__, work
-from strandline.errors import (
-    NotFound,
-    Overloaded,
-    StrandlineError,
-    UnsupportedOperation,
-)
+from strandline.errors import NotFound, Overloaded, StrandlineError, UnsupportedOperation
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.metastore import Metastore
@@ -54,12 +49,7 @@ from strandline.metastore.session.callers import (
     caller_of,
     prove,
 )
-from strandline.metastore.session.calls import (
-    CALLS,
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    Call,
-)
+from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, Call
 from strandline.metastore.session.http_messages import (
     Answer,
     ClientGone,

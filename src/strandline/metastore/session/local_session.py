@@ -51,6 +51,7 @@ from strandline.metastore.interface import (
     status_of,
 )
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.off_loop import finish
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.partition_pruning import partition_filter
@@ -67,7 +68,6 @@ from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.metastore.table_parameters import refuse_reserved
-from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.identifiers import normalize
 from strandline.model.partitioning import misfit

@@ -1,0 +1,74 @@
+"""How a request leaves the event loop, where it may not wait.
+
+A request is a coroutine that begins on the event loop, and reads only memory there. Before it
+waits, it awaits `off_loop` and continues in a worker thread. So it runs once. For work that another
+thread does for many requests (`Waits`) it awaits `result_of`, and needs no thread of its own.
+`strandline.metastore.workers` has the threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _OffLoop:
+    """The awaitable with which a request leaves the event loop."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class Waits(Protocol[T_co]):
+    """Work that a request waits for without a thread of its own; `run` does it in this thread."""
+
+    def submit(self, ended: Callable[[], object], /) -> None:
+        """Begin the work; ``ended`` is called in any thread when `result` is available."""
+
+    def run(self) -> T_co:
+        """Do the work in this thread; return its result or raise its error."""
+
+    def result(self) -> T_co:
+        """Return the result or raise the error. Only after the work has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited(Generic[T]):
+    waits: Waits[T]
+
+    def __await__(self) -> Generator[Waits[T], T, T]:
+        return (yield self.waits)
+
+
+async def off_loop() -> None:
+    """Continue in a worker thread, where the request may wait; return if it is in one already."""
+    await _OffLoop()
+
+
+async def result_of(waits: Waits[T]) -> T:
+    """The result of ``waits``; stays on the loop or in the thread. For `Workers.drive`."""
+    result: T = await _Awaited(waits)
+    return result
+
+
+def finish(request: Coroutine[Any, Any, T]) -> T:
+    """Run ``request`` to its end in this thread, which may wait; return its result."""
+    resume: Callable[[], Waits[object] | None] = partial(request.send, None)
+    while True:
+        try:
+            waits = resume()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if waits is None:
+            resume = partial(request.send, None)
+            continue
+        try:
+            resume = partial(request.send, waits.run())
+        except Exception as error:
+            resume = partial(request.throw, error)
