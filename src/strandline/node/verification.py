@@ -41,9 +41,9 @@ from strandline.metastore.partition_places import GONE, PastPlaces
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
-from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_contents import TableContents, table_contents
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -221,7 +221,7 @@ class Verification:
         listed = _listed(root) if descriptor.transactional else []
         with self.database.read() as connection:
             try:
-                contents = queries.table_contents(
+                contents = table_contents(
                     connection, descriptor.id, event_id=0, max_bytes=_ALL, max_rows=_ALL
                 )
             except CorruptData:

@@ -11,8 +11,8 @@ from strandline.metastore.cache.replica_set import Change, HeldReplica
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, Notification
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.table_contents import TableContents
 from strandline.transactions import ValidWriteIdList
 
 Steps = list[tuple[int, Change]]

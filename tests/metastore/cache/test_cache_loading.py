@@ -11,8 +11,8 @@ from strandline.errors import Unavailable
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_contents import TableContents
 from strandline.metastore.store.tables import NOTIFICATION_LOG
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files
 

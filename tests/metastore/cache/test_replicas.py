@@ -8,8 +8,8 @@ import pytest
 
 from strandline.metastore.cache import replicas
 from strandline.metastore.cache.replicas import Replica, VisibleRows
-from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
+from strandline.metastore.store.table_contents import TableContents
 from strandline.transactions import ValidWriteIdList
 
 TABLE = 1

@@ -24,8 +24,8 @@ from strandline.errors import CorruptData
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.file_columns import binaries, numbers, texts
-from strandline.metastore.store.row_queries import LeftOut, TableContents
 from strandline.metastore.store.rows import Removal, Row, RowKind
+from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.transactions import ValidWriteIdList
 
 GROUP_ROWS, GROUP_TABLES = 2_000, 2_000

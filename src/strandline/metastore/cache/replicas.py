@@ -33,8 +33,8 @@ from immutables import Map
 
 from strandline import work
 from strandline.errors import CorruptData
-from strandline.metastore.store.row_queries import LeftOut, TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
+from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
 

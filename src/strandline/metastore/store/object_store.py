@@ -35,13 +35,8 @@ from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves, table_places, tables
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.data_history import DataCommit, data_commits
-from strandline.metastore.store.notifications import (
-    NUMBERS,
-    NotificationLog,
-    WriteEvent,
-)
+from strandline.metastore.store.notifications import NUMBERS, NotificationLog, WriteEvent
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
-from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import (
     PARAMETERS_NAME,
     DataFile,
@@ -52,6 +47,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staged, Staging
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_contents import TableContents, table_contents
 from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
 from strandline.model.partitioning import Partition
@@ -377,7 +373,7 @@ class SqlObjectStore(ObjectStore):
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
         """All of a table that a cache needs, at one moment; None if it exceeds the limits."""
         with self._database.read() as connection:
-            return queries.table_contents(
+            return table_contents(
                 connection,
                 table_id,
                 event_id=self._notifications.head_on(connection),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from strandline import work
-from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp, milliseconds_before
+from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import CorruptData, VersionNotFound
 from strandline.metastore.store.rows import (
     PARAMETERS_NAME,
@@ -39,34 +38,27 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.list_records import last_commit, write_ids_at
 from strandline.transactions.tables import LAST_ID
 from strandline.wire.registry import seal
 
-_COLUMNS = ", ".join(
+ROW_COLUMNS = ", ".join(
     f"store_row.{name}"
     for name in ("row_id", "table_id", "kind", "bucket", "name", "write_id", "body")
 )
-_OF_WRITE = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND write_id = ?"
-_OF_KIND = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
-_IN_MEMORY = ", ".join(str(kind.value) for kind in RowKind if kind is not RowKind.STATISTICS)
-_FOR_MEMORY = f"FROM store_row WHERE table_id = ? AND kind IN ({_IN_MEMORY})"
-_STILL_NEEDED = (
-    "row_id NOT IN (SELECT removal.row_id FROM store_removal AS removal JOIN txn_write_id AS writer"
-    " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
-    " WHERE removal.table_id = ? AND writer.commit_time <= ?)"
-)
+"""The columns that `row_from` reads."""
+_OF_WRITE = f"SELECT {ROW_COLUMNS} FROM store_row WHERE table_id = ? AND write_id = ?"
+_OF_KIND = f"SELECT {ROW_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
 _SOME_OF_KIND = "SELECT 1 FROM store_row WHERE table_id = ? AND kind = ?"
 _LIKE = " AND store_row.name LIKE ? ESCAPE '!'"
 _VISIBLE = (
-    f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
+    f"SELECT {ROW_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
     " WHERE store_row.table_id = ? AND store_row.kind = ?"
     # An expression instead of the column, so that the planner uses the index by name.
     " AND store_row.write_id + 0 <= ?"
 )
 _NEWEST = (
-    f"SELECT {_COLUMNS}, removal.write_id FROM (SELECT * FROM store_row WHERE table_id = ?"
+    f"SELECT {ROW_COLUMNS}, removal.write_id FROM (SELECT * FROM store_row WHERE table_id = ?"
     " AND kind = ? AND name = ? AND row_id < ? ORDER BY row_id DESC LIMIT ?) AS store_row"
     " LEFT JOIN store_removal AS removal ON removal.row_id = store_row.row_id"
 )
@@ -77,7 +69,7 @@ _FEW_NAMES = 16
 _FILES = (RowKind.DATA_FILE, RowKind.DELETE_FILE)
 """The kinds of rows of which each has a name of its own."""
 _DROPPED = (
-    f"SELECT {_COLUMNS}, removal.write_id FROM store_removal AS removal"
+    f"SELECT {ROW_COLUMNS}, removal.write_id FROM store_removal AS removal"
     " JOIN store_row ON store_row.row_id = removal.row_id"
     " WHERE removal.table_id = ? AND store_row.kind = ? AND removal.write_id NOT IN"
     " (SELECT added.write_id FROM store_row AS added WHERE added.table_id = ? AND added.kind = ?)"
@@ -93,37 +85,7 @@ _ABORTED = (
 _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 """The indexes of columns in a row of `_VISIBLE`."""
 ROW_IDS = Counter("store_sequence", "row_id")
-RECENT_MS = 600_000
-"""How long before a table's last commit memory keeps the rows that were removed, at the least."""
 _KINDS = {kind.value: kind for kind in RowKind}
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Rows of a table that were removed up to a commit time have been cleaned, or were not loaded.
-
-    Only for a reader that sees at least ``write_ids``, the writes committed up to ``up_to``, the
-    rows are complete.
-    """
-
-    up_to: Timestamp
-    write_ids: ValidWriteIdList
-
-
-@dataclass(frozen=True, slots=True)
-class TableContents:
-    """All rows and removals of a table that are not aborted, and the list of its commits.
-
-    Rows of statistics are left out: there are as many as partitions, they are larger, and they are
-    seldom read. ``event_id`` is the last event of the notification log that the contents reflect.
-    ``left_out`` is None if they are complete.
-    """
-
-    rows: tuple[Row, ...]
-    removals: tuple[Removal, ...]
-    committed: ValidWriteIdList
-    event_id: int
-    left_out: LeftOut | None = None
 
 
 def visible_rows(
@@ -154,7 +116,7 @@ def visible_rows(
     ):
         reading: AbstractContextManager[Iterable[Sequence[Any]]]
         if names is None:
-            reading = _fetched(connection, statement, parameters)
+            reading = fetched(connection, statement, parameters)
         else:
             reading = nullcontext(work.spending(run(connection, statement, parameters)))
         with reading as rows:
@@ -168,7 +130,7 @@ def visible_rows(
         other = newest.get(columns[_NAME])
         if columns[_ID] not in removed and (other is None or other[_ID] < columns[_ID]):
             newest[columns[_NAME]] = columns
-    return {name: _row(newest[name][:_REMOVER]) for name in sorted(newest)}
+    return {name: row_from(newest[name][:_REMOVER]) for name in sorted(newest)}
 
 
 def _newest_rows(
@@ -200,7 +162,7 @@ def _newest_rows(
             ):
                 visible.add(name)
                 rest.pop(name, None)
-                yield _row(first)
+                yield row_from(first)
             else:
                 rest[name] = row_id
         below, most = rest, min(4 * most, CHUNK)
@@ -266,7 +228,7 @@ def cleaned_tables(connection: Connection) -> dict[int, Timestamp]:
 
 
 @contextmanager
-def _fetched(
+def fetched(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...]
 ) -> Iterator[Iterable[Sequence[Any]]]:
     """The rows of a statement, fetched in chunks. Raises `TooLong`."""
@@ -301,7 +263,7 @@ def rows_of_dropped_partitions(
     """
     of_table: tuple[Parameter, ...] = (table_id, kind.value, table_id, RowKind.PARTITION.value)
     removed_rows = [
-        (_row(columns[:-1]), columns[-1])
+        (row_from(columns[:-1]), columns[-1])
         for statement, parameters in _narrowed(_DROPPED, of_table, names)
         for columns in run(connection, statement, parameters)
     ]
@@ -342,8 +304,8 @@ def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Ro
     """The rows that exist among ``row_ids``, visible or not."""
     rows: dict[int, Row] = {}
     for listed, ids in in_lists(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
-        statement = f"SELECT {_COLUMNS} FROM store_row WHERE row_id IN {listed}"
-        rows |= {row.row_id: row for row in map(_row, run(connection, statement, ids))}
+        statement = f"SELECT {ROW_COLUMNS} FROM store_row WHERE row_id IN {listed}"
+        rows |= {row.row_id: row for row in map(row_from, run(connection, statement, ids))}
     return rows
 
 
@@ -415,7 +377,7 @@ def staged_query(table_id: int, write_id: int, ids: range) -> Query:
 
 def rows_from(answer: Iterable[tuple[Any, ...]]) -> list[Row]:
     """The rows in the answer to a query of this module."""
-    return [_row(columns) for columns in answer]
+    return [row_from(columns) for columns in answer]
 
 
 def rows_of_kind(
@@ -425,10 +387,11 @@ def rows_of_kind(
     if write_id is not None:
         parameters = (table_id, kind.value, write_id)
         return [
-            _row(columns) for columns in run(connection, f"{_OF_KIND} AND write_id = ?", parameters)
+            row_from(columns)
+            for columns in run(connection, f"{_OF_KIND} AND write_id = ?", parameters)
         ]
-    aborted = _aborted_write_ids(connection, table_id)
-    rows = map(_row, run(connection, _OF_KIND, (table_id, kind.value)))
+    aborted = aborted_write_ids(connection, table_id)
+    rows = map(row_from, run(connection, _OF_KIND, (table_id, kind.value)))
     return [row for row in rows if row.write_id not in aborted]
 
 
@@ -461,71 +424,17 @@ def name_change(connection: Connection, table_id: int, row_id: int, write_id: in
             return f"changed {row.name or 'the parameters of the table'}"
 
 
-def table_contents(
-    connection: Connection, table_id: int, *, event_id: int, max_bytes: int, max_rows: int
-) -> TableContents | None:
-    """All of a table that a cache needs, or None if it exceeds the limits.
-
-    If all rows exceed them, those are left out that were removed more than `RECENT_MS` before the
-    last commit. The others must leave room for new rows, or a cache would soon load them again.
-    """
-    source: Query = _FOR_MEMORY, (table_id,)
-    up_to = cleaned_up_to(connection, table_id)
-    if not _fits(connection, source, max_rows, max_bytes):
-        last = last_commit(connection, table_id, at=None)
-        recent = None if last is None else milliseconds_before(last, RECENT_MS)
-        if recent is None or recent <= (up_to or MIN_TIMESTAMP):
-            return None
-        source = f"{_FOR_MEMORY} AND {_STILL_NEEDED}", (table_id, table_id, recent)
-        if not _fits(connection, source, max_rows * 3 // 4, max_bytes * 3 // 4):
-            return None
-        up_to = recent
-    committed = write_ids_at(connection, table_id, at=None)
-    left_out = (
-        None if up_to is None else LeftOut(up_to, write_ids_at(connection, table_id, at=up_to))
-    )
-    aborted = _aborted_write_ids(connection, table_id)
-    needed, parameters = source
-    with _fetched(connection, f"SELECT {_COLUMNS} {needed}", parameters) as fetched:
-        rows = tuple(row for row in map(_row, fetched) if row.write_id not in aborted)
-    removed = run(
-        connection, "SELECT row_id, write_id FROM store_removal WHERE table_id = ?", (table_id,)
-    )
-    row_ids = {row.row_id for row in rows}
-    return TableContents(
-        rows=rows,
-        removals=tuple(
-            Removal(row_id, table_id, write_id)
-            for row_id, write_id in removed
-            if row_id in row_ids and write_id not in aborted
-        ),
-        committed=committed,
-        event_id=event_id,
-        left_out=left_out,
-    )
-
-
-def _fits(connection: Connection, source: Query, max_rows: int, max_bytes: int) -> bool:
-    """Whether the rows of ``source``, which begins with FROM, are within the limits."""
-    needed, parameters = source
-    count = f"SELECT count(*) FROM (SELECT 1 {needed} LIMIT ?) AS counted"
-    size = f"SELECT sum(length(body) + length(name)) {needed}"
-    return (
-        value(connection, count, (*parameters, max_rows + 1)) <= max_rows
-        and (value(connection, size, parameters) or 0) <= max_bytes
-    )
-
-
-def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
+def aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
     """All aborted write ids: a list contains only those below its high-water mark."""
     return frozenset(write_id for (write_id,) in run(connection, _ABORTED, (table_id,)))
 
 
-def _row(values: Sequence[object]) -> Row:
+def row_from(values: Sequence[object]) -> Row:
+    """The row with these values of `ROW_COLUMNS`. Raises `CorruptData` if its kind is unknown."""
     row_id, table_id, kind, bucket, name, write_id, body = values
     if kind not in _KINDS:
         raise CorruptData(
             f"row {row_id} of table {table_id} has the unknown kind {kind}; restore the store "
             "from a backup"
         )
-    return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type]  # columns of `_COLUMNS`, whose types the table declares
+    return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type]  # columns whose types the table declares
